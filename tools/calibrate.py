@@ -134,8 +134,8 @@ class Fit:
         places: (n, 6) the unknowns of each table row: host, three deviations, source, model.
         z: (size,) their values.
         rows: Row numbers of the table that were used.
-        jacobian, residual, weight: Of those rows.
-        precision, prior: Of the unknowns before any row.
+        jacobian, residual, weight: Derivatives, residuals and weights of those rows.
+        precision, prior: Precision and mean of the unknowns without any row.
     """
 
     table: Table

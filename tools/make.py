@@ -135,7 +135,7 @@ def load_readings() -> pd.DataFrame:
         convolves: Whether the model has convolutions.
         is_censored: Whether the card was nearly full.
         is_fitted: Whether it is memory in use, not limited by the size of the card.
-        compiles_loss: Whether the step never held float32 scores, as an eager step does.
+        compiles_loss: Whether the step never held float32 scores, which an eager step does hold.
     """
     text = pd.DataFrame(published_rows(READINGS_FILE), dtype=object).replace("", None)
     rows = text.astype({"memory_bytes": float, "traced_bytes": float, "batch_size": int})

@@ -73,7 +73,7 @@ class Described:
     Attributes:
         fields: Fields of the config, without the ignored ones.
         context: Context length of the model; None if not stated.
-        layers: Of the text model; None for as many as the config has.
+        layers: Number of layers of the text model; None for the number in the config.
     """
 
     name: str

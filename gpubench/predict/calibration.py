@@ -113,7 +113,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """The fit for one task.
 
     Attributes:
-        rows, sources: Published measurements of the task, and where they come from.
+        rows, sources: Published measurements of the task, and their sources.
         rows_by_gpu: Published rows of the task behind each GPU.
         apart_by_gpu: The same for other vendors' GPUs, which are not fitted; they measure the error of the
             fit on such GPUs.

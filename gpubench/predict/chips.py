@@ -176,7 +176,7 @@ UNREAD_SHARE = 0.75
 """Share of the peak in large products if no GPU of the family was measured."""
 UNREAD_GEFORCE_SHARE = 0.85
 """The same for GeForce cards: their rate is half of what their tensor cores could do, so easier to reach."""
-_POWER_EXPONENT = 0.48  # with which the clock of a measured card follows its power, as fitted
+_POWER_EXPONENT = 0.48  # fitted exponent of the clock of a measured card as a function of its power
 
 
 class ProductRate(NamedTuple):

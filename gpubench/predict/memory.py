@@ -44,8 +44,7 @@ def fit_of(
         case: Precision and batch size.
         spec: The card.
         readings: The peaks from ``peaks_of`` for the workload and task, in order of preference.
-        accumulate: Micro-batches that the batch is cut into; a measured peak applies to this case only with
-            1.
+        accumulate: Micro-batches of the batch; a measured peak applies to this case only with 1.
     """
     card = card_of(spec)
     if card is None:

@@ -251,7 +251,7 @@ def answer_memory(
         own: This user's runs: a peak measured in the same case replaces the model.
         fixes: Whether to find out what would make it fit if it does not.
         changes: Changes to the question's case, by field: checkpointing, and how many GPUs share it.
-        accumulate: Micro-batches that the batch is cut into, whose gradients are summed.
+        accumulate: Micro-batches that the batch is split into; their gradients are summed.
 
     Raises:
         MisuseError: If the question itself is impossible.

@@ -360,7 +360,7 @@ def _without_execution(r: Reading) -> tuple[object, ...]:
 
 
 def _si(result: MicroResult) -> float | None:
-    # The value in FLOP/s or B/s, whatever the prefix of its unit; None for other units.
+    # The value in FLOP/s or B/s, for any prefix of its unit; None for other units.
     for unit in ("FLOP/s", "B/s"):
         if result.unit.endswith(unit) and math.isfinite(result.value) and result.value > 0:
             return result.value * _PREFIX.get(result.unit.removesuffix(unit), 1.0)

@@ -46,7 +46,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch(self) -> int:
-        """The batch asked for, or the main one."""
+        """The requested batch, or the main one."""
         return self.profile.main_batch if self.batch_size is None else self.batch_size
 
 
@@ -66,7 +66,7 @@ def question_of(
         rest: Other fields of the question.
 
     Raises:
-        MisuseError: If the precision would overwrite what was asked.
+        MisuseError: If the precision would overwrite part of the request.
     """
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
@@ -108,7 +108,7 @@ def check(question: Question) -> None:
 
     Raises:
         MisuseError: If the batch is below 1, the workload has no operators for the task, or no GPU runs it at
-            the precision that was asked for.
+            the requested precision.
     """
     if question.batch < 1:
         raise MisuseError(f"batch size {question.batch} of {question.profile.name}: must be at least 1")
@@ -119,7 +119,7 @@ def check(question: Question) -> None:
 
 
 def why_impossible(question: Question) -> str | None:
-    """Say why no GPU does this work at the precision that was asked for; None if some do."""
+    """Say why no GPU does this work at the requested precision; None if some do."""
     asked = (
         [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a recent GPU, on an old one
         if question.precision == AMP
@@ -148,8 +148,8 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
     """Return why a GPU has an answer for memory at a precision but none for speed; None if it has both.
 
-    Without hardware for bf16 a model is run in fp16, whose elements take as many bytes. No published figure
-    says how fast that is if the weights are cast too.
+    Without hardware for bf16 a model is run in fp16, which takes the same memory. No published figure gives
+    its speed if the weights are cast too.
     """
     if precision.facts.format is not BF16 or has_hardware(spec, precision):
         return None
@@ -161,7 +161,7 @@ SPEED_UNTOLD = "its speed is not predicted; in fp16 the work takes the same memo
 
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """The case whose memory answers the question on this GPU, or why the GPU cannot run it."""
+    """The case to use for memory answers on this GPU, or why the GPU cannot run it."""
     if spec.not_ranked_because is not None:
         return Refusal(gpu_key=spec.key, reason=spec.not_ranked_because)
     precision = (
@@ -180,7 +180,7 @@ def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 
 
 def case_at(question: Question, precision: Precision) -> Case:
-    """The case that the question means at a precision, whatever the GPU."""
+    """The case that the question means at a precision, for any GPU."""
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,

@@ -83,7 +83,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations per lane (GA10x and later).
-        winograd_*: Gain of 3x3 convolutions of stride 1, whose multiplications can be fewer than counted.
+        winograd_*: Gain of 3x3 convolutions of stride 1, which can need fewer multiplications than counted.
             No published row has strict-FP32 convolutions on a dual-issue chip: there the priors are kept, and
             their product stays below the peak.
         depthwise: Share of the FP32 peak.

@@ -39,7 +39,7 @@ class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         efficiency: 1 is perfect; the batch per GPU is unchanged.
         link: The link that carries the gradients; ``host`` is PCIe through the memory of the host.
-        gradient_bytes: Exchanged in each step, per GPU, before the ring's factor.
+        gradient_bytes: Bytes exchanged in each step per GPU, before the ring's factor.
         exposed_s: Part of the exchange that the backward pass does not hide.
         log_deviation: Standard deviation of the log efficiency, for draws.
     """
@@ -61,7 +61,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """The exchange of one GPU's step: its bytes and link, and the time of the step without it.
 
     Attributes:
-        rate: Of the link in one direction [B/s].
+        rate: Rate of the link in one direction [B/s].
         hidden_wholly: Whether no step ever waits for it, as when weights are sent ahead of their use.
         unhidden_bytes: The part that nothing overlaps.
         cover_share: Share of the step that can overlap the exchange.

@@ -53,7 +53,7 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         commit: The commit of the checkout that made it; None for an installed package.
-        coefficients: SHA-256 of the calibration in force.
+        coefficients: SHA-256 of the current calibration.
         sha256: Hash of the seal without this field, as JSON with sorted keys and no spaces.
     """
 
@@ -101,7 +101,7 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
     if made.coefficients != _coefficients():
         commit = f", commit {plain(made.commit, 40)}" if made.commit else ""
         raise MisuseError(
-            f"{sealed} was sealed with other coefficients than those in force: "
+            f"{sealed} was sealed with other coefficients than the current ones: "
             f"score it with gpubench {plain(made.version, 20)}{commit}"
         )
     held = {each.case: each for each in made.forecasts}

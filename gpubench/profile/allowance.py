@@ -159,7 +159,7 @@ def _ran_bytes(spec: GpuSpec) -> float:
 
 
 def card_of_device(device: DeviceProfile) -> CardMemory | None:
-    """The memory of a probed device, all of which its driver shows; None if it is unknown.
+    """The memory of a probed device as its driver shows it; None if it is unknown.
 
     Its class is that of its row in the specification table.
     """

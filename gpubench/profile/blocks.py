@@ -106,7 +106,7 @@ def _selection() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-# --- linear layers in 4 bits, and adapters beside them -----------------------------------------------------
+# --- linear layers in 4 bits, and their adapters -----------------------------------------------------------
 
 BLOCK = 64
 SCALES = 256

@@ -72,7 +72,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested recipe of a workload, where it differs from the workload's own.
+    """The requested recipe of a workload, as far as it differs from the workload's own.
 
     Attributes:
         fields: The requested fields of the recipe.

@@ -1,6 +1,6 @@
 """The child that imports and traces a model, run by ``run_child``; its argument names the model.
 
-Models are traced on the meta device, where no number has a value, so the child also computes the loss of one
+Models are traced on the meta device, where tensors have no values, so the child also computes the loss of one
 real batch.
 """
 

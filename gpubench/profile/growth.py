@@ -62,7 +62,7 @@ class StepTrace:
 
     @property
     def peak_bytes(self) -> int:
-        """The most at any moment."""
+        """The highest live bytes of all moments."""
         return max(self.timeline).total
 
     @property

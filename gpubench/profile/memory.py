@@ -227,7 +227,7 @@ def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
 
 
 def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
-    """The need with its upper ends capped at the card's memory, if such a step ran on such a card."""
+    """The need, with upper ends capped at the card's memory if such a step ran on such a card."""
     device = need.device
     if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case.gpu_count, card):
         return need

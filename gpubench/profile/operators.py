@@ -245,7 +245,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
 
 
 def _trace_pass(forward: Callable[[], Any]) -> list[Kernel]:
-    # Kernels of a forward pass, with autograd on where the model itself differentiates.
+    # Kernels of a forward pass, with autograd on if the model itself differentiates.
     try:
         with torch.no_grad(), _recording() as kernels:
             forward()
