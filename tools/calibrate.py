@@ -10,8 +10,8 @@ The offsets absorb levels, so the fit learns how GPUs compare. Cell offsets are 
 they form a diagonal block. This also makes it cheap to find the fit without some rows: one solve, no refit.
 
 The next part computes the errors on harnesses and GPUs that the fit has not seen, and the half-widths that
-follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without what is held out with
-Y. The score of a pair is |log error| over a scale: the usual error of two GPUs with this difference in
+follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without the data held out
+with Y. The score of a pair is |log error| over a scale: the usual error of two GPUs with this difference in
 balance of arithmetic and bandwidth, and with tensor cores on one or both. Each harness has one vote for each
 target GPU. The votes of a harness or an architecture never set its own interval.
 
@@ -134,8 +134,8 @@ class Fit:
         places: (n, 6) the unknowns of each table row: host, three deviations, source, model.
         z: (size,) their values.
         rows: Row numbers of the table that were used.
-        jacobian, residual, weight: Of those rows.
-        precision, prior: Of the unknowns before any row.
+        jacobian, residual, weight: Derivatives, residuals and weights of those rows.
+        precision, prior: Precision and mean of the unknowns without any row.
     """
 
     table: Table
@@ -343,12 +343,11 @@ def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
 COVERAGE = 0.90
 # Share of an error's variance that is common to all candidates of one anchor.
 COMMON_SHARE = 0.8
-# What is held out of the fit for a target: for each listed column, every row with the target's value.
+# The rows held out of the fit for a target: for each listed column, every row with the target's value.
 #
 # ``harness`` is a user's situation: neither the user's harness nor the GPU is in the fit. ``publisher``
-# leaves out the harness alone. ``stranger`` also leaves out the GPU's whole architecture. The others leave
-# out one thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has
-# several.
+# leaves out only the harness. ``stranger`` also leaves out the GPU's whole architecture. The others leave out
+# one thing and keep the rest of the target's harness; a ``vendor`` is left out of a table that has several.
 HOLD_OUTS: Mapping[str, tuple[str, ...]] = {
     "harness": ("harness", "gpu_key"),
     "publisher": ("harness",),
@@ -692,7 +691,7 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         StorageError: If it cannot be written.
     """
     if results is not None and not results.is_dir():
-        raise errors.MisuseError(f"{results} is not a results folder: give the one that holds runs/")
+        raise errors.MisuseError(f"{results} is not a results folder: give the one that contains runs/")
     own = () if results is None else own_runs(results)
     calibration = calibrate(own, fitted=today.day_of(day, "--date").isoformat())
     files.write_file(path, files.table_json(calibration, order="sorted"), hint="choose another file with -o")
@@ -731,7 +730,7 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
 
 
 def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
-    """Learn from ratios, without the owned card's own share; the scale is that of the first kind.
+    """Learn from ratios, without the owned card's own share; all kinds use the scale of the first hold-out.
 
     Pairs of other vendors start at a GPU of the fitted vendor.
     """

@@ -1,4 +1,4 @@
-"""Evaluates the predictions: a fit predicts each target without what is held out with it.
+"""Evaluates the predictions: each target is predicted by a fit without the data held out with it.
 
 "Out" means out of the fit, of the deviations, and of the votes that set its interval. docs/prediction.md has
 the protocol. A user's measurements can be scored too; the fit does not use them.
@@ -155,8 +155,8 @@ def _half_widths(
         error: (n,) log errors.
         weight: (n,) votes.
         scored: (n,) whether the error counts.
-        usual_of: The usual errors (n,) learned from the errors of the others, which a factor multiplies. The
-            first are as if no owned GPU were slow; the factor is found with those.
+        usual_of: Returns two sets of usual errors (n,), learned from the errors of the others and multiplied
+            by a factor. The first set assumes that no owned GPU is slow; the factor is computed with it.
     """
     result = np.full(len(error), np.nan)
     for first, second in sorted(set(zip(*kinds, strict=True))):

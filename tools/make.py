@@ -102,7 +102,7 @@ def traced_again(names: Sequence[str]) -> list[WorkloadProfile]:
     return sorted((kept | traced).values(), key=lambda profile: profile.name)
 
 
-# --- what a trace of memory cannot see ----------------------------------------------------------------------
+# --- memory that a trace cannot see -------------------------------------------------------------------------
 
 READINGS_FILE = "memory_readings.csv"
 # Share of a card's memory above which a reading is left out, because an allocator keeps what it can get.
@@ -135,7 +135,7 @@ def load_readings() -> pd.DataFrame:
         convolves: Whether the model has convolutions.
         is_censored: Whether the card was nearly full.
         is_fitted: Whether it is memory in use, not limited by the size of the card.
-        compiles_loss: Whether the step never held float32 scores, as an eager step does.
+        compiles_loss: Whether the step never held float32 scores, which an eager step does hold.
     """
     text = pd.DataFrame(published_rows(READINGS_FILE), dtype=object).replace("", None)
     rows = text.astype({"memory_bytes": float, "traced_bytes": float, "batch_size": int})
@@ -235,7 +235,7 @@ def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
 
 
 if __name__ == "__main__":
-    parser = ArgumentParser(description="Make again what ships of memory and traces.")
+    parser = ArgumentParser(description="Rebuild the shipped tables of memory and traces.")
     parser.add_argument("table", choices=("allowance", "capacity", "profiles"))
     parser.add_argument("names", nargs="*", help="workloads whose profiles are traced; all by default")
     asked = parser.parse_args()

@@ -1,8 +1,8 @@
 """Reads published measurements from CSV, shipped or from others, and turns them into arrays for the fit.
 
 The shipped tables are in $GPUBENCH_DATA if that is set, else in ``data/``. Rows that cannot be used are
-counted with their reasons and stop nothing; a broken line affects no other line. A cell is one (source,
-model, precision): same harness, same software. Levels are never compared across cells.
+counted with their reasons, and the other rows are still used; a broken line affects no other line. A cell is
+one (source, model, precision): same harness, same software. Levels are never compared across cells.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _CHAIN = ("gb_fp32_chain_per_sample", "gb_fp32_chain_fixed", "ops_chain")
 assert len(_PROFILE_KINDS) == len(
     roofline.KINDS
 )  # the columns of a profile are the kinds of the fit, in their order
-# What the rows of a cell have in common.
+# The columns that the rows of a cell have in common.
 CELL = ["source", "model", "precision", "task"]
 
 
@@ -351,7 +351,7 @@ def mend_of(reason: str) -> str | None:
     return next((mend for part, mend in MENDS.items() if part in reason), None)
 
 
-# The columns that order rows that agree in all else, so that no answer depends on the order of a file.
+# Columns that order otherwise equal rows, so that no answer depends on the order of a file.
 _ORDER = [
     "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
     "with_optimizer", "doubt", "batch_low", "batch_high",
@@ -498,7 +498,7 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
         task=task,
         gpu_key=key,
         seconds_per_sample=np.select([rated, timed, scored], [samples / value, of_step, 1 / value], np.nan),
-        level_known=~scored & (profile.approximate == False),  # noqa: E712 - nothing is known of a stranger
+        level_known=~scored & (profile.approximate == False),  # noqa: E712 - an unknown model has NaN
         batch=batch,
         batch_low=np.select([batch > 0, ranged], [batch, low], _UNSTATED_BATCH[0]),
         batch_high=np.select([batch > 0, ranged], [batch, high], _UNSTATED_BATCH[1]),

@@ -73,7 +73,7 @@ class Described:
     Attributes:
         fields: Fields of the config, without the ignored ones.
         context: Context length of the model; None if not stated.
-        layers: Of the text model; None for as many as the config has.
+        layers: Number of layers of the text model; None for the number in the config.
     """
 
     name: str
@@ -130,7 +130,7 @@ def _workload(described: Described, version: int) -> Workload:
         sample_shape=shape,
         batches=(8, 32, 128) if is_image else (1, 2, 4),
         is_image=is_image,
-        source="a Hugging Face config of the user's own",
+        source="a user's Hugging Face config",
         build=partial(build, described=described, recipe=_USUAL, usual=shape),
         check=partial(_check, described),
         tasks=(TaskKind.TRAIN, TaskKind.INFER) if is_image else (TaskKind.TRAIN,),
@@ -146,10 +146,10 @@ MOST_PERIOD = 16
 
 
 def _shorter(described: Described) -> tuple[int, int, int] | None:
-    """Two numbers of layers, one period apart, by which the model can be traced.
+    """Two numbers of layers, one period apart, from which the model's trace can be extrapolated.
 
-    The third number says how many periods more than the first the model has. None if its layers do not
-    repeat, or are so few that the two would be no shorter.
+    The third number is how many more periods the model has than the first. None if its layers do not repeat,
+    or are so few that the two would be no shorter.
     """
     kinds = _layer_kinds(described)
     layers = len(kinds)
@@ -166,13 +166,13 @@ def _shorter(described: Described) -> tuple[int, int, int] | None:
 
 
 def _layer_kinds(described: Described) -> list[Any]:
-    """Everything that tells a layer of the model from another; empty if its layers cannot be counted."""
+    """All properties that distinguish layers of the model; empty if its layers cannot be counted."""
     try:
         with torch.device("meta"):
             model = _model(described, torch.bfloat16)
         text = _of_text(model.config)
         layers, blocks = text.num_hidden_layers, repeated_blocks(model)
-    except Exception:  # noqa: BLE001 - the library has its own checks, which the trace of the whole tells
+    except Exception:  # noqa: BLE001 - the library has its own checks; tracing the whole model reports them
         return []
     if len(blocks) != layers:
         return []

@@ -86,7 +86,7 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     """Every measurement with a peak memory for the question's workload and task, newest first.
 
-    They may have any recipe and number of GPUs, or a busy host: they anchor no speed, but each states the
+    They may have any recipe and number of GPUs, or a busy host: they never anchor a speed, but each gives the
     memory of its case. Shipped runs are left out, because the model is compared with them (docs/memory.md,
     "Own readings").
     """
@@ -204,9 +204,9 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """The closest reading of each GPU from which a prediction of this case may start.
 
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
-    differ, in that order of weight. If nothing has it, a step whose products run on the same units will
-    do: for weights in BF16 one at AMP, and the other way round. A host-bound reading says nothing about a GPU
-        and starts nothing; nor does a training step of another stack. The user's measurements are never mixed
+    differ, in that order of weight. If no reading matches, a step whose matrix products run on the same units
+        is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and
+        is never an anchor; nor is a training step of another stack. The user's measurements are never mixed
         with others: another harness adds its own error.
     """
     of_gpu = [r for r in readings if not r.host_bound and joined(r.case) is joined(case)]

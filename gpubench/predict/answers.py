@@ -35,7 +35,7 @@ PREDICTION_VERSION = 2
 class Predictions(dict[str, Estimate | Refusal]):
     """By GPU key, an estimate, or a refusal with its reason.
 
-    ``by_energy`` says that the estimates are in order of the energy that a sample takes, and not of speed.
+    ``by_energy`` says that the estimates are ordered by energy per sample instead of by speed.
     """
 
     by_energy = False
@@ -103,14 +103,14 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
 
 
 BRIEF_ESTIMATES = 30
-"""Number of GPUs in the short document, fastest first; a third as many if each has more figures."""
+"""Number of GPUs in the short document, fastest first; a third of it if each has more figures."""
 _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
 
 
 def as_brief_records(answers: Predictions) -> dict[str, Any]:
     """The document of `predict show --json --brief`: the case, and the decisive figures of the best GPUs.
 
-    Sorted by energy they include the joules of a sample, under a power limit its effects.
+    Sorted by energy, they include the joules per sample; under a power limit, the effects of the limit.
     """
     found = answers.estimates
     refused = [each for each in answers.values() if isinstance(each, Refusal)]
@@ -147,7 +147,7 @@ def reasons(estimate: Estimate) -> str:
 
 
 def evidence_on(estimate: Estimate) -> str:
-    """Return the number of published rows for its GPU in the calibration; without any, the nearest GPU's."""
+    """Return the number of published rows for its GPU in the calibration, and the nearest GPU if none."""
     fitted = load_calibration().of(estimate.case.task)
     if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
         return f"{apart} published rows of this GPU (judged apart)"
@@ -171,7 +171,7 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
     """Draw n joint throughputs of each estimate [samples/s].
 
     Predictions with the same start (one anchor, or none) share part of their error: it moves all of them
-    together and leaves their order unchanged. The errors of measurements are independent. The draws of a GPU
+    together and does not change their order. The errors of measurements are independent. The draws of a GPU
     do not depend on the other GPUs.
 
     Args:
@@ -179,7 +179,7 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
             short to have one with 5 %.
         n: Number of draws.
         seed: Equal seeds give equal draws: one GPU has the same error for every workload.
-        common_share: Share of the variance in common; None takes the calibration's.
+        common_share: Share of the variance in common; None uses the calibration's.
 
     Returns:
         (len(estimates), n) samples per second.

@@ -25,12 +25,12 @@ MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
 # Published jobs at two numbers of GPUs each, to which the shares of ``scaling`` are fitted.
 JOBS = "scaling.csv"
-# Tables of the package that the calibration is made from, a published row of a workload by its profile; the
-# published rows stand with the fit.
+# Tables of the package from which the calibration is made. A published row of a workload is read through its
+# profile; the published rows themselves are stored with the fit.
 INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
 # Smallest usual error assumed for a pair (log).
 LEAST_SCALE = 0.02
-# Slower than that (log), the level is wrong for the workload, and how much is not the card's.
+# If a card is slower than that (log), its level is wrong for the workload, not the card.
 MOST_SLOW = 0.8
 
 
@@ -43,7 +43,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
         slow: For each e-fold by which the measured GPU is slower than its level: a power limit, a shared
             card or a slow host holds back that card alone. Faster readings err no more than others.
-            It is beside the other terms and their factor, so that it narrows no interval.
+            It is kept apart from the other terms and their factor, so that it never narrows an interval.
     """
 
     base: float
@@ -61,9 +61,9 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
             datasheet.
         scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
         other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted;
-            by ``halved`` of such a name, that in half precision, where it was seen.
-        factor: Half-width of the 90 % interval, of ratios in units of the scale, of levels as a log; of a GPU
-            whose architecture has rows (``known``), and of another (``stranger``).
+            by ``halved`` of such a name, the same in half precision where there are rows.
+        factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log. One
+            value is for GPUs whose architecture has rows (``known``), one for all others (``stranger``).
     """
 
     coefficients: Coefficients
@@ -78,7 +78,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             spec: The GPU.
-            usual: Of ratios, the scale of the pair.
+            usual: For ratios, the scale of the pair.
             half: Whether the step computes in half precision.
         """
         for name in group_names(spec):
@@ -113,9 +113,10 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """The fit for one task.
 
     Attributes:
-        rows, sources: Published measurements of the task, and where they come from.
+        rows, sources: Published measurements of the task, and their sources.
         rows_by_gpu: Published rows of the task behind each GPU.
-        apart_by_gpu: The same for other vendors' GPUs, which are in no fit and show its error for them.
+        apart_by_gpu: The same for other vendors' GPUs, which are not fitted; they measure the error of the
+            fit on such GPUs.
         ratio: For predictions from a measured GPU.
         level: For predictions without one.
     """
@@ -136,7 +137,8 @@ class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
         covariance: Covariance of those logs.
         noise: Further usual log error for each doubling.
         factor: Half-width of the 90 % interval over the usual error.
-        other_vendors: Log half-width of the interval of GPUs that no fit holds; None if they have no job.
+        other_vendors: Log half-width of the interval of GPUs that are not in the fit; None if they have no
+            job.
     """
 
     logs: tuple[float, ...]
@@ -150,7 +152,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a prediction needs besides the tables.
 
     Attributes:
-        inputs: SHA-256 of each table that it was made from, and of the user's own runs where they were added.
+        inputs: SHA-256 of each table that it was made from, and of the user's own runs if they were added.
         train, infer: What was learned for each task.
         scaling: How several GPUs train together.
         common_share: Share of the variance of an error that all candidates of one anchor have in common.
@@ -193,7 +195,7 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: F
 
 
 def pair_features(own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
-    """(n, 4): one, the gap in balance, whether one side alone has tensor cores, and how slow the owned is."""
+    """(n, 4): one, the gap in balance, whether only one has tensor cores, how slow the owned GPU is."""
     each = np.arange(len(mode))
     owned = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
     peaks = np.log(own.peaks[owned, mode] / target.peaks[each, mode])

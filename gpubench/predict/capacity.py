@@ -1,7 +1,8 @@
 """The capacity of a card: the largest context of decoders with 1 to 70 billion parameters, by kind of use.
 
 It is computed from a shipped trace of each decoder (data/capacity.json, written by ``python -m tools.make
-capacity``): a step on one sequence, as lines over its length. As everywhere, the upper end must fit.
+capacity``): a step on one sequence, as linear functions of its length. As everywhere, the upper end of the
+interval must fit.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ MOST_UNITS = 1024
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (
-    "Where the upper end of a trace (95 %) fits, in steps of 1,024 tokens; K is 1,024. Training: one "
-    "sequence, AdamW, all in bfloat16, every block computed again, the loss in 8 chunks; adapters of rank 16 "
-    "on attention, QLoRA over a base in NF4. Decoding: one sequence, its prompt computed at once; an engine "
-    "that takes it in pieces reaches further."
+    "Longest context for which the upper end of a trace (95 %) fits, in steps of 1,024 tokens; K is 1,024. "
+    "Training: one sequence, AdamW, all in bfloat16, all blocks recomputed, the loss in 8 chunks; adapters "
+    "of rank 16 on attention, QLoRA with an NF4 base. Decoding: one sequence, its prompt computed at once; "
+    "an engine that splits the prompt reaches longer contexts."
 )
 
 

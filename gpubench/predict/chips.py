@@ -18,9 +18,9 @@ from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import FITTED_VENDOR, capability_of
 from gpubench.specs import load_specs
 
-REFERENCE_L2_BYTES = 6 * 2**20  # at which the share of the bandwidth is stated: a V100, an RTX 3090
+REFERENCE_L2_BYTES = 6 * 2**20  # for which the share of the bandwidth is stated: a V100, an RTX 3090
 DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
-"""Architectures of other vendors whose FP32 rate counts two operations a lane."""
+"""Architectures of other vendors whose FP32 rate counts two operations per lane."""
 
 
 class Mode(IntEnum):
@@ -32,8 +32,8 @@ class Mode(IntEnum):
 
 
 REFERENCE_WIDTH = {Mode.TF32: 512.0, Mode.HALF: 1024.0}
-"""FLOP per clock of a multiprocessor's tensor cores at which the efficiencies are stated: Turing's, half
-precision; and half of it in TF32."""
+"""FLOP per clock of a multiprocessor's tensor cores for which the efficiencies are stated: Turing's in half
+precision; half of that in TF32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +44,15 @@ class Chips:
         peaks: (n, 3) FLOP/s by ``Mode``, NaN if unknown; FP32 where there are no tensor cores.
         tensor: (n, 3) whether tensor cores do that mode.
         bandwidth: (n,) bytes per second of the memory.
-        dual_issue: (n,) two FP32 pipes a lane, of which training seldom fills the second.
+        dual_issue: (n,) whether each lane has two FP32 pipes; training seldom fills the second.
         width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 if not known.
         l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 if not known.
-        power, clock: (n,) logs over what is usual for the compute capability: watts per multiprocessor (inf
-            where not known), and the clock that the peaks are stated at.
-        product: (n,) share of the peak that large products of tensor cores reach at the full clock, as read
-            on the GPU or its nearest relative.
-        product_best: (n,) the best of its family.
-        product_read: (n,) whether one was read; ``UNREAD_SHARE`` stands for both where none was.
+        power, clock: (n,) logs relative to the usual value for the compute capability: watts per
+            multiprocessor (inf if unknown), and the clock at which the peaks are stated.
+        product: (n,) share of the peak that large matrix products on tensor cores reach at the full clock, as
+            measured on the GPU or its nearest relative.
+        product_best: (n,) the best share measured in its family.
+        product_read: (n,) whether one was measured; if not, both are ``UNREAD_SHARE``.
     """
 
     peaks: Floats
@@ -71,8 +71,8 @@ class Chips:
 def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     """Values of the specification table as arrays.
 
-    A GPU without tensor cores runs half precision at its FP32 rate, and TF32 likewise; a tensor core
-    whose rate is not stated is NaN, so that nothing is predicted rather than something.
+    A GPU without tensor cores runs half precision and TF32 at its FP32 rate. The rate of a tensor core is NaN
+    if it is not stated, so that nothing is predicted from it.
     """
     held, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
     by_mode = [_by_mode(spec) for spec in specs]
@@ -97,13 +97,13 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
 
 @cache
 def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
-    """Peak, whether tensor cores do it, and width, by ``Mode``."""
+    """Peak, whether tensor cores compute it, and width, by ``Mode``."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
     if capability is None:
         tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
-    # Another vendor's data sheet that states no matrix rate means none: then FP32 pipes do the work.
+    # If another vendor's data sheet states no matrix rate, there are no matrix cores: FP32 pipes do the work.
     without_tensor = capability is None or spec.tensor_core_count == 0
     peaks = [
         fp32,
@@ -120,7 +120,7 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
 
 
 class PowerAndClock(NamedTuple):
-    """Logs over the usual value for the compute capability: watts per multiprocessor, and stated clock."""
+    """Logs relative to the usual value for the compute capability: watts per multiprocessor, stated clock."""
 
     power: float
     clock: float
@@ -134,10 +134,10 @@ UNLIMITED = PowerAndClock(power=inf, clock=0.0)
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:
     """Power and clock of a GPU relative to others of its compute capability; ``UNLIMITED`` where not known.
 
-    Peaks are stated at a clock that not every card can keep up. A chip's power grows with about the 2.5th
+    Peaks are stated at a clock that not every card can sustain. A chip's power grows with about the 2.5th
     power of its clock, so the clock that a card sustains grows with its watts per multiprocessor to the power
     of about 0.4 (fitted). That is compared with the clock at which its peak is stated: a card whose datasheet
-    already states a lower clock is not lowered a second time, and no amount of power lifts a card above its
+    already states a lower clock is not reduced a second time, and no amount of power raises a card above its
     peak. A row for several cards has the figures of the variant with the least power.
     """
     if spec.variants:
@@ -151,7 +151,7 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
 
 @cache
 def _usual() -> Mapping[str, PowerAndClock]:
-    # Medians of each compute capability in the specification table, of cards alone.
+    # Medians of each compute capability in the specification table, over discrete cards only.
     found: dict[str, list[PowerAndClock]] = {}
     for spec in load_specs().values():
         own = _logs(spec)
@@ -170,13 +170,13 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
     return PowerAndClock(power=log(spec.tdp_w / spec.sm_count), clock=log(stated_hz))
 
 
-# --- large matrix products, as read ------------------------------------------------------------------------
+# --- large matrix products, as measured ---------------------------------------------------------------------
 
 UNREAD_SHARE = 0.75
-"""Of the peak in large products, where no GPU of the family was read."""
+"""Share of the peak in large products if no GPU of the family was measured."""
 UNREAD_GEFORCE_SHARE = 0.85
-"""The same of GeForce cards, whose rate is half of what their tensor cores could do: easier to feed."""
-_POWER_EXPONENT = 0.48  # with which the clock of a card that was read had followed its power: as fitted
+"""The same for GeForce cards: their rate is half of what their tensor cores could do, so easier to reach."""
+_POWER_EXPONENT = 0.48  # fitted exponent of the clock of a measured card as a function of its power
 
 
 class ProductRate(NamedTuple):
@@ -189,11 +189,11 @@ class ProductRate(NamedTuple):
 
 @cache
 def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
-    """The rate of large products on a GPU: as read on it, on its nearest relative, or the usual share.
+    """The rate of large products on a GPU: measured on it, on its nearest relative, or the usual share.
 
-    A relative has the same compute capability, or one of the same family; of several, it is the one whose
-    multiprocessors have the most similar power. GeForce cards compute at another rate than the cards of the
-    same chip that were read.
+    A relative has the same compute capability, or one of the same family; if there are several, the nearest
+    is the one with the most similar power per multiprocessor. GeForce cards have a different rate than the
+    measured cards with the same chip.
 
     Args:
         spec: The GPU.
@@ -235,7 +235,7 @@ def _family(spec: GpuSpec) -> tuple[int, int] | None:
 
 
 def architecture_of(gpu_key: str) -> str:
-    """The architecture of a GPU; one that states none is its own."""
+    """The architecture of a GPU; the GPU's own key if none is stated."""
     return load_specs()[gpu_key].architecture or gpu_key
 
 
@@ -254,7 +254,7 @@ def predecessor(architecture: str, known: Collection[str]) -> str | None:
 
 
 class _Lineage(NamedTuple):
-    """To which families an architecture belongs, and where it stands in their order."""
+    """The family of an architecture, and its position in the family's order."""
 
     families: frozenset[str]
     age: tuple[int, int]
@@ -262,10 +262,10 @@ class _Lineage(NamedTuple):
 
 @cache
 def _lineages() -> Mapping[str, _Lineage]:
-    """Family and age of each architecture that has either.
+    """Family and age of each architecture for which they are known.
 
-    NVIDIA is one family, by its lowest compute capability. No other vendor has such numbers: there each line
-    of cards is a family (AMD's Instinct, its Radeon), by the year of its first card.
+    NVIDIA is one family, by its lowest compute capability. Other vendors have no such numbers: there each
+    product line is a family (AMD's Instinct, its Radeon), ordered by the year of its first card.
     """
     found: dict[str, _Lineage] = {}
     for key, spec in load_specs().items():
@@ -288,5 +288,5 @@ def chips() -> Mapping[str, str]:
 
 
 def chip_of(gpu_key: str) -> str:
-    """The chip of a GPU; one that is not known is its own chip."""
+    """The chip of a GPU; the GPU's own key if its chip is not known."""
     return chips().get(gpu_key, gpu_key)

@@ -1,8 +1,9 @@
 """The time of one generated token: reading weights and cache from memory once, plus a fixed time.
 
-Two numbers, fitted on 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the data
-sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted by the same two
-numbers and marked as not validated. ``tests/decode_fit.py`` has the fit, and a test that it gives these.
+Two numbers are fitted on 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the data
+sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted with the same two
+numbers and marked as not validated. ``tests/decode_fit.py`` has the fit, and a test that it gives these
+numbers.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ BANDWIDTH_SHARE = 0.931137888108705
 FIXED_S = 0.0033595253159264837
 """Fixed time per token [s]."""
 HALF_WIDTH = 0.3414250190429823
-"""Log of the factor of the interval: the largest error of a GPU left out, each by the median of its rows."""
+"""Log of the factor of the interval: the largest error of a left-out GPU, taken as the median over its
+rows."""
 COMPUTE_SHARE = 0.5
-"""Products of few rows reach this share of the dense tensor peak; it matters only at large batches, and no
+"""Share of the dense tensor peak that products with few rows reach; it matters only at large batches, and no
 measured row covers it."""
 
 
@@ -38,7 +40,7 @@ def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: G
     Args:
         work: What one token reads and computes.
         context_tokens: Tokens in the cache of each sequence, on average over the generation.
-        batch_size: Sequences side by side: the weights are read once for all of them.
+        batch_size: Sequences generated in parallel: the weights are read once for all of them.
         spec: The card.
     """
     bandwidth = spec.memory_bandwidth_bytes_per_s

@@ -109,7 +109,7 @@ def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
         return answer
     wider, words = within(answer.interval, reading), reading.words(answer.case.sample_unit)
     if wider != answer.interval:
-        words = f"{words}; the interval was widened to hold it"
+        words = f"{words}; the interval was widened to include it"
     return msgspec.structs.replace(answer, low=wider.low, high=wider.high, published=words)
 
 
@@ -180,7 +180,7 @@ def estimate(
         else:
             to_predict.append(found)
     cases = [(each.spec, each.case) for each in to_predict]
-    # For a generation the prompt is predicted: a reading of the whole is no anchor for it.
+    # For a generation the prompt is predicted: a measurement of the whole generation cannot anchor it.
     starts = () if question.profile.decode is not None else readings
     predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
@@ -210,7 +210,7 @@ class _ToPredict:
 
 
 def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
-    """Whether to take the largest batch that fits: the default does not, and nobody asked for it.
+    """Whether to take the largest batch that fits: the default batch does not fit, and nobody asked for it.
 
     Not for a language model with all its weights, which is sharded instead, or for less than half the batch.
     """
@@ -279,7 +279,8 @@ def estimate_at_largest_batch(
             largest = memory.largest_batch(question, case, spec, peaks)
         else:
             largest, finders[spec.key] = found.case.batch_size, found.run_id
-        of_batch.setdefault(max(1, largest), []).append(spec)  # at 1 it says that not even that fits
+        # a batch of 1 is answered with a refusal: not even that fits
+        of_batch.setdefault(max(1, largest), []).append(spec)
     for batch, group in of_batch.items():
         asked = msgspec.structs.replace(question, batch_size=batch)
         found_there = estimate(
@@ -342,7 +343,7 @@ def _predicted(
     spec, case, fit = asked.spec, asked.case, asked.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
     token, decode = None, question.profile.decode
-    if decode is not None:  # of each token after the first, at the lengths of the case
+    if decode is not None:  # for each token after the first, at the lengths of the case
         token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
         assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
         prediction = _generated(token, case, prediction)

@@ -43,8 +43,8 @@ def fit_of(
         question: Workload and task.
         case: Precision and batch size.
         spec: The card.
-        readings: The peaks from ``peaks_of`` for the workload and task, the preferred first.
-        accumulate: Micro-batches that the batch is cut into; only with 1 is a measured peak of this case.
+        readings: The peaks from ``peaks_of`` for the workload and task, in order of preference.
+        accumulate: Micro-batches of the batch; a measured peak applies to this case only with 1.
     """
     card = card_of(spec)
     if card is None:
@@ -77,7 +77,7 @@ def doubts(
     Args:
         made: The plan.
         profiles: By the reference of the workload.
-        device: Where. A CPU swaps, and is not judged.
+        device: The device it will run on. A CPU is never checked, since it can swap.
         runs: What was measured before.
     """
     card = card_of_device(device)
@@ -137,7 +137,7 @@ def fewest_sharing(
         return fit is not None and fit.fits
 
     best: tuple[int, MemoryFit] | None = None
-    # with the same recipe, more GPUs have more memory
+    # with the same recipe, more GPUs have more memory in all
     for _, alike in groupby(range(2, most + 1), question.profile.checkpointing_over):
         counts = list(alike)
         at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
@@ -159,8 +159,8 @@ def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Seque
 def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
     """The scale for a case, from peaks of cases that differ only in the batch; 1 without any.
 
-    It is the geometric mean over cases on as many GPUs if there are any, else on one; among these, cases with
-    the same use of autocast are preferred. Small steps do not count.
+    It is the geometric mean over cases on the same number of GPUs if there are any, else on one; among these,
+    cases with the same use of autocast are preferred. Small steps do not count.
     """
     alike = [reading for reading in readings if _alike(reading.case, case)]
     if case.gpu_count > 1 and not alike:
@@ -186,7 +186,7 @@ def measured_peak(
 ) -> MeasuredMemory | None:
     """The largest measured peak of this case, by the same execution if there is one.
 
-    The type of half precision changes nothing; strict fp32 takes what TF32 does not.
+    Both types of half precision take the same memory; strict fp32 takes more than TF32.
     """
     same = [
         reading

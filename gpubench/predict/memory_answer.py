@@ -103,9 +103,9 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     """The need of one step and, card by card, whether it fits.
 
     Attributes:
-        gpu_key: The card of the need: one with GDDR memory if there is one, else the first.
+        gpu_key: The card for which the need is stated: one with GDDR memory if there is one, else the first.
         refused: GPUs without an answer, and why.
-        speed_untold: GPUs with an answer of memory but not of speed, and why.
+        speed_untold: GPUs with an answer for memory but not for speed, and why.
         accumulate: Micro-batches that the batch of the case is split into.
     """
 
@@ -177,7 +177,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     def brief(self, *, with_cards: bool) -> dict[str, Any]:
         """Return the document of ``gpubench memory --json --brief``: the need, and the cards that meet it.
 
-        It has only the set fields of the recipe: an image network has no tokens.
+        It has only the recipe fields that are set: an image network has no tokens.
         """
         whole = self.flat()
         recipe = {name: value for name, value in self.case.recipe.fields.items() if value}
@@ -251,7 +251,7 @@ def answer_memory(
         own: This user's runs: a peak measured in the same case replaces the model.
         fixes: Whether to find out what would make it fit if it does not.
         changes: Changes to the question's case, by field: checkpointing, and how many GPUs share it.
-        accumulate: Micro-batches that the batch is cut into, whose gradients are summed.
+        accumulate: Micro-batches that the batch is split into; their gradients are summed.
 
     Raises:
         MisuseError: If the question itself is impossible.
@@ -280,7 +280,8 @@ def answer_memory(
         every = [(specs[0], msgspec.structs.replace(case_at(question, at), **changes))]
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
     hold = {key for card in cards if card.fit.fits for key in card.gpu_keys}
-    # One card stands for all: the first that holds the step, of those that run today's torch and have GDDR.
+    # One card represents all: the first that holds the step, among those that run today's torch and have
+    # GDDR.
     spec, case = min(
         every,
         key=lambda pair: (
@@ -418,7 +419,7 @@ def _on_several(
             alone = msgspec.structs.replace(case, batch_size=each)
             split = question.profile.shared_by(alone, gpu_count, mode)
             as_here = msgspec.structs.replace(split, checkpointing=case.checkpointing)
-            ways = dict.fromkeys((split, as_here))  # two where a job of that size has its own recipe
+            ways = dict.fromkeys((split, as_here))  # two if a job of that size has its own recipe
             cut = min(accumulate, each)
             fits = (
                 judge_fit(
@@ -442,7 +443,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     The user's results count: a peak measured in the same case replaces the model.
 
     Returns:
-        One answer a workload.
+        One answer per workload.
 
     Raises:
         MisuseError: If a name, a precision or the batch is not known or not possible.
@@ -463,7 +464,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
                 "gpu_count": request.count,
                 "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
                 **{
-                    name: Checkpointing(asked[name])  # what any model allows, whatever its own settings
+                    name: Checkpointing(asked[name])  # possible for any model, whatever its own settings
                     for name in {"checkpointing"} & asked.keys() - set(question.profile.settings)
                 },
             },
@@ -487,7 +488,7 @@ def _with_count(request: MemoryRequest) -> MemoryRequest:
 
 
 def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Question]:
-    """One for each workload that was named; else for each standard one that has the task and precision."""
+    """One for each named workload; by default, for each standard one that has the task and precision."""
     from gpubench.profile.cache import load_profiles, profile_as_asked, profiles_of
 
     task = TaskKind(request.task)

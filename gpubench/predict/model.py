@@ -38,21 +38,21 @@ from gpubench.predict.roofline import (
 from gpubench.units import format_percent
 
 # Share of a measured card's deviation from its level that is specific to its chip. The rest is due to the
-# workload or its software. Of the published pairs, each target's harness and GPU left out, it is 0.28 where
-# the measured card is faster than its level and 0.34 where it is slower.
+# workload or its software. In the published pairs, with each target's harness and GPU left out, it is 0.28
+# where the measured card is faster than its level and 0.34 where it is slower.
 OWN_SHARE = 0.3
 # Log deviation up to which that holds, the half-width of a level. At twice that the level is wrong for the
 # workload.
 OWN_LIMIT = 0.4
 # Log deviation above which a measured card is said to be slow, one standard deviation of a level.
 SLOW_LIMIT = 0.25
-SAME_GPU_SHARE = 0.5  # of the usual scale, where only batch, layout or execution change
+SAME_GPU_SHARE = 0.5  # of the usual scale, if only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; narrower layers use little of the chip
 SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
-# Log half-width of the rate of large products where no GPU of the family was read. A100, L40S and RTX PRO
+# Log half-width of the rate of large products if no GPU of the family was measured. A100, L40S and RTX PRO
 # 6000, each left out, are within 1.12 of it (tests/predict/test_products.py).
 UNREAD_WIDTH = 0.25
-HELD = "held to the best rate that its family was read at, so the interval is widened"
+HELD = "limited to the best rate measured in its family, so the interval is widened"
 DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution and kind of AMP
 
 
@@ -119,7 +119,7 @@ def _predict(
     learned = fitted.ratio if anchors else fitted.level
     is_small = question.profile.parameters < SMALLEST_PUBLISHED
     times = _times(question, case, specs, learned, host)
-    # By how much each anchor is beyond its level; none is known of so small a network
+    # How far each anchor is from its level; unknown for so small a network
     beyond = [math.nan if is_small else _beyond(question, each, fitted.level, host) for each in anchors]
     if anchors:
         start = _combine(
@@ -202,7 +202,7 @@ def _times(
     *,
     measured: Reading | None = None,
 ) -> Times:
-    # The roofline of one case on n GPUs; for a measured one, with its own micro-benchmarks.
+    # The roofline of one case on n GPUs; a measured one is corrected by its own micro-benchmarks.
     chips, deviations = chips_of(specs), deviations_of(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
         throttle = log_throttle(chips, learned.coefficients)[0]
@@ -297,29 +297,29 @@ def _method(
     return f"{start}; {HELD}" if is_held else start
 
 
-# --- what the user's own machine says ----------------------------------------------------------------------
+# --- facts about the user's own machine --------------------------------------------------------------------
 
-# A card whose micro-benchmarks reach a smaller share of its datasheet than usual is held down, by its power
-# limit for one, and would predict others too fast.
+# A card whose micro-benchmarks reach a smaller share of its datasheet than usual is throttled, for example by
+# its power limit, and would make predictions of other cards too fast.
 _USUAL_GEMM = {
     facts.format.name: (Mode[facts.predicted_as.upper()], facts.format.usual_share)
     for facts in (precision.facts for precision in Precision)
     if facts.predicted_as and facts.format.usual_share
 }
 _USUAL_COPY = 0.89
-_BELIEF = 0.5  # exponent: the usual shares are known from one card, so half of a difference is believed
-_LEAST, _MOST = 0.5, 1.2  # beyond it the reading is doubted, not the card
+_BELIEF = 0.5  # exponent: the usual shares are known from only one card, so half of a difference is applied
+_LEAST, _MOST = 0.5, 1.2  # beyond these, the measurement is assumed to be wrong, not the card
 _PREFIX = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
 def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[float, float]) -> Chips:
-    """Datasheet figures of one card, corrected by what its micro-benchmarks read.
+    """Datasheet figures of one card, corrected by the results of its micro-benchmarks.
 
     Args:
         chip: One GPU.
-        micro: Its micro-benchmarks; other kinds than GEMM and device copy are looked over.
-        expected: Share of its peaks and of its bandwidth that the calibration already takes off, or adds,
-            for this GPU: its power limit, its own deviation.
+        micro: Its micro-benchmarks; kinds other than GEMM and device copy are ignored.
+        expected: Factors on its peaks and on its bandwidth that the calibration already applies to this GPU:
+            its power limit, its own deviation.
     """
     peaks, bandwidth = chip.peaks.copy(), chip.bandwidth.copy()
     best: dict[Mode, float] = {}
@@ -360,7 +360,7 @@ def _without_execution(r: Reading) -> tuple[object, ...]:
 
 
 def _si(result: MicroResult) -> float | None:
-    # The value in FLOP/s or B/s, whatever the prefix of its unit; None for other units.
+    # The value in FLOP/s or B/s, for any prefix of its unit; None for other units.
     for unit in ("FLOP/s", "B/s"):
         if result.unit.endswith(unit) and math.isfinite(result.value) and result.value > 0:
             return result.value * _PREFIX.get(result.unit.removesuffix(unit), 1.0)

@@ -1,8 +1,8 @@
-"""What a power limit below the usual one costs in time, and what it saves in energy.
+"""The time that a power limit below the usual one costs, and the energy that it saves.
 
 A card under a limit lowers its clock. How far depends on the ratio of the limit to the job's unlimited power:
-a job that leaves half of the limit unused slows little. Two smooth steps model this, fitted on readings of
-four cards.
+a job that leaves half of the limit unused slows down little. Two smooth steps model this, fitted on readings
+of four cards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpubench.units import Watts
 
 POWER_FILE = "power_law.json"
 DEEP = 0.6
-"""Limits below this share of board power are far from most readings and get wider intervals."""
+"""Limits below this share of board power are far from most measurements and get wider intervals."""
 
 Ends = Annotated[tuple[float, float], "log"]
 """Distance of the lower and the upper end from the law, in the logarithm."""
@@ -32,7 +32,7 @@ class Errors(Record, frozen=True, kw_only=True):
     """The errors of the law on unseen cards: 5 % and 95 % quantiles of the worst card.
 
     Attributes:
-        time, energy: Of the two factors.
+        time, energy: Errors of the two factors.
     """
 
     time: Ends
@@ -46,8 +46,9 @@ class PowerLaw(Record, frozen=True, kw_only=True):
         time: Knee, exponent and sharpness of the step in time; the knee is a limit over uncapped power.
         power: Knee and sharpness of the step in mean power.
         share: Uncapped mean power of a training job over board power, with 5 % and 95 % of jobs and cards.
-        errors: By ``read`` or ``assumed``, for the uncapped power, and ``deep`` for either below ``DEEP``.
-        readings, cards: How many it rests on.
+        errors: By ``read`` or ``assumed``, which says how the uncapped power is known, or ``deep`` for either
+            below ``DEEP``.
+        readings, cards: Number of each behind the fit.
     """
 
     time: tuple[float, float, float]
@@ -67,7 +68,7 @@ def load_power_law() -> PowerLaw:
 
 
 class Capped(NamedTuple):
-    """A job under a power limit relative to the same job without: factors with 90 % intervals."""
+    """A job under a power limit relative to the same job without one: factors with 90 % intervals."""
 
     time: Interval
     energy: Interval
@@ -93,11 +94,11 @@ def _step(beyond: float, sharpness: float) -> float:
 
 
 def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
-    """Return the mean power of a training job without a limit of the user [W].
+    """Return the mean power of a training job without a user's limit [W].
 
     Args:
         spec: The card.
-        read_w: As read for this job on such a card; None takes the usual share of board power.
+        read_w: As measured for this job on such a card; None uses the usual share of board power.
     """
     if read_w is not None:
         return Interval(read_w)
@@ -112,11 +113,11 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
     Args:
         spec: The card.
         limit_w: The limit [W].
-        read_w: Mean power of the job without it, as read; None takes the usual share of board power [W].
+        read_w: Measured mean power of the job without it; None uses the usual share of board power [W].
 
     Raises:
-        MisuseError: If the board power of the card is not known, or the limit is not below it, or so far
-            below that no reading is near.
+        MisuseError: If the board power of the card is not known, or the limit is not below it, or is so far
+            below it that no measurement is near.
     """
     law, board_w = load_power_law(), spec.tdp_w
     if board_w is None:
@@ -124,8 +125,8 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
     least_w = LEAST_SHARE * board_w
     if not least_w <= limit_w < board_w:
         raise MisuseError(
-            f"--power-limit {limit_w:g}: {spec.short_name} is limited to {board_w:g} W as it is sold, and "
-            f"limits of {math.ceil(least_w):g} W and more were read: give one between the two"
+            f"--power-limit {limit_w:g}: {spec.short_name} has a limit of {board_w:g} W by default, and "
+            f"limits of {math.ceil(least_w):g} W and more were measured: give one between the two"
         )
     usual_w = law.share[0] * board_w if read_w is None else read_w
     slower, less_power = log_factors(law, limit_w / usual_w)
@@ -138,7 +139,7 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
 
 
 LEAST_SHARE = 1 / 3
-"""Of board power: the lowest limit that was read."""
+"""The lowest measured limit, as a share of board power."""
 
 
 def _around(log_factor: float, ends: Ends) -> Interval:

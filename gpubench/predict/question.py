@@ -26,7 +26,7 @@ from gpubench.workload import check_weights
 FITTED_VENDOR = "NVIDIA"
 """Vendor of the published measurements that the model is fitted to."""
 OTHER_VENDORS = ("AMD",)
-"""Predicted by the fit for that vendor, with their own interval error."""
+"""Vendors that are predicted by that vendor's fit, with error intervals of their own."""
 FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
 
 
@@ -46,7 +46,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch(self) -> int:
-        """The batch asked for, or the main one."""
+        """The requested batch, or the main one."""
         return self.profile.main_batch if self.batch_size is None else self.batch_size
 
 
@@ -66,12 +66,12 @@ def question_of(
         rest: Other fields of the question.
 
     Raises:
-        MisuseError: If the precision would overwrite what was asked.
+        MisuseError: If the precision would overwrite part of the request.
     """
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
-    if profile.is_eager_only or trained_eagerly:  # no loop of these puts its steps into graphs
+    if profile.is_eager_only or trained_eagerly:  # their loops never capture steps in graphs
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 
@@ -108,7 +108,7 @@ def check(question: Question) -> None:
 
     Raises:
         MisuseError: If the batch is below 1, the workload has no operators for the task, or no GPU runs it at
-            the precision that was asked for.
+            the requested precision.
     """
     if question.batch < 1:
         raise MisuseError(f"batch size {question.batch} of {question.profile.name}: must be at least 1")
@@ -119,9 +119,9 @@ def check(question: Question) -> None:
 
 
 def why_impossible(question: Question) -> str | None:
-    """Say why no GPU does this work at the precision that was asked for; None if some do."""
+    """Say why no GPU does this work at the requested precision; None if some do."""
     asked = (
-        [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a new GPU, on an old one
+        [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a recent GPU, on an old one
         if question.precision == AMP
         else [Precision(question.precision)]
     )
@@ -148,20 +148,20 @@ def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
     """Return why a GPU has an answer for memory at a precision but none for speed; None if it has both.
 
-    Without hardware for bf16 a model is run in fp16, whose elements take as many bytes. No published figure
-    says how fast that is if the weights are cast too.
+    Without hardware for bf16 a model is run in fp16, which takes the same memory. No published figure gives
+    its speed if the weights are cast too.
     """
     if precision.facts.format is not BF16 or has_hardware(spec, precision):
         return None
     return f"{spec.short_name} has no {precision.facts.hardware}"
 
 
-SPEED_UNTOLD = "its speed is not told; in fp16 the work takes the same memory"
+SPEED_UNTOLD = "its speed is not predicted; in fp16 the work takes the same memory"
 """The continuation of that reason if the memory is known."""
 
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """The case whose memory answers the question on this GPU, or why the GPU cannot run it."""
+    """The case to use for memory answers on this GPU, or why the GPU cannot run it."""
     if spec.not_ranked_because is not None:
         return Refusal(gpu_key=spec.key, reason=spec.not_ranked_because)
     precision = (
@@ -174,13 +174,13 @@ def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     if not has_hardware(spec, precision) and precision.facts.format is not BF16:
         lack = f"{spec.short_name} has no {precision.facts.hardware}"
         if spec.vendor != FITTED_VENDOR and not precision.facts.told_by_rate:
-            lack = f"{precision} is of {FITTED_VENDOR} GPUs here, and {spec.short_name} is not one"
+            lack = f"{precision} is only for {FITTED_VENDOR} GPUs here, and {spec.short_name} is not one"
         return Refusal(gpu_key=spec.key, reason=lack)
     return case_at(question, precision)
 
 
 def case_at(question: Question, precision: Precision) -> Case:
-    """The case that the question means at a precision, whatever the GPU."""
+    """The case that the question means at a precision, for any GPU."""
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,
@@ -196,7 +196,7 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
-    """Whether a GPU computes in a precision: by compute capability, or of another vendor by its rate."""
+    """Whether a GPU computes in a precision: by compute capability, or for another vendor by its rate."""
     if precision.within(capability_of(spec)):
         return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.told_by_rate
@@ -204,7 +204,7 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
 
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Why this GPU is outside of everything the model was checked on; None if it is inside."""
+    """Why this GPU is outside the range in which the model was checked; None if it is inside."""
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
@@ -223,11 +223,11 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
 
 def never_predicted(way: Precision | Execution) -> str:
     """Return why a precision or an execution has only measured figures; None if it can be predicted."""
-    return f"{way} is measured, never predicted: nothing published is fitted to say how fast it is"
+    return f"{way} is measured, never predicted: the fit has no published rows for it"
 
 
 def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:
-    """Return a precision by name; ``amp`` stays what each GPU makes of it, no name means the profile's."""
+    """Return a precision by name; ``amp`` is resolved later for each GPU, no name means the profile's."""
     asked = profile.usual_precision if text is None and profile is not None else text
     return "amp" if asked is None or asked == AMP else Precision(asked)
 

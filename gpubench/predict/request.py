@@ -89,7 +89,7 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     accumulate: Annotated[
         AtLeastOne,
-        Option("Micro-batches that the batch is cut into, whose gradients are summed."),
+        Option("Micro-batches that the batch is split into; their gradients are summed."),
     ] = 1
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
@@ -115,12 +115,12 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     sealed: Annotated[
-        Path | None, Option("Sealed forecasts to hold the readings against.", metavar="FILE")
+        Path | None, Option("Sealed forecasts to compare the readings with.", metavar="FILE")
     ] = None
 
 
 class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases to forecast, and where the forecasts go."""
+    """The cases to forecast, and the output file."""
 
     cases: Annotated[
         Path,

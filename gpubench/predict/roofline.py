@@ -1,9 +1,9 @@
 """An additive roofline of one step: the times of arithmetic, memory traffic and launches add up.
 
-Published models are known by their totals alone (model_profiles.csv), a workload by its operators. A sum
-over operators is the same number whether it is taken per operator or per total, so coefficients that were
-fitted on totals hold for operators too. A form that takes the larger of arithmetic and traffic per
-operator has no such property, and scored worse; see docs/decisions.md.
+For published models only totals are known (model_profiles.csv); for a workload, its operators. The model is a
+sum, so it gives the same result per operator as on the totals, and coefficients fitted on totals hold for
+operators too. Taking the larger of arithmetic and traffic per operator has no such property, and scored
+worse; see docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from gpubench.models import (
 from gpubench.predict.chips import Chips, Mode, architecture_of, predecessor
 
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
-HALF_BYTES = 0.5  # of the fp32 traffic, where ``Precision.in_half``
+HALF_BYTES = 0.5  # share of the fp32 traffic, if ``Precision.in_half``
 CAST_BYTES = 6
 """Bytes that autocast moves to cast one weight or its gradient: 4 on one side, 2 on the other."""
 HOST_POWER = 2.0
-"""Host and GPU work side by side, not perfectly: step^2 = gpu^2 + host^2, as read on an H200."""
+"""Host and GPU overlap imperfectly: step^2 = gpu^2 + host^2, as measured on an H200."""
 HOST_SHARE_LIMIT = 0.7
 """Host time over step time above which the host, not the GPU, sets the pace."""
 WINOGRAD_SAVES = 4.0
-"""Largest ratio of multiplications counted to those done: 144 to 36 for 4x4 tiles of 3x3 kernels (Lavin and
-Gray 2015, arXiv:1509.09308)."""
+"""Largest ratio of counted multiplications to performed ones: 144 to 36 for 4x4 tiles of 3x3 kernels (Lavin
+and Gray 2015, arXiv:1509.09308)."""
 CHAIN_SAVED = 0.6
 """Share of the traffic of chains of operators that a compiler, or fused kernels, keep in registers.
 
-With it, predictions of adapters under fused kernels on an A100 and of compiled GPT-2 are near the readings.
+With it, predictions for adapters under fused kernels on an A100 and for compiled GPT-2 are near the
+measurements.
 """
 JOINED_FREES = 0.5
-"""Share of the products of usual width that run as read where chains are joined.
+"""Share of the products of usual width that run at the measured rate if chains are joined.
 
-Half of what holds them back in published steps goes with the chains: chosen on compiled GPT-2 on 16 cards.
+Joining the chains removes half of their slowdown in published steps: chosen on compiled GPT-2 on 16 cards.
 """
 USUAL_WIDTH = 512.0
-"""Width of the products of published networks: of m x k times k x n, 1 / (1/m + 1/n + 1/k).
+"""Width of the products of published networks; for m x k times k x n, it is 1 / (1/m + 1/n + 1/k).
 
-That is twice the FLOPs over the bytes at 4 an element. What holds a product of that width back beside its
-traffic is fitted; it falls with the width, and a product of infinite width runs at the rate that was read.
+That is twice the FLOPs over the bytes at 4 per element. The slowdown of a product of that width, apart from
+its traffic, is fitted; it falls with the width, and a product of infinite width runs at the measured rate.
 """
 ABOVE_STATED_CLOCK = 1.1
-"""Largest ratio of the clock to that of the data sheet: consumer cards boost some percent beyond it."""
+"""Largest ratio of the clock to that of the data sheet: consumer cards boost a few percent above it."""
 EAGER_HOST_S_PER_OPERATOR = Execution.EAGER.facts.host_s_per_operator or 0.0
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     **{
@@ -68,33 +69,35 @@ HOST_S_PER_OPERATOR: Mapping[str, float] = {
     "": EAGER_HOST_S_PER_OPERATOR,
     "fused": EAGER_HOST_S_PER_OPERATOR,
 }
-"""Host time per operator where it was not measured [s], by the execution that a row states ("" is none)."""
+"""Host time per operator if it was not measured [s], by the execution that a row states ("" for none)."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 
-They belong to the architecture. A factor of a single GPU would be learned from the few harnesses that had it,
-and errs more on the next harness than it helps. docs/decisions.md has the figures.
+They are fitted per architecture. A factor for a single GPU would be learned from the few harnesses that ran
+on it, and does more harm than good on the next harness. docs/decisions.md has the figures.
 """
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fit finds. Efficiencies are shares of the dense peak.
+    """The fitted coefficients. Efficiencies are shares of the dense peak.
 
     Attributes:
-        conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations a lane (GA10x and on).
-        winograd_*: Gain of 3x3 convolutions of stride 1, whose multiplications can be fewer than counted.
-            No published row has strict-FP32 convolutions on a chip of dual issue: there the priors stand,
-            whose product stays below the peak.
+        conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations per lane (GA10x and later).
+        winograd_*: Gain of 3x3 convolutions of stride 1, which can need fewer multiplications than counted.
+            No published row has strict-FP32 convolutions on a dual-issue chip: there the priors are kept, and
+            their product stays below the peak.
         depthwise: Share of the FP32 peak.
-        width, width_matmul: Exponents with which the efficiency of tensor cores falls in convolutions, and in
-            products of usual width, as a multiprocessor's get wider: a Hopper core that does four times what
-            a Turing core does in a clock is harder to feed.
+        width, width_matmul: Exponents with which the efficiency of tensor cores falls as those of a
+            multiprocessor get wider, in convolutions and in products of usual width: a Hopper core, which
+            does four times the work of a Turing core per clock, is harder to feed.
         cache: Exponent with which the traffic that reaches the memory falls as the L2 cache gets larger.
         operator_floor_s: Time of the smallest kernel [s].
-        power_exponent: With which the clock that a chip holds grows with its watts per multiprocessor.
+        power_exponent: Exponent with which the sustained clock of a chip grows with its watts per
+            multiprocessor.
         channels_last: Log gain of convolutions on tensor cores in that layout.
-        no_optimizer: Log of what steps without an optimizer, with a copy from the host, take longer.
-        fused: Log of the traffic that torch.compile saves, which keeps values in registers between operators.
+        no_optimizer: Log of the factor by which steps without an optimizer, but with a copy from the host,
+            are slower.
+        fused: Log of the traffic that torch.compile saves by keeping values in registers between operators.
     """
 
     conv_fp32: float
@@ -124,18 +127,18 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What steps compute and move; n steps, or one to be broadcast.
+    """The computation and traffic of n steps, or of one to be broadcast.
 
     Attributes:
         flops: (n, 4) FLOP per step by ``KINDS``.
-        bytes_: (n,) bytes per step at 4 per element, optimizer apart.
+        bytes_: (n,) bytes per step at 4 per element, without the optimizer.
         optimizer_bytes: (n,) bytes that stay at fp32 under AMP.
         cast_bytes: (n,) bytes that autocast adds in half precision, to cast weights and their gradients.
         operators: (n,) kernels per step.
-        wide_flops: (n,) FLOP of products beyond ``USUAL_WIDTH``, which run as read and not as fitted; a part
-            of ``flops``. 0 if the shapes of the products are not known.
-        chain_bytes, chain_operators: (n,) of ``bytes_`` and ``operators``, what is neither product,
-            convolution nor optimizer: torch.compile joins chains of them.
+        wide_flops: (n,) the part of ``flops`` in products wider than ``USUAL_WIDTH``, which run at the
+            measured rate instead of the fitted one. 0 if the shapes of the products are not known.
+        chain_bytes, chain_operators: (n,) the parts of ``bytes_`` and ``operators`` outside products,
+            convolutions and the optimizer: torch.compile joins chains of these operators.
     """
 
     flops: Floats
@@ -150,16 +153,16 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """What n steps compute in.
+    """The arithmetic, data types and layout of n steps.
 
     Attributes:
         conv, matmul: (n,) ``Mode`` of convolutions and of matrix products.
         half: (n,) whether activations move at 2 bytes per element.
         channels_last: (n,) layout of images.
-        no_optimizer: (n,) the step ends with the backward pass.
-        compiled: (n,) torch.compile joined its operators; how much that saves is fitted to forward passes.
-        joined: (n,) torch.compile or fused kernels joined the chains of a training step, as its profile has
-            them.
+        no_optimizer: (n,) whether the step ends with the backward pass.
+        compiled: (n,) whether torch.compile joined its operators; the savings are fitted to forward passes.
+        joined: (n,) whether torch.compile or fused kernels joined the chains of a training step, as listed in
+            its profile.
     """
 
     conv: Indices
@@ -173,7 +176,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds per step, (n,) each; ``gpu_s`` is the sum of the first three, ``step_s`` has the host too."""
+    """Seconds per step, (n,) each; ``gpu_s`` is the sum of the first three, ``step_s`` includes the host."""
 
     compute_s: Floats
     memory_s: Floats
@@ -184,7 +187,7 @@ class Times:
 
 
 def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 0.0) -> Work:
-    """Sum the operators of one step at this batch by kind; ``cast_bytes`` as ``cast_bytes_of`` has them."""
+    """Sum the operators of one step at this batch by kind; ``cast_bytes`` is from ``cast_bytes_of``."""
     kinds = [op.kind for op in operators]
     sizes = [op.count * (op.bytes_per_sample * batch_size + op.bytes_fixed) for op in operators]
     flops = [op.count * (op.flops_per_sample * batch_size + op.flops_fixed) for op in operators]
@@ -192,7 +195,7 @@ def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 
     def total(amounts: Iterable[float], *wanted: OperatorKind) -> float:
         return float(sum(amount for amount, kind in zip(amounts, kinds, strict=True) if kind in wanted))
 
-    # A product of no FLOPs, as of an empty batch, is not wide
+    # A product without FLOPs, for example of an empty batch, is not wide
     wide = [
         done * max(0.0, 1 - USUAL_WIDTH * size / (2 * done)) if done else 0.0
         for done, size in zip(flops, sizes, strict=True)
@@ -231,7 +234,7 @@ def arithmetic_of(
     compiled: bool = False,
     joined: bool = False,
 ) -> Arithmetic:
-    """The arithmetic of n steps of the product, which always have their optimizer, at one precision."""
+    """The arithmetic of n steps timed by gpubench, which always include the optimizer, at one precision."""
     assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused it
     mode = np.full(n, int(Mode[precision.facts.predicted_as.upper()]))
     return Arithmetic(
@@ -252,7 +255,7 @@ def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
 
 
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
-    """Deviations of any GPUs, (len(gpu_keys), 3): their architecture's, else those of the last one before it.
+    """Deviations of any GPUs, (len(gpu_keys), 3): of their architecture, else of its last known predecessor.
 
     0 if neither was learned.
     """
@@ -278,11 +281,11 @@ def step_times(
     Args:
         work: n steps or one.
         chips: n GPUs or one.
-        arithmetic: What they compute in.
+        arithmetic: Their arithmetic.
         coefficients: From the calibration.
         host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
-        host_power: Exponent of the sum of GPU and host: 1 is one after the other, infinity wholly side by
-            side.
+        host_power: Exponent of the sum of GPU and host: 1 means one after the other, infinity complete
+            overlap.
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
     """
     c = coefficients
@@ -328,17 +331,17 @@ def moved_bytes(work: Work, half: Flags | bool, *, joined: Flags | bool = False)
 def least_step_s(
     work: Work, chips: Chips, arithmetic: Arithmetic, tensor_share: Floats | float = ABOVE_STATED_CLOCK
 ) -> Floats:
-    """Return the time below which no step of these falls, (n,): its FLOPs at the peak of the data sheet [s].
+    """Return a lower bound on the time of each step, (n,): its FLOPs at the peak of the data sheet [s].
 
-    Convolutions that Winograd may shorten count by what it saves at most. Bytes set no such bound:
-    how many of them a fused kernel or a cache saves is not known.
+    Convolutions that Winograd may shorten are counted with its largest possible savings. Bytes set no such
+    bound, since the number that a fused kernel or a cache saves is not known.
 
     Args:
         work: n steps or one.
         chips: n GPUs or one.
         arithmetic: What they compute in.
-        tensor_share: Of their peak that tensor cores do at most, (n,); ``chips.product_best`` is what was
-            read of them.
+        tensor_share: Largest share of their peak that tensor cores reach, (n,); ``chips.product_best`` has
+            the measured shares.
     """
     conv = work.flops[..., 0] / WINOGRAD_SAVES + work.flops[..., 1]
     least: Floats = work.flops[..., 3] / chips.peaks[..., Mode.FP32] / ABOVE_STATED_CLOCK
@@ -349,7 +352,7 @@ def least_step_s(
 
 
 def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
-    """Log of the share of its stated clock that each chip holds on its power, (n,); at most 0."""
+    """Log of the share of its stated clock that each chip sustains on its power, (n,); at most 0."""
     held = coefficients.power_exponent * chips.power
     return np.asarray(np.minimum(0.0, held - chips.clock), dtype=float)
 
@@ -381,7 +384,8 @@ def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
 
 
 def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> Floats:
-    # Peak, lowered where a multiprocessor's tensor cores are wide: they outrun what feeds them.
+    # Peak, lowered if a multiprocessor's tensor cores are wide: they are faster than the data paths that feed
+    # them.
     wide = np.where(index < 2, 0.0, width * _pick(chips.width, mode))
     result: Floats = _pick(chips.peaks, mode) * np.exp(-wide)
     return result
@@ -406,7 +410,7 @@ def take(table: _T, rows: NDArray[Any]) -> _T:
 
 
 def stack(tables: Sequence[_T]) -> _T:
-    """Dataclasses of arrays, one below the other, nested ones included."""
+    """Concatenate dataclasses of arrays by row, nested ones included."""
 
     def joined(name: str) -> Any:
         values = [getattr(table, name) for table in tables]

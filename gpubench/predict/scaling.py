@@ -1,8 +1,8 @@
-"""Several GPUs in one data-parallel job: what the exchange of gradients costs, and how much of it hides.
+"""Several GPUs in one data-parallel job: the cost of exchanging gradients, and how much of it is hidden.
 
-Modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link; buckets that are
-ready travel while the backward pass goes on; waiting for each other costs a share of the step with each
-doubling. The shares are fitted to published rows, see docs/prediction.md.
+The cost is modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link;
+buckets that are ready are sent during the backward pass; waiting for each other costs a share of the step
+with each doubling. The shares are fitted to published rows, see docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Link: TypeAlias = Literal["none", "nvlink", "fabric", "pcie", "host"]
 
 GRADIENT_BYTES = 4  # data parallel training exchanges fp32 gradients, under AMP too
 BACKWARD_SHARE = 2 / 3  # of the step: two of the three products of every layer
-BUCKET_BYTES = 25 * 1024**2  # the last bucket of torch's DistributedDataParallel has nothing to hide behind
+BUCKET_BYTES = 25 * 1024**2  # nothing overlaps the last bucket of torch's DistributedDataParallel
 PCIE_LANES = 16
 _PCIE_LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 SHARES = ("waiting", "hidden", "nvlink", "fabric", "pcie", "host")
-"""What is fitted, in the order of ``ScalingShares``: a share of the step for each doubling of the GPUs, the
-share of the backward pass that hides the exchange, and of each link's one-way rate."""
+"""The fitted shares, in the order of ``ScalingShares``: of the step for each doubling of the GPUs, of the
+backward pass that hides the exchange, and of each link's one-way rate."""
 _SMALL = 1e-3
 
 
@@ -37,10 +37,10 @@ class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput of n GPUs over n times that of one, with a 90 % interval.
 
     Attributes:
-        efficiency: 1 is perfect; the batch per GPU stays as it is.
-        link: What the gradients travel over; ``host`` is PCIe through the memory of the host.
-        gradient_bytes: Exchanged in each step, per GPU, before the ring's factor.
-        exposed_s: Part of the exchange that does not hide behind the backward pass.
+        efficiency: 1 is perfect; the batch per GPU is unchanged.
+        link: The link that carries the gradients; ``host`` is PCIe through the memory of the host.
+        gradient_bytes: Bytes exchanged in each step per GPU, before the ring's factor.
+        exposed_s: Part of the exchange that the backward pass does not hide.
         log_deviation: Standard deviation of the log efficiency, for draws.
     """
 
@@ -58,13 +58,13 @@ class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step of one GPU exchanges: bytes, over which link, and how long the step takes alone.
+    """The exchange of one GPU's step: its bytes and link, and the time of the step without it.
 
     Attributes:
-        rate: Of the link in one direction [B/s].
-        hidden_wholly: Whether nothing of it is waited for, as where weights travel ahead of their use.
-        unhidden_bytes: Of it, what has nothing to hide behind.
-        cover_share: Of the step, what an exchange may travel beside.
+        rate: Rate of the link in one direction [B/s].
+        hidden_wholly: Whether no step ever waits for it, as when weights are sent ahead of their use.
+        unhidden_bytes: The part that nothing overlaps.
+        cover_share: Share of the step that can overlap the exchange.
     """
 
     gradient_bytes: float
@@ -86,7 +86,7 @@ def scaling(
         spec: The GPU.
         n: GPUs in one host, at least 1.
         samples_per_s: Throughput of one of them.
-        sharded: Whether they share out weights, gradients and states (FSDP), and gather the weights twice in
+        sharded: Whether weights, gradients and states are sharded (FSDP), and the weights gathered twice in
             each step.
 
     Raises:
@@ -130,10 +130,10 @@ def scaling(
 
 
 def _exchange(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool) -> Exchange:
-    """What a step exchanges: all gradients; of FSDP all weights for either pass, and all gradients.
+    """The exchange of a step: all gradients; with FSDP, also all weights for each pass.
 
-    Each of the three moves half of what an all-reduce of as many bytes does. They travel beside the whole
-    step, one block ahead of its use; the first block has nothing to travel beside.
+    Each of the three moves half the bytes of an all-reduce of the same size. They overlap the whole step, one
+    block ahead of its use; nothing overlaps the first block.
     """
     profile, (link, rate) = question.profile, link_of(spec)
     if not sharded:
@@ -164,9 +164,9 @@ def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: in
 
 
 def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
-    """Usual error of ``log_efficiency``: what the shares leave open, and what no exchange explains.
+    """Usual error of ``log_efficiency``: the uncertainty of the shares, and effects outside the exchange.
 
-    The latter is a harness's own (how it feeds and logs), so it adds up with each doubling.
+    The latter depend on the harness (how it feeds and logs), so they add up with each doubling.
     """
     slope = slopes(fitted.logs, exchange, few, many)
     open_ = float(slope @ np.array(fitted.covariance) @ slope)
@@ -186,10 +186,10 @@ def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many:
 
 
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
-    """What the gradients travel over, and its rate in one direction [B/s].
+    """The link that carries the gradients, and its rate in one direction [B/s].
 
-    NVLink and Infinity Fabric count where every such GPU has them (SXM, OAM): of a bridge between PCIe cards
-    no offer says that it is there. GeForce cards do not talk to each other directly over PCIe.
+    NVLink and Infinity Fabric count if every such GPU has them (SXM, OAM): no offer says whether PCIe cards
+    have a bridge. GeForce cards do not communicate directly over PCIe.
     """
     if spec.is_linked and spec.link is not None and spec.nvlink_bytes_per_s:
         return spec.link, spec.nvlink_bytes_per_s / 2

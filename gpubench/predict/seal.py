@@ -27,17 +27,17 @@ from gpubench.units import figure_in, plain
 
 SEAL_VERSION = 1
 RATE = "samples_per_s"
-"""The column of a reading beside those of its case."""
-# Columns that are passed over: they tell a person where a line comes from
+"""The column of a measurement, next to those of its case."""
+# Columns that are ignored: they tell a reader where a line comes from
 _REMARKS = frozenset({"source", "note"})
 _SWITCHES = {"lora", "qlora"}
 
 
 class Forecast(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The forecast for one case, at four digits; ``refused`` says why there is none.
+    """The forecast for one case, to four digits; ``refused`` says why there is none.
 
     Attributes:
-        case: The words after `gpubench predict show` that ask for it again.
+        case: The arguments of `gpubench predict show` that reproduce it.
     """
 
     case: str
@@ -52,9 +52,9 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Forecasts, and the versions behind them.
 
     Attributes:
-        commit: Of the checkout that made it; None for an installed package.
-        coefficients: SHA-256 of the calibration in force.
-        sha256: Of the whole without this field, as JSON with sorted keys and no spaces.
+        commit: The commit of the checkout that made it; None for an installed package.
+        coefficients: SHA-256 of the current calibration.
+        sha256: Hash of the seal without this field, as JSON with sorted keys and no spaces.
     """
 
     schema_version: int
@@ -67,7 +67,7 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def hashed(self) -> str:
-        """The hash that the seal should bear."""
+        """The hash that the seal should have."""
         told = msgspec.to_builtins(self)
         del told["sha256"]
         return hash_of(msgspec.json.encode(told, order="sorted"))
@@ -77,7 +77,7 @@ def seal(cases: Path) -> Seal:
     """Predict each line of a table, from the shipped data only.
 
     Raises:
-        MisuseError: If the table cannot be read, or a line is no case.
+        MisuseError: If the table cannot be read, or a line is not a valid case.
     """
     asked = dict.fromkeys(request for request, _ in _lines(cases))
     made = Seal(
@@ -101,7 +101,7 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
     if made.coefficients != _coefficients():
         commit = f", commit {plain(made.commit, 40)}" if made.commit else ""
         raise MisuseError(
-            f"{sealed} was sealed with other coefficients than those in force: "
+            f"{sealed} was sealed with other coefficients than the current ones: "
             f"score it with gpubench {plain(made.version, 20)}{commit}"
         )
     held = {each.case: each for each in made.forecasts}
@@ -122,8 +122,9 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
         skipped.append({"case": case, "reason": why})
     if not rows:
         first = f": {skipped[0]['case']}: {skipped[0]['reason']}" if skipped else ""
-        raise MisuseError(f"{readings}: no line can be held against the seal{first}")
-    error = np.array([abs(row["read"] / row[RATE] - 1) for row in rows])  # in time: told over read, less one
+        raise MisuseError(f"{readings}: no line can be scored against the seal{first}")
+    # in time: forecast over measured, minus one
+    error = np.array([abs(row["read"] / row[RATE] - 1) for row in rows])
     known = [row["is_inside"] for row in rows if row["is_inside"] is not None]
     return {
         "readings": len(rows),

@@ -1,4 +1,4 @@
-"""What one step of a workload computes and moves, read on the meta device: no GPU, no weights.
+"""The arithmetic and traffic of one step of a workload, traced on the meta device: no GPU, no weights.
 
 Nothing here needs torch in this process; ``trace.profile_workload`` does.
 """

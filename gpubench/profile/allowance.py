@@ -1,4 +1,4 @@
-"""What a trace of memory cannot know, as fitted on readings: the one reader of data/memory_allowance.json.
+"""Memory that a trace cannot see, fitted on measurements: the only reader of data/memory_allowance.json.
 
 Context and driver take a fixed amount that differs with the class of card; the scratch space of the
 libraries, the rounding of the allocator and the gaps that it leaves grow with what is allocated.
@@ -26,24 +26,24 @@ HBM_SHARE = 0.985
 """HBM corrects errors in bits of its own: 79.6 of 80 GiB on an H100, 140.4 of 141 on an H200, 15.8 of 16 on a
 V100."""
 TRACE_SHARE = 0.03
-"""Real steps agree with the trace to within this, by the memory events of torch's profiler."""
+"""Real steps agree with the trace to within this share, by the memory events of torch's profiler."""
 
 
 BLAS_BYTES = {CardClass.HBM: 32 * MIB, CardClass.GDDR: 8.125 * MIB, CardClass.OTHER: 32 * MIB}
 """Workspace that torch keeps for cuBLAS, counted as allocated: one for each thread that multiplies matrices,
-so two where a backward pass runs. 32 MiB on Hopper and AMD's cards (128 on an MI300), 8.1 on NVIDIA's others
-(aten/src/ATen/cuda/CublasHandlePool.cpp); the class of HBM is told as Hopper."""
+so two if there is a backward pass. 32 MiB on Hopper and AMD's cards (128 on an MI300), 8.1 on NVIDIA's others
+(aten/src/ATen/cuda/CublasHandlePool.cpp); the HBM class is counted as Hopper."""
 
 
 class ClassAllowance(Record, frozen=True, kw_only=True):
-    """What is added on one class of card.
+    """The memory added to a trace on one class of card.
 
     Attributes:
-        overhead_bytes: Of context, driver and the libraries' own memory, whatever the step.
-        factor: Reserved memory over what the trace counts as allocated.
-        half_width: Of the interval of 95 % for a model never seen, in the logarithm of memory in use.
-        half_width_within: The same for another batch of a model that was seen.
-        readings, models: How many it rests on.
+        overhead_bytes: Context, driver and the libraries' own memory, the same for every step.
+        factor: Reserved memory over the allocated memory of the trace.
+        half_width: Half-width of the 95 % interval for an unseen model, in the logarithm of memory in use.
+        half_width_within: The same for another batch of a seen model.
+        readings, models: Number of each behind the fit.
     """
 
     overhead_bytes: float
@@ -58,7 +58,7 @@ class Ran(Record, frozen=True, kw_only=True):
     """A published step that ran on a card, and so fits there.
 
     Attributes:
-        traced_bytes: What its tensors take at least.
+        traced_bytes: Lower bound on the memory of its tensors.
     """
 
     gpu_key: str
@@ -66,13 +66,13 @@ class Ran(Record, frozen=True, kw_only=True):
 
 
 class CompiledLoss(Record, frozen=True, kw_only=True):
-    """What a step takes of its eager trace where the loss is compiled with the model.
+    """The memory of a step whose loss is compiled with the model, relative to its eager trace.
 
     Attributes:
-        share: Reserved memory over what the trace of the eager step counts.
-        half_width: Of the interval of 95 % for a card never read, in the logarithm; None of one card alone,
-            which says nothing of how cards differ.
-        readings, cards: How many it rests on.
+        share: Reserved memory over the allocated memory in the trace of the eager step.
+        half_width: Half-width of the 95 % interval for a card without readings, in the logarithm; None if
+            only one card was measured, which does not show how cards differ.
+        readings, cards: Number of each behind the fit.
     """
 
     share: float
@@ -81,7 +81,7 @@ class CompiledLoss(Record, frozen=True, kw_only=True):
     cards: int
 
     def of(self, traced_bytes: float) -> Interval:
-        """Reserved memory of such a step, from what the trace of the eager one counts [B]."""
+        """Reserved memory of such a step, from the allocated memory in the trace of the eager one [B]."""
         likely = self.share * traced_bytes
         if self.half_width is None:
             return Interval(likely)
@@ -92,10 +92,11 @@ class Allowance(Record, frozen=True, kw_only=True):
     """The fit, by class of card, with its date.
 
     Attributes:
-        convolving: Of other vendors' cards, for models that convolve: their library of convolutions takes
-            memory of its own. None if no such reading was fitted: the class of the card then.
-        ran: Steps that ran where no fit would have let them.
-        compiled_loss: Of steps that gpubench does not run; None if no such reading was fitted.
+        convolving: For models with convolutions on other vendors' cards, whose convolution library takes
+            extra memory. None if no such reading was fitted; then the class of the card is used.
+        ran: Steps that ran on cards where the fit says that they do not fit.
+        compiled_loss: For steps with a compiled loss, which gpubench does not run; None if no such reading
+            was fitted.
     """
 
     fitted: str
@@ -105,7 +106,7 @@ class Allowance(Record, frozen=True, kw_only=True):
     compiled_loss: CompiledLoss | None = None
 
     def of(self, card_class: CardClass, *, convolves: bool) -> ClassAllowance:
-        """What is added on a class of card to a step of such a model."""
+        """The memory added to a step of such a model on a class of card."""
         if card_class is CardClass.OTHER and convolves and self.convolving is not None:
             return self.convolving
         return self.classes[card_class]
@@ -118,12 +119,12 @@ def load_allowance() -> Allowance:
 
 
 def device_bytes(allowance: ClassAllowance, allocated_bytes: float) -> float:
-    """Memory in use on a device, from what tensors take [B]."""
+    """Memory in use on a device, from the memory of the tensors [B]."""
     return allowance.overhead_bytes + allowance.factor * allocated_bytes
 
 
 def class_of(card: GpuSpec | DeviceProfile) -> CardClass:
-    """The class of a card; where its type of memory is not known, a large memory is HBM."""
+    """The class of a card; if its type of memory is not known, a large memory is assumed to be HBM."""
     if not card.is_nvidia:
         return CardClass.OTHER
     memory_type = card.memory_type if isinstance(card, GpuSpec) else None
@@ -158,7 +159,7 @@ def _ran_bytes(spec: GpuSpec) -> float:
 
 
 def card_of_device(device: DeviceProfile) -> CardMemory | None:
-    """The memory of a probed device, all of which its driver shows; None if it is unknown.
+    """The memory of a probed device as its driver shows it; None if it is unknown.
 
     Its class is that of its row in the specification table.
     """

@@ -1,8 +1,9 @@
-"""The repeated blocks of a model, and what is done to them to make a step fit.
+"""The repeated blocks of a model, and the changes to them that make a step fit.
 
-They are what FSDP gathers at once, what checkpointing computes again, and what holds a frozen base: linear
-layers in 4 bits, and low-rank adapters beside them (LoRA, QLoRA). Of 4 bits a trace sees what they hold, and
-what each use of them makes and drops. The values are none: torchao, which computes with them, is not needed.
+FSDP gathers one block at a time, checkpointing recomputes blocks, and a frozen base consists of their linear
+layers, possibly in 4 bits, with low-rank adapters in parallel (LoRA, QLoRA). For 4-bit layers a trace sees
+the stored tensors, and those that each use allocates and frees. They have no values, so torchao, which
+computes with them, is not needed.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from gpubench.workload import Task
 
 KEPT_EVERY = 2
 """Selective checkpointing keeps the result of attention and of every second matrix product or convolution, as
-torchtitan does ("selective", by operator); all else of a block is computed again."""
+torchtitan does ("selective", by operator); the rest of a block is recomputed."""
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::convolution")
-# In the name of every operator of fused attention
+# Part of the name of every operator of fused attention
 _ATTENTION = "attention"
 
 
 def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
-    """The members of a list or a sequence, alike in class, at least two and with layers of their own.
+    """The members of a list or a sequence if they have one class, are at least two, and contain layers.
 
-    The layers of a transformer, the bottlenecks of a ResNet; none lies inside of another.
+    Examples are the layers of a transformer or the bottlenecks of a ResNet; no block is inside another.
     """
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     members = [block for each in lists for block in each if list(block.children())]
@@ -48,7 +49,7 @@ def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def block_sizes(model: nn.Module) -> BlockSizes | None:
-    """What sharding by blocks gathers at once; None for a model without blocks."""
+    """The sizes that sharding by blocks gathers at once; None for a model without blocks."""
     blocks = repeated_blocks(model)
     if not blocks:
         return None
@@ -59,9 +60,9 @@ def block_sizes(model: nn.Module) -> BlockSizes | None:
 
 
 def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
-    """The linear layers of the repeated blocks whose weights are not trained: what a 4-bit base holds narrow.
+    """The linear layers of the repeated blocks with frozen weights, which a 4-bit base stores in 4 bits.
 
-    Embedding and head lie outside of the blocks and stay as they are.
+    Embedding and head are outside the blocks and stay unchanged.
     """
     return tuple(
         layer
@@ -72,11 +73,11 @@ def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
 
 
 def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
-    """Let each model compute of its repeated blocks again in the backward pass; False if it has none.
+    """Let each model recompute its repeated blocks in the backward pass; False if it has none.
 
     Args:
         models: Changed in place.
-        how: ``full`` keeps the input of each block alone, ``selective`` what ``KEPT_EVERY`` says beside it.
+        how: ``full`` keeps only the input of each block, ``selective`` also what ``KEPT_EVERY`` describes.
     """
     if how is Checkpointing.NONE:
         return False
@@ -89,7 +90,7 @@ def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
 
 
 def _selection() -> Any:
-    """Contexts of one block in one step, whose policy counts the products of either pass."""
+    """Contexts of one block in one step; their policy counts the products of each pass."""
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts  # from 2.5 on
 
     products: Counter[bool] = Counter()
@@ -105,7 +106,7 @@ def _selection() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-# --- linear layers in 4 bits, and adapters beside them -----------------------------------------------------
+# --- linear layers in 4 bits, and their adapters -----------------------------------------------------------
 
 BLOCK = 64
 SCALES = 256
@@ -122,7 +123,7 @@ def packed(task: Task) -> Task:
 def _exchange(
     model: nn.Module, layers: Container[nn.Module], made_of: Callable[[nn.Module], nn.Module]
 ) -> None:
-    # Put what is made of each of these layers instead, wherever it stands in a model.
+    # Replace each of these layers by the result of a function, wherever it occurs in a model.
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if child in layers:
@@ -130,7 +131,7 @@ def _exchange(
 
 
 class PackedLinear(nn.Module):
-    """A linear layer with two weights in a byte, a scale for each 64, and a factor for each 256 of these.
+    """A linear layer with two weights per byte, a scale per 64 weights, and a factor per 256 scales.
 
     Shapes:
         x: (..., inputs); out: (..., outputs).
@@ -154,7 +155,7 @@ class PackedLinear(nn.Module):
         self.bias = layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Unpack the weight, multiply, and keep nothing of the unpacked one."""
+        """Unpack the weight and multiply, without keeping the unpacked weight."""
         out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x, self.shape, self.pairs, self.scales, self.levels
         )
@@ -175,7 +176,7 @@ class _Product(torch.autograd.Function):
 
 
 def _unpacked(shape: tuple[int, int], pairs: Tensor, scales: Tensor, levels: Tensor) -> Tensor:
-    """The weight in the type of the activations, by way of one 64-bit index a weight, as torchao has it."""
+    """The weight in the type of the activations, unpacked with one 64-bit index per weight as in torchao."""
     high = (pairs >> 4).to(torch.long)
     low = (pairs & 15).to(torch.long)
     first, second = levels[high], levels[low]
@@ -189,20 +190,20 @@ RANK = 16
 
 
 def adapt(task: Task, *, in_4_bits: bool) -> None:
-    """Freeze a model and put adapters beside every linear layer of its repeated blocks, in place.
+    """Freeze a model and add adapters to every linear layer of its repeated blocks, in place.
 
     Args:
-        task: Whose model is of the type in which its base lies.
-        in_4_bits: Whether these layers lie in 4 bits; embedding and head stay as they were.
+        task: Its model has the type in which the base is stored.
+        in_4_bits: Whether these layers are stored in 4 bits; embedding and head stay unchanged.
 
     Raises:
         MisuseError: If it has none.
     """
     task.model.requires_grad_(False)
-    read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear  # which asks for its weight itself
+    read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear  # reads its weight directly
     layers = {each for each in frozen_layers(task.model) if not isinstance(each, read_by_attention)}
     if not layers:
-        raise MisuseError("it has no linear layers in repeated blocks beside which adapters could be trained")
+        raise MisuseError("it has no linear layers in repeated blocks that could take adapters")
 
     def adapted(layer: Any) -> Adapted:
         return Adapted(layer, PackedLinear(layer) if in_4_bits else layer)
@@ -211,7 +212,7 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen layer, and beside it two narrow ones that are trained.
+    """A frozen layer, and two narrow trained ones in parallel.
 
     Shapes:
         x: (..., inputs); out: (..., outputs).

@@ -41,16 +41,16 @@ from gpubench.workload import Workload, check_recipe
 
 PROFILES_FILE = "workload_profiles.json"
 TRACE_CPU_S = 60.0
-"""An own model that has not been built and traced by this much work never will be, in all likelihood."""
+"""A user's model that takes more CPU time than this to build and trace is unlikely ever to finish."""
 CONFIG_CPU_S = 300.0
 """The same for a Hugging Face config: its library is slow to import, and its models may be large."""
 TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
-"""Wall-clock limit, for a model that waits forever. A busy machine slows an honest one several times."""
+"""Wall-clock limit, for a model that waits forever. A busy machine slows a working one several times."""
 NOTICE_AFTER_S = 5.0
-"""Most models are traced by then; after that, a message says what is going on."""
+"""Most models are traced by then; after that, a message says that a trace is running."""
 _NOTE_CHARACTERS = 600
 
-# Talks to the person: with no logging set up, Python prints warnings on stderr as they are
+# Messages to the user: without a logging setup, Python prints warnings on stderr unchanged
 _logger = logging.getLogger(__name__)
 
 
@@ -58,8 +58,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The child's answer: a profile with remarks, or one line and the traceback behind it.
 
     Attributes:
-        folder: Of a model of the user's own: its files are those of ``files``, below this folder.
-        uncounted: Why the FLOPs of the profile are no count; its memory can be told anyway.
+        folder: For a user's model: ``files`` are below this folder.
+        uncounted: Why the FLOPs of the profile cannot be counted; its memory is known anyway.
     """
 
     profile: WorkloadProfile | None = None
@@ -72,13 +72,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested recipe of a workload, where it differs from the workload's own.
+    """The requested recipe of a workload, as far as it differs from the workload's own.
 
     Attributes:
-        fields: Of the recipe.
-        optional: Those of them that a workload without such a setting goes without.
-        gpu_count: GPUs of the job, by which some workloads choose what they compute again.
-        precisions: Those that are asked about, by name; ``amp`` is either of its types.
+        fields: The requested fields of the recipe.
+        optional: Names of fields that are ignored for a workload without such a setting.
+        gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
+        precisions: The requested precisions, by name; ``amp`` is either of its types.
     """
 
     fields: Mapping[str, Any] = {}
@@ -112,11 +112,11 @@ def load_profiles() -> Mapping[str, WorkloadProfile]:
 
 
 def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadProfile | None:
-    """Return the profile of a standard workload or a published decoder by its name; None of any other model.
+    """Return the profile of a standard workload or a published decoder by its name; None for any other model.
 
     Args:
-        name: As a person typed it.
-        recipe: Of a decoder, whose profile is computed from its shape; a workload has its own.
+        name: As the user typed it.
+        recipe: For a decoder, whose profile is computed from its shape; a workload has its own.
     """
     decoder = None if name in load_profiles() else find_decoder(name)
     if decoder is not None:
@@ -131,7 +131,7 @@ def classic_names() -> tuple[str, ...]:
 
 
 def run_names() -> tuple[str, ...]:
-    """The installed workloads that can be run: not those that are described only."""
+    """The installed workloads that can be run, without those that are only described."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_run)
 
@@ -145,10 +145,10 @@ def profiles_of(
     precisions: Sequence[str | None] = (),
     for_memory: bool = False,
 ) -> dict[str, WorkloadProfile]:
-    """Profile several workloads, by the reference that names each; the rest is of each, as ``profile_of``.
+    """Profile several workloads, each by its reference; the other arguments are as in ``profile_of``.
 
     Raises:
-        MisuseError: As ``profile_of``; or two models of the user's own bear one name.
+        MisuseError: As ``profile_of``; or if two of the user's models have the same name.
     """
     refuse_namesakes([reference for reference in references if is_own(reference)])
     how: dict[str, Any] = {"gpu_count": gpu_count, "optional": optional, "precisions": precisions}
@@ -166,17 +166,17 @@ def profile_of(
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
-    A standard workload comes from the package. Any other is imported and traced in a child process: what it
-    prints is bounded, it may exit or hang, and its traceback goes to a log file.
+    A standard workload comes from the package. Any other is imported and traced in a child process: its
+    output is limited, it may exit or hang, and its traceback goes to a log file.
 
     Args:
         reference: The workload.
-        asked: What its recipe is to be, by field; the rest is the workload's own.
-        gpu_count: GPUs of the job, by which some workloads choose what they compute again.
-        optional: What of ``asked`` a workload without such a setting goes without.
-        precisions: Those that are asked about, by name: the memory of each is traced, whatever time is left
-            for other ways. None is the workload's usual one, which is traced in any case.
-        for_memory: Whether memory alone is asked for: a step whose FLOPs cannot be counted will do.
+        asked: The requested recipe, by field; other fields are the workload's own.
+        gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
+        optional: Names in ``asked`` that are ignored for a workload without such a setting.
+        precisions: The requested precisions, by name: the memory of each is traced even if no time is left
+            for other recipes. None means the workload's usual one, which is always traced.
+        for_memory: Whether only memory is requested: then a step whose FLOPs cannot be counted is accepted.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
@@ -197,12 +197,12 @@ def profile_of(
         assert answer.profile is not None
         found = answer.profile
     if "checkpointing" in wanted.of(found.settings):
-        return msgspec.structs.replace(found, checkpointing_from=())  # whatever the number of GPUs
+        return msgspec.structs.replace(found, checkpointing_from=())  # for any number of GPUs
     return found
 
 
 def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
-    """The profile from the package; None if the workload or its recipe is to be traced."""
+    """The profile from the package; None if the workload or its recipe must be traced."""
     if is_own(reference):
         return _described(reference, asked)
     usual = known_profile(reference)
@@ -220,7 +220,7 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
 
 
 def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
-    """The profile of a Hugging Face config by its shape; None if the model is to be traced."""
+    """The profile of a Hugging Face config by its shape; None if the model must be traced."""
     fields = config_of(reference)
     decoder = None if fields is None else described_decoder(fields)
     if decoder is None or not {*asked.precisions} <= {Precision.BF16}:
@@ -256,7 +256,7 @@ def profile_as_asked(
     """Return a caller's profile at the requested recipe. Args as ``profile_of``.
 
     Raises:
-        MisuseError: If it cannot be asked of the workload, or the profile holds no trace of it.
+        MisuseError: If the workload does not support it, or the profile has no trace of it.
     """
     wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count)
     found = _by_recipe(usual, wanted)
@@ -275,7 +275,7 @@ _traced: ContextVar[dict[tuple[str, bytes], Answer]] = ContextVar("_traced")
 def traced_once() -> Iterator[None]:
     """Within the block, trace each model once per recipe; later its file may have changed.
 
-    Within another such moment it is a part of that one.
+    A nested block is part of the outer one.
     """
     before = _traced.set(_traced.get({}))
     try:
@@ -285,7 +285,7 @@ def traced_once() -> Iterator[None]:
 
 
 def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
-    """Say why a profile cannot be the one of a model; None if it can.
+    """Say why a profile cannot belong to a model; None if it can.
 
     The model runs in the process that answers, and could write into its pipe.
     """
@@ -308,7 +308,7 @@ def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
 
 
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
-    """Return the folder of a model of the user's own, and the files below it that it is made of.
+    """Return the folder of a user's model, and the files below it that it consists of.
 
     Raises:
         MisuseError: As ``profile_of``.
@@ -339,10 +339,11 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
             Answer,
             time_limit_s=time_limit_s,
             cpu_limit_s=cpu_limit_s,
-            environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # tracing needs no GPU, and takes none
+            # tracing needs no GPU, and must not use one
+            environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
     if asked.swept:
-        _logger.warning("%s: ended what it had left running: %s", name, ", ".join(asked.swept))
+        _logger.warning("%s: ended the processes that it left running: %s", name, ", ".join(asked.swept))
     answer = asked.answer
     if answer is None or (answer.profile is None and answer.error is None):
         kept = write_log(name, None, asked.output)

@@ -1,6 +1,6 @@
 """The child that imports and traces a model, run by ``run_child``; its argument names the model.
 
-Models are traced on the meta device, where no number has a value, so the child also computes the loss of one
+Models are traced on the meta device, where tensors have no values, so the child also computes the loss of one
 real batch.
 """
 
@@ -22,15 +22,16 @@ from gpubench.user_model import files_of, is_own, version_of
 from gpubench.workload import Workload, forward, seeded, set_mode, uncompiled
 
 MOST_VARIANTS_S = 10.0
-"""CPU time for the other ways to train a model. One with billions of parameters gets the formula instead."""
+"""CPU time for tracing other ways to train a model. With billions of parameters, the formula is used
+instead."""
 
 MOST_ON_CPU_S = 30.0
-"""CPU time for a model that looks at its values. A slow one is counted without them."""
+"""CPU time for a model that reads tensor values. A slow one is counted without values."""
 SAMPLES = 2
 MOST_PARAMETERS = 200e6
 """Drawing this many weights takes two cores about 2 s and 0.8 GB."""
 MOST_FORWARD_FLOPS = 200e9
-"""Two cores do about 150 GFLOP/s."""
+"""Two cores reach about 150 GFLOP/s."""
 MOST_KEPT_BYTES = 2e9
 _SEED = 0
 
@@ -52,9 +53,9 @@ def _answer(
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        is_plain = isinstance(cause, MisuseError)  # its one line says it all
+        is_plain = isinstance(cause, MisuseError)  # its one line is sufficient
         return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others: whatever it does is one line
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: any failure becomes one line
         return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
     return Answer(
         profile=profile,
@@ -68,11 +69,11 @@ def _answer(
 def _profile(
     reference: str, return_home: Callable[[], None], asked: Asked
 ) -> tuple[WorkloadProfile, tuple[str, ...], str | None]:
-    """Trace the model, check its loss where the trace had no values, and name its version.
+    """Trace the model, check its loss if the trace had no values, and name its version.
 
     The third value says why its FLOPs cannot be counted; None if they can.
     """
-    workload = load_workload(reference)  # says what is missing where torch is
+    workload = load_workload(reference)  # says so if torch is missing
     from gpubench.profile.trace import trace_workload
     from gpubench.tensors import OffGpu
 
@@ -93,8 +94,9 @@ def _profile(
     if is_own(reference):
         return_home()  # the reference is a path from there
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
-    sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # its fields are of others too
-    by_values = "a step that looks at values, so it is ranked as eager" if profile.is_eager_only else None
+    # foreign code sets some of its fields
+    sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
+    by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
     remarks = {
         "": note,
         "its images are kept contiguous at every precision, because a step of channels_last fails: ": (
@@ -109,10 +111,10 @@ def _profile(
 
 
 def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:
-    """Run one real forward pass and its loss on the CPU; return the reason where that was not done.
+    """Run one real forward pass and its loss on the CPU; return the reason if that was not done.
 
     Raises:
-        MisuseError: If the loss is no finite number, or the pass fails on real values.
+        MisuseError: If the loss is not a finite number, or the pass fails on real values.
     """
     if TaskKind.TRAIN not in workload.tasks:
         return None
@@ -121,8 +123,8 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
     if profile.parameters > MOST_PARAMETERS or flops > MOST_FORWARD_FLOPS or kept > MOST_KEPT_BYTES:
         millions = format_number(profile.parameters / 1e6)
         return (
-            f"its loss was not looked at: {millions} million parameters and {format_si(flops, 'FLOP')} are "
-            "too much to run here at once; gpubench run looks at it"
+            f"its loss was not checked: {millions} million parameters and {format_si(flops, 'FLOP')} are "
+            "too much to run here; gpubench run checks it"
         )
     from gpubench.profile.operators import refusal, require_finite
     from gpubench.tensors import OffGpu
@@ -133,9 +135,9 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
         set_mode(task.model, train=True)
         with seeded(_SEED), OffGpu():
             require_finite(task.loss(forward(task.model, inputs), targets))
-    except Exception as error:  # a model of the user's own may raise anything; the cause is kept
+    except Exception as error:  # a user's model may raise anything; the cause is kept
         if lacks_memory(error) or isinstance(error, NotImplementedError):
-            return f"its loss was not looked at, because it cannot run on this CPU: {one_line(error)}"
+            return f"its loss was not checked, because it cannot run on this CPU: {one_line(error)}"
         raise MisuseError(refusal(workload.name, error)) from error
     return None
 

@@ -1,14 +1,14 @@
 """Make a CPU build of torch save the same tensors for the backward pass as a GPU.
 
-Autocast casts by a list of operators, and that of CUDA is another than that of the CPU; some calls are one
-kernel on a GPU and many on a CPU. Both are set right in torch's dispatcher, below whatever Python calls, so
-that attention inside of ``nn.MultiheadAttention`` is found too. Only shapes and types are right: the values
-are meaningless, so this is for fake tensors alone.
+Autocast casts by a list of operators, which differs between CUDA and the CPU; some calls are one kernel on a
+GPU and many on a CPU. Both are corrected in torch's dispatcher, below all Python calls, so that attention
+inside ``nn.MultiheadAttention`` is found too. Only shapes and types are right: the values are meaningless, so
+this is only for fake tensors.
 
 Sources: torch's documentation of autocast, "CUDA Ops that can autocast to float16", "CUDA Ops that can
 autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload. If
-the two differ the code is right: ``cross_entropy`` is in the first alone, and CUDA takes its logarithms in
-half precision.
+the two differ, the code is right: ``cross_entropy`` is only in the documentation, and CUDA computes its
+logarithms in half precision.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ RESULT_IN_FLOAT32 = frozenset(
         "linalg_vector_norm", "linalg_matrix_norm", "linalg_matrix_norm.str_ord",
     }
 )  # fmt: skip
-"""CUDA's autocast asks these for a float32 result."""
+"""CUDA's autocast requests a float32 result from these."""
 TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
-"""Cast to half precision on CUDA alone."""
+"""Cast to half precision only on CUDA."""
 
 # On padded batches
 _RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
@@ -64,7 +64,7 @@ def cuda_rules() -> Iterator[None]:
             allowed = (
                 {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
             )
-            for name in _cast_on_a_cpu_alone():  # before rules of our own are among them
+            for name in _cast_on_a_cpu_alone():  # before our own rules are added
                 library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
             library.impl("binary_cross_entropy", _banned, "AutocastCPU", **allowed)
         for names, rule in (
@@ -84,13 +84,14 @@ def cuda_rules() -> Iterator[None]:
         yield
     finally:
         own._destroy()  # noqa: SLF001 - as below
-        library._destroy()  # noqa: SLF001 - a library lives until then, whatever still refers to it
+        library._destroy()  # noqa: SLF001 - the library stays registered until then
 
 
 def _banned(*_: Any, **__: Any) -> Tensor:
-    # Refuse what CUDA's autocast refuses: aten/src/ATen/autocast_mode.cpp, binary_cross_entropy_banned
+    # Refuse the call that CUDA's autocast refuses: aten/src/ATen/autocast_mode.cpp,
+    # binary_cross_entropy_banned
     raise RuntimeError(
-        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: take "
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
         "binary_cross_entropy_with_logits or BCEWithLogitsLoss, without the sigmoid before them"
     )
 
@@ -167,7 +168,7 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
 # --- norm ----------------------------------------------------------------------------------------------
 
 _fused_rms_norm = getattr(torch.ops.aten, "_fused_rms_norm", None)
-# CUDA's kernel, from torch 2.9 on, gives back the roots as well; one of that name was Apple's before
+# From torch 2.9 on, CUDA's kernel also returns the roots; before, the name belonged to a kernel of Apple's
 _HAS_FUSED_RMS_NORM = (
     _fused_rms_norm is not None and len(_fused_rms_norm.default._schema.returns) == 2  # noqa: SLF001
 )
@@ -176,7 +177,7 @@ _HAS_FUSED_RMS_NORM = (
 def _rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """One kernel on CUDA where input and weight are of one type, which keeps no normed values; else many."""
+    """One kernel on CUDA if input and weight have the same type, without keeping normed values; else many."""
     if weight is not None and weight.dtype is not x.dtype:
         normed = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + (eps or 0.0))
         return (normed * weight).to(x.dtype)
@@ -185,7 +186,7 @@ def _rms_norm(
 
 
 class _FusedRmsNorm(torch.autograd.Function):
-    """Shapes and types of the kernel: input, weight and the reciprocals of the roots are kept."""
+    """Shapes and types of the kernel: it keeps input, weight and the reciprocals of the roots."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, normed: int, weight: Tensor | None) -> Tensor:
@@ -196,7 +197,7 @@ class _FusedRmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Give back gradients of input and weight."""
+        """Return gradients of input and weight."""
         x, weight, _ = ctx.saved_tensors
         del gradient
         of_x, _, of_weight = ctx.needs_input_grad
@@ -220,8 +221,8 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 ) -> Tensor:
     """Save query, key, value, output and the log-sum-exp, never the matrix of scores.
 
-    Flash attention takes half precision, the memory-efficient kernel the rest; a mask whose gradient is
-    wanted is left to the unfused form, as on a GPU.
+    Flash attention computes half precision, the memory-efficient kernel the rest; a mask that needs a
+    gradient uses the unfused form, as on a GPU.
     """
     if attn_mask is not None and attn_mask.requires_grad:
         options = {"scale": scale, "enable_gqa": enable_gqa}
@@ -244,7 +245,7 @@ def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Shapes and types of fused attention; the output lies in memory as (N, T, heads, width)."""
+    """Shapes and types of fused attention; the memory layout of the output is (N, T, heads, width)."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Any:
@@ -256,7 +257,7 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Give back gradients, beside the sums and the float32 gradient of the query that are added up to."""
+        """Return gradients; the sums and a float32 gradient of the query are allocated too."""
         query, key, value, _, sums, _ = ctx.saved_tensors
         added = query.new_empty(query.shape, dtype=torch.float32), torch.empty_like(sums)
         found = _empty_like((query, key, value), ctx.needs_input_grad[:3])
@@ -279,7 +280,7 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        """A recurrent layer of cuDNN, which works with the steps first."""
+        """A recurrent layer of cuDNN, which puts the steps first."""
         del has_biases, dropout
         states = [state] if isinstance(state, Tensor) else list(state)
         first = x.transpose(0, 1) if batch_first else x
@@ -293,7 +294,7 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
 
 
 class _FusedRnn(torch.autograd.Function):
-    """Shapes and types of a recurrent layer: input, states, weights, output and reserve space are kept."""
+    """Shapes and types of a recurrent layer: it keeps input, states, weights, output and reserve space."""
 
     @staticmethod
     def forward(
@@ -301,7 +302,8 @@ class _FusedRnn(torch.autograd.Function):
     ) -> Any:
         """Return uninitialized output and final states.
 
-        The sizes are elements: of the gates, on which either pass works, and of what is kept in training.
+        The sizes are in elements: of the gates, on which both passes work, and of the reserve space in
+        training.
         """
         working, kept = sizes
         contiguous = x.contiguous()
@@ -316,7 +318,7 @@ class _FusedRnn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Give back gradients of input, states and weights."""
+        """Return gradients of input, states and weights."""
         x, *tensors, _, _ = ctx.saved_tensors
         contiguous = x.contiguous()
         workspace = x.new_empty(ctx.workspace)

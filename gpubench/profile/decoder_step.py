@@ -1,10 +1,10 @@
-"""FLOPs, bytes, and memory of one training step of a published decoder, from its shape alone.
+"""FLOPs, bytes, and memory of one training step of a published decoder, computed from its shape.
 
-The closed form of what a trace of the plain model reads, operator by operator: attention that is fused, all
-else its own kernel, as eager PyTorch and PEFT run it. No model is built and torch is not needed; tests
-hold it against traces of models that are.
+It is the closed form of a trace of the plain model, operator by operator: attention is fused, and everything
+else is a kernel of its own, as in eager PyTorch and PEFT. No model is built and torch is not needed; tests
+compare it with traces of real models.
 
-Sizes are in elements of one token until an operator or a moment is made of them.
+Sizes are in elements per token until they become an operator or a moment.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ from gpubench.models import (
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 
 ADAPTER_RANK = 16
-"""Of adapters, which stand beside every linear layer of attention."""
+"""Rank of the adapters, which every linear layer of attention has."""
 USUAL_CONTEXT = 2048
 USUAL = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL, stack=Stack.PLAIN)
-"""TRL's defaults: activations are recomputed block by block, and the loss is computed at once."""
+"""TRL's defaults: activations are recomputed block by block, and the loss is not chunked."""
 SETTINGS = ("weight_type", "checkpointing", "trainable", "loss_chunks", "context_tokens", "stack")
 _BATCHES = (1, 2, 4)
-# Bytes of an element as operators count them, whatever its type
+# Bytes per element as operators count them, for every type
 _COUNTED = 4
 _HALF = 2
 _FLOAT = 4
 _LONG = 8
-# Batches of tokens and targets that lie ready
+# Prebuilt batches of tokens and targets
 _PREBUILT = 4
-# Bytes for each trained weight in 16 bits: weight, gradient and two states are read, all but one written
+# Bytes per trained weight in 16 bits: weight, gradient and two states are read, all but one are written
 _MOVED_BY_ADAMW = 14
-# Bytes alive for each weight in 4 bits at the worst moment of its unpacking
+# Bytes alive per weight in 4 bits at the worst moment of its unpacking
 _UNPACKED = 14 + 1 / 32
 # Number of torchao kernels that unpack a layer, and the elements each moves per weight
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
 # The same as _UNPACKED of bitsandbytes, one kernel of which unpacks a layer
 _UNPACKED_BY_KERNEL = 2.0
 _MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
-"""Elements that it moves for a weight, and that each of the two kernels for its scales does."""
-# For each weight that it unpacks, at the pace of a depthwise convolution: off the tensor cores.
+"""Elements per weight that it moves, and that each of the two kernels for its scales moves."""
+# FLOP per unpacked weight, at the rate of a depthwise convolution, without tensor cores.
 #
-# By it an A800 unpacks 1.5e11 weights a second, as was read (bitsandbytes issue 1319: 0.3 to 0.5 of the
-# time of the product of 2,048 tokens). A card with more arithmetic for its bandwidth is held by that.
+# With it an A800 unpacks 1.5e11 weights per second, as measured (bitsandbytes issue 1319: 0.3 to 0.5 of the
+# time of the product of 2,048 tokens). On a card with more arithmetic per bandwidth, bandwidth is the limit.
 _UNPACKING_FLOPS = 13.0
 _Widths: TypeAlias = tuple[int, float, float, float, float]
-# What PEFT launches and moves in each layer beside what is counted here, by whether its base lies in 4 bits:
-# then embedding and norms are cast to float32, and with them what lies between two products. Kernels, then
-# elements of the width of the model, of its queries, its keys and its feed-forward network: of one pass
-# forward and back, and of what is computed again (tests/data/peft_layers.csv).
+# Kernels and traffic of PEFT in each layer that are not counted elsewhere, by whether its base is in 4 bits:
+# then embedding and norms are cast to float32, and so are the values between two products. Kernels, then
+# elements in multiples of the width of the model, of its queries, its keys and its feed-forward network: for
+# one pass forward and back, and for the recomputation (tests/data/peft_layers.csv).
 _BESIDE: Mapping[bool, tuple[_Widths, _Widths]] = {
     False: ((31, 26, 0, 0, 0), (7, 12, 0, 0, 0)),
     True: ((31 + 34, 26 + 36, 51, 80, 32), (7 + 12, 12 + 2, 26, 38, 5)),
 }
-# Of one score of a chunk, or of the loss of plain torch, in float32: its logarithm, the gradient of that,
-# and its own
+# Float32 values per score of a chunk, or of the loss of plain torch: its logarithm, the gradient of that, and
+# the gradient of the score
 _CHUNKED_SCORE_BYTES = 12
-# Of one score where all are there at once: transformers holds it in 16 bits and in float32 besides
+# The same if all scores are in memory at once: transformers also holds them in 16 bits and in float32
 _SCORE_BYTES = 18
 _NF4_BYTES = 0.5 + 1 / 64 + _HALF / (64 * 256)
 
@@ -90,30 +90,30 @@ _ROTARY = (2, 1, 2, 2, 2, 3, 2)
 _ROTARY_BACKWARD = (2, 2, 2, 2, 1, 2, 2, 3)
 _SCORES, _SCORES_BACKWARD = (2, 2, 2, 2, 2), (2, 3, 2, 2)
 _GELU_NEW, _GELU_NEW_BACKWARD = (2, 2, 3, 2, 2, 2, 2, 3), (3, 3, 3, 2, 2, 3, 2, 2, 3)
-"""Elements that each kernel reads and writes over those of its input: of a norm, the gradient of its weight,
-the rotary embedding, scores that are held, and an activation that is no one kernel."""
+"""Elements that each kernel reads and writes, relative to its input: for a norm, the gradient of its weight,
+the rotary embedding, stored scores, and an activation that takes several kernels."""
 _KEPT_AND_WIDE = {
     "swiglu": (3, 6), "geglu": (3, 6), "gegelu": (3, 6), "clamped_swiglu": (6, 9), "gelu": (1, 3),
     "gelu_new": (4, 8), "relu": (1, 3),
 }  # fmt: skip
-"""Elements that an activation keeps for its backward pass, and that are alive during it, over its width."""
+"""Elements that an activation keeps for its backward pass, and that are alive in it, per unit of width."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
-"""Kernels of a norm that work on one number a token."""
+"""Kernels of a norm that work on one number per token."""
 # a sum reads two elements and writes one
 _ADD = 3
 
 
 def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
-    """Return the profile of a decoder by a recipe; no torch, no weights, some milliseconds.
+    """Return the profile of a decoder with a recipe; it needs no torch, no weights, and a few milliseconds.
 
     Args:
         decoder: Its shape.
-        name: As the person typed it.
-        recipe: What is trained and how; tokens of a sequence that it leaves open are ``USUAL_CONTEXT``, or
-            the model's context where that is shorter.
+        name: As the user typed it.
+        recipe: What is trained and how; the default number of tokens per sequence is ``USUAL_CONTEXT``, or
+            the model's context if that is shorter.
 
     Raises:
-        MisuseError: If a sequence is longer than the model was made for.
+        MisuseError: If a sequence is longer than the model's context.
     """
     if recipe.context_tokens > decoder.context:
         raise MisuseError(
@@ -167,7 +167,7 @@ def config_profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadPr
     return msgspec.structs.replace(
         profile_at(decoder, name, recipe),
         summary=f"{decoder.family}, by its Hugging Face config",
-        source="a Hugging Face config of the user's own",
+        source="a user's Hugging Face config",
         settings=tuple(each for each in SETTINGS if each != "stack"),
         also_at=("amp",),
         parallel_mode=ParallelMode.DDP,
@@ -193,13 +193,13 @@ def _flops(operators: tuple[Operator, ...]) -> float:
 
 @dataclass
 class _Tally:
-    """Operators by FLOPs and bytes; ``tokens`` of a sample pass each."""
+    """Operators by FLOPs and bytes; each processes the ``tokens`` of a sample."""
 
     tokens: float
     found: Counter[tuple[OperatorKind, float, float, float, float]] = field(default_factory=Counter)
 
     def moves(self, elements: float, times: float = 1, fixed: float = 0.0) -> None:
-        """Add a kernel that reads and writes so many elements a token, and so many once."""
+        """Add a kernel with this many elements read and written per token, and this many once."""
         kind, moved = OperatorKind.MEMORY, _COUNTED * elements * self.tokens
         self.found[kind, 0.0, moved, _COUNTED * fixed, 0.0] += round(times)
 
@@ -209,7 +209,7 @@ class _Tally:
             self.moves(width * elements, times)
 
     def multiplies(self, layer: Linear, times: float = 1, share: float = 1.0) -> None:
-        """Add a product with a matrix, of a share of the tokens."""
+        """Add a matrix product for a share of the tokens."""
         rows = share * self.tokens
         moved = _COUNTED * rows * (layer.inputs + layer.outputs)
         fixed = float(_COUNTED * layer.weights)
@@ -242,7 +242,7 @@ class _Tally:
         return _Tally(self.tokens, self.found + other.found)
 
     def operators(self) -> tuple[Operator, ...]:
-        """The operators, alike ones together."""
+        """The operators, with equal ones merged."""
         return tuple(
             Operator(
                 kind=kind,
@@ -257,7 +257,7 @@ class _Tally:
 
 
 class _Step:
-    """One training step of a decoder by a recipe."""
+    """One training step of a decoder with a recipe."""
 
     def __init__(self, decoder: Decoder, recipe: Recipe) -> None:
         without_flash = recipe.stack is Stack.NO_FLASH
@@ -278,7 +278,7 @@ class _Step:
 
     @property
     def trained(self) -> int:
-        """Parameters that take a gradient."""
+        """Parameters with a gradient."""
         return self.decoder.counted_parameters if self.is_full else self.adapters
 
     @property
@@ -321,10 +321,10 @@ class _Step:
             into.moves(moved / kernels, kernels * decoder.layers)
 
     def _forward(self, into: _Tally, layers: int, *, is_again: bool = False) -> None:
-        """Add the forward pass of the layers, or what of it is computed again.
+        """Add the forward pass of the layers, or its recomputed part.
 
-        Once all is there that the backward pass asks for, the rest is not computed again: of a network in 16
-        bits the product that leaves it. What is selected is attention, and every second product.
+        Recomputation stops once the backward pass has everything it needs: in 16 bits the last product of a
+        feed-forward network is skipped. Selective checkpointing keeps attention and every second product.
         """
         decoder, width = self.decoder, self.decoder.width
         selective = is_again and self.recipe.checkpointing is Checkpointing.SELECTIVE
@@ -421,7 +421,7 @@ class _Step:
         into.moves(_ADD * (layer.inputs if is_backward else layer.outputs), adapters)
 
     def _loss(self) -> tuple[_Tally, _Tally]:
-        """The head and the loss of the forward pass, and what follows on them; in chunks once more."""
+        """The head and the loss of the forward pass, and their backward pass; chunks are recomputed there."""
         chunks, vocabulary = self.recipe.loss_chunks, self.decoder.vocabulary
         first, rest = _Tally(self.tokens / chunks), _Tally(self.tokens / chunks)
         for tally, times in ((first, chunks), (rest, chunks if chunks > 1 else 0)):
@@ -438,7 +438,7 @@ class _Step:
     # --- memory ----------------------------------------------------------------------------------------
 
     def memory(self) -> StepMemory:
-        """Return the moments of which one is the highest, whatever the batch."""
+        """Return the moments that can be the peak at some batch."""
         decoder, is_full = self.decoder, self.is_full
         weights = self._weights_bytes
         trained = float(_HALF * self.trained)
@@ -456,7 +456,7 @@ class _Step:
         leaving = max(layer.weights for layer in self._widest_network) * _HALF
         last = decoder.layers - 1
         at_work = self._at_work
-        kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0  # which are among both
+        kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0  # they count in both
         moments = [_line(base, saved - kept_scores + stream + scores)]
         if self.held_chunks > 1 and is_full:
             moments.append(_line(base + head, saved + stream + scores))
@@ -515,7 +515,7 @@ class _Step:
 
     @property
     def _upcast_bytes(self) -> float:
-        # PEFT's additions when it prepares a 4-bit base: embedding and head are cast to float32.
+        # PEFT's extra memory when it prepares a 4-bit base: embedding and head are cast to float32.
         tables = self.decoder.embedding_parameters * (1 if self.decoder.tied else 2)
         return 0.0 if self.by_torch else float((_FLOAT - _HALF) * tables)
 
@@ -526,7 +526,7 @@ class _Step:
 
     @property
     def _inner(self) -> float:
-        # Elements inside of the feed-forward networks of one layer, over all that a token passes
+        # Elements inside the feed-forward networks of one layer, summed over all networks that a token passes
         return max(
             sum(width * copies * share for width, copies, share in networks)
             for _, networks in self._networks(self.decoder.layers)
@@ -546,7 +546,7 @@ class _Step:
 
     @property
     def _scores(self) -> float:
-        # Bytes of the scores of one layer where they are held
+        # Bytes of the scores of one layer if they are stored
         return self.decoder.score_bytes * self.tokens**2 * self.decoder.heads
 
     def _held(self, how: Checkpointing) -> float:
@@ -559,19 +559,19 @@ class _Step:
             joined = decoder.heads * decoder.head_width
             kept = 2 * decoder.width + joined + decoder.key_width + self._inner
             return self._bytes(kept) + _FLOAT * self.tokens * decoder.heads
-        copies = (1 + self.is_full) * decoder.active_experts  # what experts give, and what trained ones take
+        copies = (1 + self.is_full) * decoder.active_experts  # outputs of experts, and inputs of trained ones
         kept = self._bytes(self._inner_kept * self._inner + copies * decoder.width) + self._attended
         return kept + decoder.layer_norms * self._normed(decoder.width, decoder.norm) - self._unread
 
     def _normed(self, width: int, norm: str) -> float:
-        """Bytes that a norm keeps: of its input, in float32 where it is no one kernel, and of its output."""
+        """Bytes that a norm keeps: its input, in float32 unless it is one kernel, and its output."""
         if norm != "rms":
             return self._bytes(2 * width)
         return self._bytes((4 if self.is_full else 3) * width) + _FLOAT * self.tokens
 
     @property
     def _unread(self) -> float:
-        # Bytes of the norm before the feed-forward network, which frozen layers do not keep
+        # Bytes of the norm before the feed-forward network that frozen layers do not keep
         return 0.0 if self.is_full or self.decoder.layer_norms == 1 else self._bytes(self.decoder.width)
 
     @property
@@ -583,11 +583,11 @@ class _Step:
 
     @property
     def _at_work(self) -> float:
-        """Bytes of one layer at the worst moment of its backward pass, its kept ones among them."""
+        """Bytes of one layer at the worst moment of its backward pass, including those that it keeps."""
         decoder = self.decoder
         inside = self._bytes((_KEPT_AND_WIDE[decoder.activation][1] - self._inner_kept) * self._inner)
         if decoder.score_bytes:
-            # Gradients of the scores: in float32; in torch without flash kernels twice, and in 16 bits
+            # Gradients of the scores: in float32; in torch without flash kernels twice, plus once in 16 bits
             more_bytes = _HALF + 2 * _FLOAT if self.recipe.stack is Stack.NO_FLASH else _FLOAT
             inside = max(inside, more_bytes * self.tokens**2 * decoder.heads)
         whole = self._held(Checkpointing.NONE)
@@ -596,7 +596,7 @@ class _Step:
 
     @property
     def _unpacking(self) -> float:
-        # Bytes of one layer while the matrix that leaves its feed-forward network is unpacked.
+        # Bytes of one layer while the last matrix of its feed-forward network is unpacked.
         decoder = self.decoder
         inside = (self._inner_kept + 1) * self._inner
         return self._bytes(4 * decoder.width + inside) + self._attended - self._bytes(decoder.width)

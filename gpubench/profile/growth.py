@@ -1,9 +1,9 @@
-"""How the memory of a step grows with its batch, from traces at some: lines where it can be, else points.
+"""How the memory of a step grows with its batch, from traces at a few: lines if possible, else points.
 
-Two small batches make each moment of the step a line, and the peak is the highest of the lines: at a small
-batch that may be the update of the weights, at a large one the loss. A third, large one tells whether that
-holds. If it does not (each sample meets each other, or a large batch takes another course), the step is
-traced at batches up to the largest that is ever asked for.
+Two small batches determine a line for each moment of the step, and the peak is the highest of the lines: at a
+small batch that may be the update of the weights, at a large one the loss. A third, large batch checks
+whether the lines hold. If they do not (samples interact in pairs, or a large batch runs other operators), the
+step is traced at batches up to the largest that can be requested.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKin
 BATCHES = (2, 4)
 """Not 1: at a batch of 1 some layouts coincide and copies vanish."""
 LARGE_BATCHES = (4096, 512, 64, 16)
-"""The largest of these that can be traced tells whether the lines hold."""
+"""The largest of these that can be traced checks whether the lines hold."""
 LADDER = tuple(4**n for n in range(2, 11))
-"""Traced where they do not, up to the largest batch that is searched."""
+"""Batches to trace if the lines do not hold, up to the largest batch that is searched."""
 TOLERANCE = 1e-3
-"""A peak may be off its line by this: far below what readings leave open, far above what a trace rounds."""
+"""Tolerance of a peak around its line: far below the error of the fit, far above the rounding of a trace."""
 # Shares of the gradients that one GPU of several may hold
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 
@@ -35,8 +35,9 @@ class Moment(NamedTuple):
     """Bytes alive after one operator.
 
     Attributes:
-        gradients: Of the weights, among them.
-        outputs: Those of the model that are dead, and that a loop with a name for them would hold beside.
+        gradients: The part in gradients of the weights.
+        outputs: Outputs of the model that are freed here, but that a loop with a variable for them would
+            still hold.
     """
 
     total: int
@@ -46,11 +47,11 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class StepTrace:
-    """What was alive during one step at one batch size [B].
+    """The live bytes during one step at one batch size [B].
 
     Attributes:
-        trained: Of the weights, those that take a gradient.
-        saved: After forward pass and loss, beside weights, gradients and optimizer state.
+        trained: The weights with a gradient.
+        saved: Live after forward pass and loss, without weights, gradients and optimizer state.
     """
 
     timeline: Sequence[Moment]
@@ -61,12 +62,12 @@ class StepTrace:
 
     @property
     def peak_bytes(self) -> int:
-        """The most at any moment."""
+        """The highest live bytes of all moments."""
         return max(self.timeline).total
 
     @property
     def keeping(self) -> StepTrace:
-        """The same step by a loop that has a name for the outputs of the model until its end."""
+        """The same step in a loop that holds the outputs of the model until its end."""
         return replace(self, timeline=[Moment(m.total + m.outputs, m.gradients) for m in self.timeline])
 
 
@@ -74,17 +75,17 @@ _T = TypeVar("_T")
 
 
 def longer(one: Sequence[_T], two: Sequence[_T], times: int) -> list[_T] | None:
-    """The course of a model with further periods of layers, from those of two models one period apart.
+    """The sequence of events of a model with more periods of layers, from two models one period apart.
 
-    A course passes each period once, or once forward and once backward with a middle between them.
+    A sequence passes each period once, or once forward and once backward with a middle between them.
 
     Args:
-        one: What happens one after the other in the shorter model.
-        two: The same in the longer one.
-        times: How many periods more than the shorter one the model has.
+        one: The events of the shorter model, in order.
+        two: The events of the longer one.
+        times: Number of periods that the model has more than the shorter one.
 
     Returns:
-        None where the two differ in another way.
+        None if the two differ in another way.
 
     >>> "".join(longer("[fM b]", "[ffM bb]", 3))
     '[ffffM bbbb]'
@@ -102,7 +103,7 @@ def longer(one: Sequence[_T], two: Sequence[_T], times: int) -> list[_T] | None:
 
 
 def _shared(one: Sequence[object], two: Sequence[object]) -> int:
-    return sum(takewhile(bool, map(eq, one, two)))  # how many are alike from the start
+    return sum(takewhile(bool, map(eq, one, two)))  # length of the common prefix
 
 
 def _changes(step: StepTrace) -> list[Moment]:
@@ -110,7 +111,7 @@ def _changes(step: StepTrace) -> list[Moment]:
 
 
 def longer_step(one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
-    """What is alive in a step of a model with further periods of layers; arguments as ``longer``."""
+    """The live bytes in a step of a model with more periods of layers; arguments as in ``longer``."""
     course = longer(_changes(one), _changes(two), times)
     if course is None:
         return None
@@ -136,7 +137,7 @@ TraceAt = Callable[[int], StepTrace | None]
 
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    """The step as lines through its moments at both small batches."""
+    """The step as lines through its moments at the two small batches."""
     step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
     kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
     return msgspec.structs.replace(step, keeping=kept)
@@ -156,11 +157,11 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
-    """The step with what large batches show: nothing if the lines hold, else points.
+    """The step with the result of tracing large batches: points, if the lines do not hold.
 
     Args:
         step: As lines.
-        trace_at: What it gives no answer for is left out.
+        trace_at: Batches for which it returns None are left out.
     """
     assert step.keeping is not None
     once = cache(trace_at)
@@ -174,7 +175,7 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
 
 
 def without_what_is_alike(step: StepMemory) -> StepMemory:
-    """The step without the loop that keeps the outputs where it takes no more than a trace leaves open."""
+    """The step without the loop that keeps the outputs, if its extra memory is within a trace's tolerance."""
     kept = step.keeping
     batches = (1, *BATCHES, *LADDER)
     if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
@@ -226,7 +227,7 @@ def _point(batch_size: int, trace: StepTrace) -> MemoryPoint:
 
 
 def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
-    # The point of a step at a batch at which its lines hold.
+    # The point of a step at a batch where its lines hold.
     moments = dict.fromkeys(step.peak(batch_size, share) for share in _SHARES)
     return MemoryPoint(
         batch_size=batch_size,
@@ -242,12 +243,12 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 
 
 def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
-    """The lines of which one is the highest at some batch, from the same moments at two batch sizes.
+    """The lines that are the highest at some batch, from the same moments at two batch sizes.
 
-    With all gradients held, and with a share of them, as where several GPUs share them out: then another
-    moment may be the highest.
+    Both cases count: all gradients held, and only a share of them, as when several GPUs shard them; then
+    another moment may be the highest.
     """
-    if len(one) != len(two):  # another course at another batch: only the peaks can be compared
+    if len(one) != len(two):  # other operators at another batch: only the peaks can be compared
         one, two = [max(one)], [max(two)]
     lines = {
         _line(first.total, second.total, first.gradients) for first, second in zip(one, two, strict=True)
@@ -265,7 +266,7 @@ def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
             found[line.bytes_per_sample] = held, line
 
     def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
-        """The batch size from which on the steeper line is the higher one."""
+        """The batch size above which the steeper line is the higher one."""
         return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
 
     kept: list[tuple[float, MemoryLine]] = []

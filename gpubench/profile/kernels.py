@@ -1,13 +1,13 @@
-"""The kernels that a GPU would run for each operator: FLOPs and bytes, from the shapes it is called with.
+"""The kernels that a GPU would run for each operator: FLOPs and bytes, from the shapes of its arguments.
 
-FLOPs are 2 per multiply-add; of a convolution they are counted from shapes, because torch's own counter
-counts the backward pass of grouped convolutions several times over. Bytes are inputs plus outputs at 4 bytes
-per element; views move nothing.
+FLOPs are 2 per multiply-add; for a convolution they are computed from shapes, because torch's own counter
+counts the backward pass of grouped convolutions several times. Bytes are inputs plus outputs at 4 bytes per
+element; views move nothing.
 
-Some library calls a GPU runs as few kernels and the meta device as many: they are recorded as a GPU runs
-them. A fused RNN (cuDNN) is written out as its GEMMs: the input products over the whole sequence at once, the
-recurrent products step by step with the weights read again, one gradient product for each weight. Scaled
-dot-product attention keeps no matrix of scores. Dropout is one kernel.
+Some library calls are a few kernels on a GPU but many on the meta device: they are recorded as on a GPU. A
+fused RNN (cuDNN) is recorded as its GEMMs: the input products over the whole sequence at once, the recurrent
+products step by step with the weights read again, and one gradient product per weight. Scaled dot-product
+attention keeps no matrix of scores. Dropout is one kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpubench.tensors import tensors_in
 
 BYTES_PER_ELEMENT = 4
 DEPTHWISE_MAX_CHANNELS = 4
-"""A grouped convolution with at most so many input channels per group counts as depthwise."""
+"""A grouped convolution with at most this many input channels per group counts as depthwise."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple
     """Cost of one aten call, as the kernels a GPU would run for it.
 
     Args:
-        name: Of the operator, without overload: ``addmm``.
-        is_view: Whether the output is a window on an input.
+        name: Name of the operator, without overload: ``addmm``.
+        is_view: Whether the output is a view of an input.
         args: Its positional arguments.
-        out: What it returned.
+        out: Its result.
     """
     if is_view or name in _FREE:
         return ()
@@ -71,7 +71,7 @@ def matmul(m: int, n: int, k: int) -> Kernel:
 
 
 def memory(elements: float) -> Kernel:
-    """An operator that only reads and writes so many elements."""
+    """An operator that only reads and writes this many elements."""
     return Kernel(OperatorKind.MEMORY, 0.0, BYTES_PER_ELEMENT * elements)
 
 
@@ -96,7 +96,7 @@ def _convolution(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Data gradient and weight gradient; the bias gradient, a sum, goes with the latter."""
+    """Data gradient and weight gradient; the bias gradient, a sum, is counted with the latter."""
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
     kind = _convolution_kind(weight, stride, dilation, transposed, groups)
     flops = _convolution_flops(x, weight, grad, transposed)
@@ -109,7 +109,7 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_flops(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> float:
-    # 2 x outputs x (input channels per group) x kernel area; the other way round when transposed.
+    # 2 x outputs x (input channels per group) x kernel area; with inputs and outputs swapped if transposed.
     positions = x.numel() if transposed else out.numel()
     return 2.0 * positions * weight[0].numel()
 
@@ -154,7 +154,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
 
 
 RNN_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-"""Recurrent layers, and the gates of each."""
+"""Recurrent layers, and the number of gates of each."""
 STATES_KEPT = 2
 """Besides its gates, cuDNN's reserve space holds the state and output of each step."""
 
@@ -182,7 +182,7 @@ class Recorder:
 
 
 class FusedCalls(TorchFunctionMode):
-    """Answers fused calls with tensors of the right shape, and records what they cost on a GPU."""
+    """Answers fused calls with tensors of the right shape, and records their cost on a GPU."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class FusedCalls(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Take over RNNs, attention and dropout; let everything else pass."""
+        """Handle RNNs, attention and dropout; let everything else pass."""
         del types
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -202,7 +202,7 @@ class FusedCalls(TorchFunctionMode):
         if name in {
             "multi_head_attention_forward",
             "backward",
-        }:  # the latter where checkpointed layers run again
+        }:  # the latter if checkpointed layers are recomputed
             with self._inside_too():
                 return func(*args, **kwargs)
         if name == "dropout" and func.__module__ == "torch.nn.functional":
@@ -271,7 +271,7 @@ class _Layer:
         yield memory(self.batch * self.steps * wide + wide)  # gradient of the bias
 
     def _pointwise(self) -> Kernel:
-        # Both products are read, the gates kept for the backward pass, state and output written
+        # Both products are read, the gates are kept for the backward pass, state and output are written
         return memory(self.batch * self.hidden * (3 * self.gates + 3))
 
 
@@ -289,7 +289,7 @@ def _is_plain_rnn(args: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True)
 class _Stack:
-    """All layers of a fused RNN, both directions of a layer side by side, and the dropout between layers."""
+    """All layers of a fused RNN, with both directions of each layer, and the dropout between layers."""
 
     recorder: Recorder
     layers: tuple[_Layer, ...]
@@ -302,7 +302,7 @@ class _Stack:
         return self.layers[0].hidden * self.directions
 
     def dropouts(self) -> Iterator[Kernel]:
-        """One kernel between two layers, either way."""
+        """One kernel between two layers, forward or backward."""
         if self.dropout:
             one = self.layers[0]
             for _ in range(len(self.layers) // self.directions - 1):
@@ -331,7 +331,7 @@ class _FusedRnn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, stack: _Stack, x: Tensor, *weights: Tensor) -> Tensor:
-        """Record the forward kernels and give back zeros of the output's shape."""
+        """Record the forward kernels and return zeros of the output's shape."""
         stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts())
         with stack.recorder.pause():
             out = x.new_zeros(*x.shape[:2], stack.width)
@@ -343,7 +343,7 @@ class _FusedRnn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        """Record the backward kernels and give back zeros of the gradients' shapes."""
+        """Record the backward kernels and return zeros of the gradients' shapes."""
         stack, needed = ctx.stack, ctx.needs_input_grad[1:]
         for place, layer in reversed(list(enumerate(stack.layers))):
             stack.recorder.add(*layer.backward(input_gradient=place >= stack.directions or needed[0]))
@@ -374,7 +374,7 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Record two products and give back zeros of the output's shape."""
+        """Record two products and return zeros of the output's shape."""
         with recorder.pause():
             out = query.new_zeros(*query.shape[:-1], value.shape[-1])
             logsumexp = query.new_empty(query.shape[:-1])
@@ -386,7 +386,7 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Record the four products of the gradients; the scores computed again are not counted."""
+        """Record the four products of the gradients; the recomputed scores are not counted."""
         query, key, value, out, _ = ctx.saved_tensors
         flops = _product_flops(query, key, query.shape[-1]) + _product_flops(query, key, value.shape[-1])
         moved_bytes = 2 * moved(query, key, value, out)  # each and its gradient

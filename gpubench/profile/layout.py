@@ -1,4 +1,4 @@
-"""Whether a step can have its images channels_last, faster at half precision, or run under autocast."""
+"""Whether a step can use channels_last images (faster at half precision), or run under autocast."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ _BATCH, _SEED = 2, 0
 def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
     """Say why a step fails once its images are channels_last; None if it does not, or takes no images.
 
-    A view that merges dimensions takes contiguous images alone, and fakes know the layout of every result.
+    A view that merges dimensions requires contiguous images, and fake tensors know the layout of every
+    result.
 
     Args:
-        workload: Any.
-        with_values: Whether the step looks at values, so that it has to be computed.
+        workload: Any workload.
+        with_values: Whether the step reads tensor values, so that it must be computed.
     """
     if not workload.is_image:
         return None
     with nullcontext() if with_values else gpu_without_values():
         try:
             _step(workload, torch.contiguous_format)
-        except Exception:  # noqa: BLE001 - whatever that is, it is not the layout
+        except Exception:  # noqa: BLE001 - the layout is not the cause
             return None
         try:
             _step(workload, torch.channels_last)
@@ -43,10 +44,10 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
 
 def why_no_amp(workload: Workload) -> str | None:
-    """Say why a step that looks at values fails under autocast on the CPU; None if it does not."""
+    """Say why a step that reads tensor values fails under autocast on the CPU; None if it does not."""
     try:
         _step(workload, torch.contiguous_format, torch.autocast("cpu", dtype=torch.bfloat16))
-    except Exception as error:  # noqa: BLE001 - the author's code, of which a step in full precision was seen
+    except Exception as error:  # noqa: BLE001 - the author's code, which ran in full precision
         return one_line(error)
     return None
 

@@ -1,7 +1,7 @@
 """Peak memory of one step, by tracking the lifetimes of storages: no GPU, no memory, no arithmetic.
 
 A whole step is run on fake tensors, which have shapes and types but no values. Bytes rise when a storage is
-made and fall when it dies. ``growth`` makes of traces at a few batch sizes what any other takes.
+allocated and fall when it is freed. ``growth`` derives the memory at any batch size from traces at a few.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
-# Prebuilt batches that have values after all, such as arrays of NumPy
+# Prebuilt batches that do have values, such as NumPy arrays
 _MOST_HOST_BYTES = 64 * MIB
-# Of a step, or of what builds it, where each sample has some of its own
+# Limit for a step, or for building it, if the number of operators grows with the samples
 _MOST_OPERATORS = 2_000
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
-# Begin the names of the operators that update all weights in place, in one kernel
+# Prefixes of the names of operators that update all weights in place, in one kernel
 _FUSED_UPDATES = "_fused_"
 
 
@@ -71,18 +71,20 @@ def trace_memory(
 ) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
-    Each is traced again with weights in bfloat16, and training of a model with repeated blocks with what of
-    them can be computed again in the backward pass.
+    Each is traced again with weights in bfloat16; training of a model with repeated blocks is also traced
+    with each kind of checkpointing.
 
     Args:
-        workload: Any.
-        variants_s: CPU time after which no further one of these is begun, and no large batch looked at [s].
-        told: Recipes that are asked about: those of them that can be traced are, first and at any time.
-        with_variants: Whether to trace them at all; large batches of the workload as it is are looked at.
-        refused: Takes why a step fails under autocast alone, which is left out then; None raises it.
+        workload: Any workload.
+        variants_s: CPU time after which no further variant is started, and no large batch traced [s].
+        told: Requested recipes: they are traced first if possible, without a time limit.
+        with_variants: Whether to trace variants at all; large batches of the unchanged workload are always
+            traced.
+        refused: Called with the reason if a step fails only under autocast, which is then left out; None
+            raises the error.
 
     Raises:
-        Exception: Whatever the model or torch raises, where a step cannot run without values.
+        Exception: Any error of the model or torch if a step cannot run without values.
     """
     found: list[StepMemory] = []
     steps: Sequence[tuple[TaskKind, bool]]
@@ -105,7 +107,7 @@ def trace_memory(
         for of, recipe, steps in sorted(others, key=lambda each: each[1] not in told):
             if time.process_time() >= until_s and recipe not in told:
                 break
-            with suppress(Exception):  # code of others: what fails here is one answer less, and no more
+            with suppress(Exception):  # foreign code: a failure here only means one answer less
                 made = _Made(of, recipe, mode)
                 found += [_alike(found, made, task, is_amp, until_s) for task, is_amp in steps]
     return tuple(found)
@@ -128,7 +130,7 @@ def _alike(
 
 
 def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
-    # Whether a step runs under autocast, or not: weights in half precision have no use for it
+    # With and without autocast; weights in half precision do not need it
     return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
 
 
@@ -148,7 +150,7 @@ def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tu
 def _variants(
     workload: Workload, *, has_blocks: bool
 ) -> Iterator[tuple[Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    """The variations of a built model and its tasks, with autocast or without; the most informative first."""
+    """The variants of a built model and its tasks, with autocast or without; the most informative first."""
     usual = workload.recipe
     casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
     types = (WeightType.BFLOAT16,) if casts else ()
@@ -157,7 +159,7 @@ def _variants(
     if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
     ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
-    for how in ways:  # else its own recipe has it
+    for how in ways:  # otherwise its own recipe includes it
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
@@ -172,7 +174,7 @@ def _variants(
 
 @dataclass
 class _Built:
-    """A task on tensors without values, and the optimizer of its training once it has one."""
+    """A task on tensors without values, and its optimizer once there is one."""
 
     task: Task
     calls: int = 0
@@ -181,7 +183,7 @@ class _Built:
 
 
 class _Made:
-    """A workload by a recipe, built at any batch size, each once."""
+    """A workload with a recipe, built once per batch size."""
 
     def __init__(self, workload: Workload, recipe: Recipe, mode: QuickFakeMode) -> None:
         self.workload, self.recipe = workload, recipe
@@ -202,7 +204,7 @@ class _Made:
         return self._built[batch_size]
 
     def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
-        """Follow one step at one batch size; the optimizer's state is made once for all of them."""
+        """Trace one step at one batch size; the optimizer's state is created once for all of them."""
         if self.workload.shorter is not None:
             one, two = (made.follow(batch_size, kind, is_amp) for made in self._shorter)
             found = longer_step(one, two, self.workload.shorter[-1])
@@ -218,25 +220,26 @@ class _Made:
         return trace
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
-        """The same at a large batch; None if it would take long, much memory, or cannot be."""
+        """The same at a large batch; None if it fails, or would take too long or too much memory."""
         like = self if self._lengths else self._shorter[-1]
         if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
-        with suppress(Exception):  # code of others, which may refuse a batch
+        with suppress(Exception):  # foreign code, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)
         return None
 
     def is_long(self, batch_size: int, kind: TaskKind, is_amp: bool) -> bool:
-        """Whether a step at a large batch would take long, or much memory, from those that were followed."""
+        """Whether a step at a large batch would take too long or too much memory, by the traced ones."""
         lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
-        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])  # the first asks torch for more
+        # the first one calls torch more often
+        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])
         run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
-        host = large.host_bytes / BATCHES[1]  # where each sample takes operators of its own, or host memory
+        host = large.host_bytes / BATCHES[1]  # if each sample needs its own operators, or host memory
         return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
 
 
 def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) -> Task:
-    """Build a task of fakes; where its author's code looks at values, build it and take the values away."""
+    """Build a task of fake tensors; if its author's code reads values, remove them after the build."""
     cause = None
     try:
         task = workload.build(batch_size, _SEED)
@@ -248,7 +251,7 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
             task = workload.build(batch_size, _SEED)
     if isinstance(task.model, torch.jit.ScriptModule):
         if cause is not None:
-            raise cause  # nothing takes the values of its tensors away
+            raise cause  # the values of its tensors cannot be removed
         return task
     if cause is None and all(isinstance(each, FakeTensor) for each in task.model.parameters()):
         return task
@@ -268,7 +271,7 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
 
 
 def _apart(workload: Workload, batch_size: int, task: Task) -> Task:
-    """Copy the model of a file that hands out one again and again: there it must keep its values."""
+    """Copy a model that its file returns again and again: the original must keep its values."""
     if task.again is None:
         return task
     others = workload.build(batch_size, _SEED).model.parameters()
@@ -279,7 +282,7 @@ def _apart(workload: Workload, batch_size: int, task: Task) -> Task:
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
-    """Store a built model in another type, train adapters beside it, and compute its blocks again."""
+    """Convert a built model to another type, add adapters, and checkpoint its blocks."""
     is_adapted = recipe.trainable is not built.trainable
     weight_type = WeightType.BFLOAT16 if is_adapted else recipe.weight_type
     if weight_type is not built.weight_type:
@@ -294,7 +297,8 @@ def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
 
 
 def _stored_as(task: Task, weight_type: WeightType) -> Task:
-    # The task with weights and inputs of another floating type; inside ``gpu_without_values`` ties stay.
+    # The task with weights and inputs of another floating type; inside ``gpu_without_values`` weights stay
+    # tied.
     dtype = getattr(torch, weight_type)
 
     def cast(tensor: Tensor) -> Tensor:
@@ -317,10 +321,10 @@ def step_trace(
 
     Args:
         task: Built and on the CPU.
-        optimizer: Whose state exists, as ``with_state`` makes it; None is a forward pass.
-        is_amp: Under autocast, as bfloat16.
-        keep_gradients: Whether gradients of before stay alive through the forward pass, as they do where
-            they are accumulated, or set to zero instead of freed.
+        optimizer: An optimizer that already has its state, from ``with_state``; None means a forward pass.
+        is_amp: Whether to run under autocast, in bfloat16.
+        keep_gradients: Whether earlier gradients stay alive through the forward pass, as they do if they are
+            accumulated, or set to zero instead of freed.
     """
     model = set_mode(task.model, train=optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -365,17 +369,17 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
     """An optimizer that has updated the weights once, so that its state exists; no gradient is left.
 
     Args:
-        task: Whose weights it updates.
-        options: Of which it is given the first that it accepts.
+        task: The task with the weights to update.
+        options: The first option that the optimizer accepts is used.
     """
     for name, value in options.items():
-        with suppress(TypeError, ValueError, RuntimeError):  # no option of it, or not for these weights
+        with suppress(TypeError, ValueError, RuntimeError):  # it lacks the option, or not for these weights
             return _stepped(task, {name: value})
     return _stepped(task, {})
 
 
 def _stepped(task: Task, options: dict[str, bool]) -> Optimizer:
-    """Make the optimizer and take a step, where some options are refused that were taken before."""
+    """Make the optimizer and take a step, which may refuse options that the constructor accepted."""
     trained = [p for p in task.model.parameters() if p.requires_grad]
     optimizer = task.optimizer(trained, **options)
     for parameter in trained:
@@ -405,7 +409,7 @@ class Storages:
         self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
-        """Count the storages of these tensors, each once, until they die."""
+        """Count the storages of these tensors, each once, until they are freed."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             key, size = storage_id(tensor), storage.nbytes()
@@ -418,19 +422,19 @@ class Storages:
             self.bytes += size
 
     def mark_gradient(self, gradient: Tensor) -> None:
-        """Count a tensor among the gradients of the weights, until it dies."""
+        """Count a tensor as a gradient of the weights, until it is freed."""
         self.adopt([gradient])
         key = storage_id(gradient)
         self.gradient_bytes += self._alive[key][0] - self._gradients.get(key, 0)
         self._gradients[key] = self._alive[key][0]
 
     def follow_outputs(self, tensors: Iterable[Tensor]) -> None:
-        """Tell from here on what of these is dead, and would be alive in a loop that has a name for them."""
+        """From here on, count those that are freed but would be alive in a loop with a variable for them."""
         self._outputs |= {storage_id(t) for t in tensors} & self._alive.keys()
 
     @contextmanager
     def gradients_of(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-        """Mark the gradients that the backward pass gives these parameters."""
+        """Mark the gradients that the backward pass computes for these parameters."""
 
         def mark(parameter: Tensor) -> None:
             if parameter.grad is not None:
@@ -447,7 +451,7 @@ class Storages:
         size = self._alive.pop(key)[0]
         self.bytes -= size
         if key in self._outputs:
-            self._outputs.remove(key)  # another storage may come to have its address
+            self._outputs.remove(key)  # another storage may get its address
             self.dead_output_bytes += size
         self.gradient_bytes -= self._gradients.pop(key, 0)
 
@@ -464,7 +468,7 @@ class Storages:
                 return args[0].fake_device
             fused = func._schema.name.startswith("aten::" + _FUSED_UPDATES)  # noqa: SLF001
             if fused and any(isinstance(tensor, FakeTensor) for tensor in _tensors(args)):
-                return None  # in place, and without a rule for fake tensors
+                return None  # in place, and fake tensors have no rule for it
             out = func(*args, **kwargs)
             self.adopt(_tensors((out,)))
             timeline.append(self._moment())
@@ -475,7 +479,7 @@ class Storages:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    # The tensors that own bytes: for a wrapper, such as a quantized weight, the wrapped ones.
+    # The tensors that own memory: for a wrapper, such as a quantized weight, the wrapped ones.
     for tensor in tensors_of(values):
         if hasattr(type(tensor), "__tensor_flatten__"):
             yield from _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])  # type: ignore[attr-defined]

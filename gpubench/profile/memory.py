@@ -1,4 +1,4 @@
-"""Peak memory of one step from a profile alone, and whether it fits: search and ranking ask here."""
+"""Peak memory of one step from its profile, and whether it fits: used by search and ranking."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
-"""No batch beyond this is searched or ranked: throughput has long stopped growing, and nobody trains so."""
+"""Largest batch to search or rank: throughput stops growing far below it, and nobody trains with more."""
 # Steps in the search for the largest batch: four along one line, and one or two for each bend
 _LOOKS_ALONG_LINES = 8
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
-"""Of a step whose measured peak tells of another batch: in a smaller one the workspace weighs too much."""
+"""Smallest step with a peak that can scale another batch: in a smaller one the workspace dominates."""
 UNTRACED_FACTOR = 2.0
-"""Over the formula for a model that could not be traced: it is too low by up to this for language models."""
+"""Upper end over the formula's figure: for language models the formula is too low by up to this factor."""
 UNTRACED_LOW_FACTOR = 2.3
-"""Below the formula: it is too high by up to this where most weights are frozen and adapters are trained."""
+"""Formula's figure over the lower end: for adapters on frozen weights it is too high by up to this factor."""
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step over an eager one's: a compiled loss holds no scores in float32. The lowest of
-14 published readings is 0.66 of what the trace of the eager step counts (Llama 3 8B on B200s)."""
+14 published readings is 0.66 of the trace of the eager step (Llama 3 8B on B200s)."""
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
-"""Of what the widest operator reads and writes: the gradient of its output."""
+"""Share of the traffic of the widest operator that is the gradient of its output."""
 
 
 def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
     """Estimate the memory to plan for: ``need_of``'s allocated figure with the libraries' workspace [B].
 
-    Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. Traced where the
-    model could be, else the formula's estimate, raised by what it was ever too low. For planning; whether a
-    step fits is for ``judge_fit`` to say.
+    Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. The figure is
+    traced if possible, else the formula's estimate, raised by its largest known error. It is for planning;
+    ``judge_fit`` decides whether a step fits.
     """
     held = _held(profile, case)
     if held is not None:
@@ -79,7 +79,7 @@ def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
     return WORKSPACE_BYTES + UNTRACED_FACTOR * _formula(profile, case).total
 
 
-@lru_cache(maxsize=4096)  # cards of one class need alike
+@lru_cache(maxsize=4096)  # cards of one class have the same need
 def need_of(
     profile: WorkloadProfile,
     case: Case,
@@ -92,13 +92,13 @@ def need_of(
     """Estimate the memory of one step on one GPU of a class of card, in three figures with intervals.
 
     Args:
-        profile: Of the workload.
+        profile: Profile of the workload.
         case: Task, precision, batch, recipe, and how several GPUs share the work.
-        card_class: On which context, driver and libraries take alike.
-        measured: What this very case took, on any GPU; replaces the model.
-        scale: As ``scale_of`` tells, where this workload was measured at another batch.
-        accumulate: Micro-batches that the batch is cut into, run one after the other: their gradients are
-            summed, and so alive through the whole step. Cases are measured with 1.
+        card_class: Cards on which context, driver and libraries take the same memory.
+        measured: Measured memory of this exact case, on any GPU; replaces the model.
+        scale: From ``scale_of``, if this workload was measured at another batch.
+        accumulate: Number of micro-batches that the batch is split into, run one after the other: their
+            gradients are summed, and so are alive through the whole step. Cases are measured with 1.
     """
     allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)
@@ -140,7 +140,7 @@ def need_on(
     scale: float = 1.0,
     accumulate: int = 1,
 ) -> MemoryNeed:
-    """Estimate the memory of one step on a card: as on its class, limited by published steps that ran there.
+    """Estimate the memory of one step on a card: its class's, limited by published steps that ran there.
 
     Args as ``need_of``.
     """
@@ -159,10 +159,10 @@ def judge_fit(
     scale: float = 1.0,
     accumulate: int = 1,
 ) -> MemoryFit:
-    """Say whether one step fits on a card: the one place that ranking, prediction, search and report ask.
+    """Say whether one step fits on a card; ranking, prediction, search and report all use this function.
 
-    The upper end of the memory in use decides. What does not fit in a CUDA graph is judged by its eager
-    steps, which need less: a job can take those. Args as ``need_of``.
+    The upper end of the memory in use decides. If a step does not fit in a CUDA graph, its eager form is
+    checked, which needs less: a job can use that. Args as in ``need_of``.
     """
     need = need_on(profile, case, card, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
@@ -190,7 +190,7 @@ def largest_batch(
 ) -> int:
     """The largest batch of the case that fits a card, ``MOST_BATCH`` at most; 0 if none does.
 
-    Args as ``judge_fit``; the batch of the case is not looked at.
+    Args as in ``judge_fit``; the batch of the case is ignored.
     """
     allowance = _allowance(profile, case, card.card_class)
     step = step_of(profile, case)
@@ -207,7 +207,7 @@ def largest_batch(
 
 
 def largest_of(step: StepMemory, card: CardMemory) -> int:
-    """The same of a traced step of a language model alone, on one card: the edge of ``judge_fit``, too."""
+    """The same for a single traced step of a language model, on one card; consistent with ``judge_fit``."""
     allowance = load_allowance().of(card.card_class, convolves=False)
 
     def spare_bytes(batch_size: int) -> float:
@@ -227,7 +227,7 @@ def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
 
 
 def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
-    """The need with its upper ends capped at the card's memory, if such a step ran on such a card."""
+    """The need, with upper ends capped at the card's memory if such a step ran on such a card."""
     device = need.device
     if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case.gpu_count, card):
         return need
@@ -256,16 +256,17 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
 
 def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
     # Whether a published step of at least this size ran on a card of the line with at most this memory.
-    # Published steps are eager ones: what a graph may find pinned comes on top of its tensors.
+    # Published steps are eager: memory that is pinned in a graph is added to its tensors.
     return gpu_count == 1 and held.most * (held.total + held.apart) + held.pinned <= card.ran_bytes
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
     """The last batch with bytes to spare, ``MOST_BATCH`` at most; 0 if the first has none.
 
-    Memory grows with the batch along a line or along pieces of lines, so where the line through two batches
-    meets 0 is nearly always the answer: four looks instead of the twenty of a bisection, and a ranking asks
-    for hundreds. What lines do not settle in a few looks is bisected.
+    Memory grows with the batch along a line or pieces of lines, so the point where the line through two
+    batches reaches 0 is nearly always the answer: this takes four evaluations instead of the twenty of a
+    bisection, and a ranking needs hundreds of answers. If a few evaluations are not enough, the rest is
+    bisected.
     """
     fits, too_large = 0, MOST_BATCH + 1
     before: tuple[int, float] | None = None
@@ -285,11 +286,11 @@ def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
         before = (batch, spare)
         batch = 2 if look == 1 else (fits + too_large) // 2 if guess is None else guess
         batch = min(max(batch, fits + 1), too_large - 1)
-    raise AssertionError  # pragma: no cover - the space between the two shrinks with every look
+    raise AssertionError  # pragma: no cover - the space between the two shrinks with every evaluation
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
-    """Memory in use of a traced step of a language model alone, on one GPU of a class of card [B]."""
+    """Memory in use of a single traced step of a language model, on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
     return estimated(load_allowance().of(card_class, convolves=False), held, 1, Scratch()).device
 
@@ -299,19 +300,19 @@ def scale_of(
 ) -> float | None:
     """The scale for another batch of the same workload, from a measured peak.
 
-    What a peak holds beyond its trace is scratch space of the libraries up to ``WORKSPACE_BYTES``, which
-    every upper end holds already, and what cuDNN took because it was free: neither grows with the batch as
-    tensors do. Only the rest is a factor. It is 1 at least over a trace, whose tensors are there whatever was
-    read.
+    The excess of a peak over its trace includes up to ``WORKSPACE_BYTES`` of scratch space of the libraries,
+    which every upper end already includes, and memory that cuDNN used because it was free: neither grows with
+    the batch as tensors do. Only the rest gives a factor. Over a trace it is at least 1, because the traced
+    tensors always exist.
 
     Args:
-        profile: Of the workload.
-        case: As it was measured.
-        measured_bytes: The most that was allocated.
-        card_class: Of the card it was measured on.
+        profile: Profile of the workload.
+        case: The measured case.
+        measured_bytes: Peak of the allocated memory.
+        card_class: Class of the measured card.
 
     Returns:
-        None of a step below ``LEAST_SCALING_BYTES``, where scratch space tells more than tensors.
+        None for a step below ``LEAST_SCALING_BYTES``, where scratch space matters more than tensors.
     """
     traced = _held(profile, case)
     held = traced or _formula(profile, case)
@@ -327,7 +328,7 @@ def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> C
     return load_allowance().of(card_class, convolves=profile.convolves(case.task))
 
 
-# --- what was traced -----------------------------------------------------------------------------------
+# --- traced steps --------------------------------------------------------------------------------------
 
 
 def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | None:
@@ -337,7 +338,7 @@ def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | N
 
 
 def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate: int) -> Held:
-    """The same, of its traced step."""
+    """The same, from its traced step."""
     case = _micro(case, accumulate)
     kept = accumulate > 1
     if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
@@ -349,9 +350,9 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
 def _as_executed(held: Held, case: Case) -> Held:
     """The same for the case's execution, since the traced step was eager.
 
-    A CUDA graph allocates from its own pool. States that the first step made were cut from segments
-    that activations had left; these cannot be handed back, and what is left of them the graph cannot use. It
-    is the transients whose blocks are large, so they count twice. Several GPUs are measured eagerly.
+    A CUDA graph allocates from its own pool. States from the first step occupy parts of segments that
+    activations had used before; these segments cannot be returned, and the graph cannot use their remainder.
+    Mostly the transients have large blocks, so they count twice. Several GPUs are measured eagerly.
     """
     if case.execution is Execution.COMPILE:
         return msgspec.structs.replace(held, least=COMPILED_LEAST * held.least)
@@ -375,7 +376,7 @@ def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
 
 
 def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
-    """The case with more of the activations computed again, the cheaper way first; as far as traced."""
+    """The case with more checkpointing, the cheaper kind first; only traced kinds."""
     ways = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL)
     more = ways[ways.index(case.checkpointing) + 1 :]
     cases = (msgspec.structs.replace(case, checkpointing=how) for how in more)
@@ -383,15 +384,15 @@ def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
 
 
 def chunked(profile: WorkloadProfile, case: Case) -> Case | None:
-    """The case with its loss in chunks of tokens; None if it is, or where that was not traced."""
+    """The case with its loss in chunks of tokens; None if it already is, or if that was not traced."""
     changed = msgspec.structs.replace(case, loss_chunks=LOSS_CHUNKS)
     return changed if case.loss_chunks == 1 and _held(profile, changed) is not None else None
 
 
 def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
-    """The case with its weights frozen and adapters trained, and over 4 bits too; as far as traced.
+    """The case with adapters on frozen weights, and on a 4-bit base; only traced ones.
 
-    Nothing for a model of other inputs than tokens, or one that trains adapters already.
+    Nothing for a model with other inputs than tokens, or one that already trains adapters.
     """
     if case.trainable is not Trainable.FULL:
         return
@@ -410,7 +411,7 @@ def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str |
         return None
     if not step.points:
         return (
-            f"no batch above {step.largest_traced:,} could be traced: memory is taken to grow in proportion"
+            f"no batch above {step.largest_traced:,} could be traced: memory is assumed to grow in proportion"
         )
     if not step.is_traced_at(batch):
         return f"beyond the largest batch that could be traced, {step.points[-1].batch_size:,}"
@@ -429,17 +430,17 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
     return f"no step with {case.recipe.words or 'its own weights'} was traced"
 
 
-# --- the formula, for what cannot be traced ------------------------------------------------------------
+# --- the formula, if a step cannot be traced -----------------------------------------------------------
 
 
 def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
-    """Weights, gradients, state and activations by their counts; FSDP shares out the first three."""
+    """Weights, gradients, state and activations by their counts; FSDP shards the first three."""
     case = _micro(case, accumulate)
     train = case.task is TaskKind.TRAIN
     size = case.weight_type.bytes_each
     weights = profile.parameters * size
     trained = profile.trainable_parameters if train else 0
-    wide = max(size, 2.0)  # a quantized weight is not trained: its adapters are in half precision
+    wide = max(size, 2.0)  # quantized weights are not trained: their adapters are in half precision
     gradients = trained * wide
     states = trained * profile.optimizer_bytes_per_parameter * wide / FP32_BYTES
     if case.parallel_mode is ParallelMode.DDP:
@@ -459,7 +460,7 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     activations = scale * max(saved + GRADIENT_SHARE * widest, widest)
     per_sample = activations + BATCH_COUNT * FP32_BYTES * math.prod(profile.sample_shape)
     kept = case.batch_size * saved * scale
-    pairs = case.batch_size**2 * profile.saved_bytes_per_pair  # in float32: a loss is
+    pairs = case.batch_size**2 * profile.saved_bytes_per_pair  # in float32, like the loss
     held = Held(
         weights=weights * share,
         gradients=gradients * share,

@@ -1,8 +1,8 @@
 """The memory of a step on one GPU, in three separate figures, each with its interval.
 
-FSDP by blocks, as torch's ``fully_shard`` does it: weights, gradients and optimizer state are shared out
-evenly; the blocks are gathered one after the other, the next while one computes; gradients are reduced block
-by block. What lies outside of the blocks (embedding, head) is gathered once and stays for the whole step.
+FSDP is by blocks, as in torch's ``fully_shard``: weights, gradients and optimizer state are sharded evenly;
+blocks are gathered one after the other, the next one while the current one computes; gradients are reduced
+block by block. Weights outside the blocks (embedding, head) are gathered once and stay for the whole step.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from gpubench.profile.allowance import (
 from gpubench.units import GIB, MIB
 
 GATHERED_BLOCKS = 3.0
-"""The block at work, the next one, and the buffer in which the next one arrived."""
+"""The current block, the next one, and the receive buffer of the next one."""
 
 
 BEYOND_FACTOR = 2.0
-"""Upper end over the figure at a batch beyond all that were traced of a step that is not on lines."""
+"""Upper end over the figure at a batch beyond the largest traced one, if the step is not on lines."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one GPU at the peak of a step [B].
 
     Attributes:
-        apart: Of the reserved memory alone: what is alive at another moment, and comes from its own pool
-            that nothing else may use meanwhile.
-        pinned: Of the reserved memory alone, and not of its lower end: what a CUDA graph finds held and of
-            no use to it.
-        least, most: Shares of the total between which it lies by what it was told from: 1 if that was a
-            trace of this batch, or lines through others. The loop that gpubench measures lets go of the
-            outputs of the model before the backward pass; most is at least what one holds that keeps them.
+        apart: Only in reserved memory: bytes that are alive at another moment, in a pool of their own that
+            nothing else may use meanwhile.
+        pinned: Only in reserved memory, without its lower end: memory that is held when a CUDA graph is
+            captured and that the graph cannot use.
+        least, most: Lower and upper end as shares of the total, by its basis: 1 for a trace of this batch, or
+            for lines through others. The loop that gpubench measures frees the outputs of the model before
+            the backward pass; ``most`` covers at least a loop that keeps them.
     """
 
     weights: float
@@ -72,7 +72,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """All that is allocated at that moment."""
+        """All memory allocated at that moment."""
         return self.weights + self.gradients + self.optimizer + self.saved + self.transient
 
     def scaled(self, scale: float) -> Held:
@@ -87,11 +87,12 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
     """Memory of a GPU that holds all weights.
 
     Args:
-        step: As traced.
+        step: The traced step.
         batch_size: Samples on this GPU.
         buckets: Whether gradients are summed with those of other GPUs: torch's DistributedDataParallel holds
-            them once more, in buckets.
-        kept: Whether all gradients are alive through the whole step, because they are summed over several.
+            a second copy of them, in buckets.
+        kept: Whether all gradients are alive through the whole step, because several micro-batches are
+            summed.
     """
 
     def by(loop: StepMemory) -> Held:
@@ -110,11 +111,11 @@ def on_several(
 
     Args:
         step: Traced in the type in which the weights are gathered.
-        profile: Of the workload, for its blocks.
-        case: Batch on each GPU, and how many there are.
-        stored: Size of a share's element over that of a gathered weight: 2 where shares are float32, and
-            weights are gathered in bfloat16 (MixedPrecisionPolicy).
-        kept: As ``held_by_one`` takes it; each micro-batch reduces its own gradients.
+        profile: Profile of the workload, for its blocks.
+        case: Batch on each GPU, and number of GPUs.
+        stored: Element size of a shard over that of a gathered weight: 2 if shards are float32 and weights
+            are gathered in bfloat16 (MixedPrecisionPolicy).
+        kept: As in ``held_by_one``; each micro-batch reduces its own gradients.
     """
     count = case.gpu_count
     blocks = profile.blocks or BlockSizes(  # a model without blocks is gathered at once
@@ -166,27 +167,27 @@ def _held(step: StepMemory, line: MemoryLine, batch_size: int) -> Held:
 
 
 WORKSPACE_BYTES = 256 * MIB
-"""Scratch space of cuDNN and cuBLAS, which torch's allocator hands out beside the tensors."""
+"""Scratch space of cuDNN and cuBLAS, which torch's allocator provides in addition to the tensors."""
 COMMUNICATION_HIGH_BYTES = 1 * GIB
 """Upper end for the communication library: no separate reading of it has been published."""
 LEAST_CONTEXT_SHARE = 0.5
-"""Of the usual overhead: an H100 had 767 MiB in use beside what torch held, where 1,300 are usual."""
+"""Smallest share of the usual overhead: an H100 had 767 MiB in use besides torch's, instead of 1,300."""
 OTHER_CARD_BYTES = 256 * MIB
-"""By which context and driver may differ between two cards of one class: half of what two classes do."""
+"""Difference of context and driver between two cards of one class: half of that between two classes."""
 ALGORITHM_SHARE = 1.25
-"""Of what the widest convolution reads and writes: what cuDNN's fastest algorithm may take in strict float32,
-where no tensor core is used. Above what an H100 read: 1.10 for VGG16, 0.94 for its transfer, beyond what the
-same steps took at TF32."""
+"""Upper limit of the memory of cuDNN's fastest algorithm in strict float32, without tensor cores, as a share
+of the traffic of the widest convolution. It is above the measurements on an H100, the excess over the same
+steps at TF32: 1.10 for VGG16, 0.94 for its transfer."""
 LIKELY_ALGORITHM_SHARE = 1.0
-"""The same, as the two readings have it on average."""
+"""The average of the two measurements."""
 FIXED_BYTES = 128 * MIB
-"""Likely reserved memory of a training step beside its tensors, however small: scratch space of cuDNN (55 to
-103 MiB for a recurrent layer, and for a convolution in strict fp32) and segments of 2 and 20 MiB that are in
-part empty (47 to 140 MiB). Fitted on what an H100 read; a test fits it again, and with each model left out.
-On the device it is in the overhead that was read."""
+"""Likely reserved memory of any training step besides its tensors, even a small one: scratch space of cuDNN
+(55 to 103 MiB for a recurrent layer, and for a convolution in strict fp32) and partly empty segments of 2 and
+20 MiB (47 to 140 MiB). It is fitted on measurements of an H100; a test repeats the fit, also with each model
+left out. In the memory in use, the fitted overhead includes it."""
 LEAST_KEPT = 1.04
-"""Of a step that keeps its outputs over one that lets them go, for its compiled loss to be told: scores in
-bfloat16 are 4.2 % of the steps that were read so (2.1 of 50.3 GB, 8,192 tokens, a vocabulary of 128,256)."""
+"""Least memory of a step that keeps its outputs over one that frees them, for a figure with a compiled loss:
+scores in bfloat16 are 4.2 % of the measured steps (2.1 of 50.3 GB, 8,192 tokens, a vocabulary of 128,256)."""
 _CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 
 
@@ -194,9 +195,9 @@ class Scratch(NamedTuple):
     """Memory besides the tensors, independent of the factor [B].
 
     Attributes:
-        blas: By cuBLAS.
-        algorithm: At the most by cuDNN, for a convolution.
-        fixed: Of the likely reserved memory alone: the upper end has a workspace for it.
+        blas: Used by cuBLAS.
+        algorithm: Upper limit of cuDNN's, for a convolution.
+        fixed: Only in the likely reserved memory: the upper end has a workspace for it.
     """
 
     blas: float = 0.0
@@ -205,17 +206,17 @@ class Scratch(NamedTuple):
 
     @property
     def likely(self) -> float:
-        """In the likely figures."""
+        """The part in the likely figures."""
         return self.blas + self.algorithm * LIKELY_ALGORITHM_SHARE / ALGORITHM_SHARE
 
     @property
     def most(self) -> float:
-        """In the upper ends."""
+        """The part in the upper ends."""
         return self.blas + self.algorithm
 
 
 def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> Scratch:
-    """Memory besides the tensors of a case; no fixed part was read in inference."""
+    """Memory besides the tensors of a case; no fixed part was measured in inference."""
     return Scratch(
         blas=blas_bytes(profile, case, card_class),
         algorithm=algorithm_bytes(profile, case, card_class),
@@ -224,7 +225,7 @@ def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> S
 
 
 def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """Workspace that torch keeps for cuBLAS: the backward pass has its own thread."""
+    """Workspaces that torch keeps for cuBLAS: the backward pass has its own thread, and so its own."""
     multiplies = any(op.kind is OperatorKind.MATMUL for op in profile.operators_of(case.task))
     threads = 2 if case.task is TaskKind.TRAIN else 1
     return threads * BLAS_BYTES[card_class] if multiplies else 0.0
@@ -233,9 +234,9 @@ def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> f
 def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
     """Workspace that cuDNN may take for the widest convolution in strict float32 [B].
 
-    ``cudnn.benchmark`` takes the fastest algorithm for which there is memory. If there is less, it should
-    take another; an H100 whose allocator was held to less ended with an error of cuDNN. No more than the
-    workspace is in the upper end already.
+    ``cudnn.benchmark`` chooses the fastest algorithm for which there is memory. With less memory it should
+    choose another; on an H100 with a limited allocator, cuDNN failed instead. The upper end already includes
+    a need of up to the workspace.
     """
     if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
         return 0.0
@@ -251,15 +252,15 @@ def compiled_loss_of(
     """Memory that torch's allocator holds if a loop also compiles its loss, unlike gpubench [B].
 
     Args:
-        profile: Of the workload.
-        case: As it is compiled, its batch that of one micro-batch.
-        step: As traced eagerly; None if it was not.
-        traced_bytes: What one GPU holds of it.
-        reserved: Of the compiled model with an eager loss: no upper end is above its own.
+        profile: Profile of the workload.
+        case: The compiled case, with the batch of one micro-batch.
+        step: The step as traced eagerly; None if it was not.
+        traced_bytes: The memory of it on one GPU.
+        reserved: Reserved memory of the compiled model with an eager loss; its upper end is never exceeded.
 
     Returns:
-        None if no reading speaks of such a step: they are of decoders, trained whole in half precision,
-        whose scores over a large vocabulary lie beside the loss.
+        None if no measurement covers such a step: they cover decoders, fully trained in half precision, with
+        scores over a large vocabulary.
     """
     fitted = load_allowance().compiled_loss
     if fitted is None or step is None or step.keeping is None or case.execution is not Execution.COMPILE:
@@ -288,12 +289,12 @@ def measured_figures(
     measured: MeasuredMemory,
     pinned_bytes: float,
 ) -> Figures:
-    """What was read stands as it is; what was not is what the allocator and the driver add to it.
+    """Keep measured figures unchanged; estimate the others by the additions of allocator and driver.
 
-    That differs little within one model. A context read on another class of card is exchanged for one of
-    this. What was read above what the allocator usually adds is cache, which it hands back where another card
-    has less: it is no need of the step.
-    What a graph finds pinned is in what was read of a graph, and in nothing that was read of an eager step.
+    These additions differ little within one model. A context measured on another class of card is replaced by
+    one of this class. Measured memory above the usual addition of the allocator is cache, which it returns on
+    a card with less memory: the step does not need it. A measurement of a graph includes its pinned memory;
+    one of an eager step does not.
     """
     spread = math.exp(allowance.half_width_within)
     peak = measured.allocated_bytes
@@ -317,10 +318,11 @@ def measured_figures(
 def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Scratch) -> Figures:
     """The share of the factor that is scratch space, and so allocated, is unknown: it is in the upper end.
 
-    What torch keeps for cuBLAS is known, and fixed; on the device it is in the overhead that was read, as are
-    scratch space and segments of a small step. What a graph finds pinned is likely, and in no lower end.
-    In a small step scratch space is more than the factor says, and it is so on the device too. A device never
-    holds less than its tensors, however wide the interval of its class; a context may be half of the usual.
+    The workspaces that torch keeps for cuBLAS are known and fixed; in the memory in use, the fitted overhead
+    includes them, as well as scratch space and segments of a small step. Memory pinned in a graph is in the
+    likely figure, but never in the lower end. In a small step scratch space exceeds the share in the factor,
+    for memory in use too. A device never holds less than its tensors, even if the interval of its class is
+    wide; a context may be half of the usual one.
     """
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most

@@ -1,9 +1,9 @@
-"""The operators of one step and one forward pass of a model at one batch size, wherever it can run here.
+"""The operators of one step and one forward pass of a model at one batch size, on any device that works.
 
-On the meta device, where nothing is allocated or computed; on the CPU where a model looks at its own values;
-on the meta device again where that takes too long, or where a kernel runs on a GPU only. What stands in for
-such a kernel is taken to give a tensor like the largest that it takes, and to keep what it takes for its
-backward pass. That is enough for a bound of the memory; of its arithmetic nothing is known.
+The trace runs on the meta device, where nothing is allocated or computed; on the CPU if a model reads tensor
+values; on the meta device again if that takes too long, or if a kernel runs only on a GPU. The substitute for
+such a kernel returns a tensor like its largest input, and keeps its inputs for the backward pass. That is
+enough for a bound on the memory; nothing is known about its arithmetic.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Seen:
     """The trace at one batch size.
 
     Attributes:
-        saved_bytes: Of activations, kept between forward and backward pass.
-        state_bytes: Of the optimizer.
-        why_on_cpu, missing_kernel: As ``Traced`` has them.
+        saved_bytes: Activations kept between forward and backward pass.
+        state_bytes: State of the optimizer.
+        why_on_cpu, missing_kernel: As in ``Traced``.
     """
 
     train: tuple[Kernel, ...]
@@ -70,7 +70,7 @@ class Seen:
 
 
 class _OutOfTimeError(Exception):
-    """A step on the CPU took longer than it may."""
+    """A step on the CPU exceeded its time limit."""
 
 
 class TooSlowError(MisuseError):
@@ -78,7 +78,7 @@ class TooSlowError(MisuseError):
 
 
 def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace on the meta device; on the CPU where that cannot be, and by one path where that takes long."""
+    """Trace on the meta device; if that fails, on the CPU; if that is slow, with every value taken as 1."""
     if workload.shorter is not None:
         one, two, times = workload.shorter
         found = _longer(seen_at(one, batch_size, until_s), seen_at(two, batch_size, until_s), times)
@@ -94,7 +94,7 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     try:
         return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
     except _OutOfTimeError:
-        slow = f"{why}; there it took too long, so that every value it looks at was taken as 1"
+        slow = f"{why}; there it took too long, so every value that it reads was taken as 1"
     except MisuseError as error:
         if lacks_memory(error):
             raise MisuseError(f"{refusal(workload.name, meta_error)} {TOO_LARGE}") from meta_error
@@ -110,7 +110,7 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
 
 
 def _longer(one: Seen, two: Seen, times: int) -> Seen | None:
-    """The trace of a model with further periods of layers; None where the two differ in another way."""
+    """The trace of a model with more periods of layers; None if the two differ in another way."""
     train, infer = longer(one.train[:-1], two.train[:-1], times), longer(one.infer, two.infer, times)
     if train is None or infer is None or one.blocks is None or two.blocks is None:
         return None
@@ -130,7 +130,7 @@ def _longer(one: Seen, two: Seen, times: int) -> Seen | None:
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace until a moment: the first operator after it is refused, and one call of torch is waited for."""
+    """Trace until a deadline: it refuses the next operator, but does not interrupt a running one."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if time.process_time() >= until_s:
@@ -145,7 +145,7 @@ def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
             return _trace_task(task, workload.tasks)
     except _OutOfTimeError:
         raise
-    except Exception as error:  # a model of the user's own may raise anything; the cause is kept
+    except Exception as error:  # a user's model may raise anything; the cause is kept
         raise MisuseError(refusal(workload.name, error)) from error
 
 
@@ -166,7 +166,7 @@ def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseE
 
 
 def _value_taken_as_1(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """On the meta device answer 1, or True, where a model asks for the value of a tensor."""
+    """On the meta device return 1, or True, if a model reads the value of a tensor."""
     if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:  # noqa: SLF001
         return torch.ones((), dtype=args[0].dtype).item()
     return func(*args, **kwargs)
@@ -222,7 +222,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         if task.again is not None:
             task.loss(
                 forward(model, inputs), targets
-            ).backward()  # leftovers of a first step may break a second
+            ).backward()  # state left by a first step may break a second
         train.append(kernel)
     model.eval()
     infer = _trace_pass(lambda: forward(model, inputs))
@@ -245,7 +245,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
 
 
 def _trace_pass(forward: Callable[[], Any]) -> list[Kernel]:
-    # Kernels of a forward pass, with autograd on where the model itself differentiates.
+    # Kernels of a forward pass, with autograd on if the model itself differentiates.
     try:
         with torch.no_grad(), _recording() as kernels:
             forward()
@@ -262,7 +262,8 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.layout is torch.strided and storage_id(tensor) not in own:
-            kept[storage_id(tensor)] = tensor.untyped_storage()  # held, so that no other takes its address
+            # kept alive, so that no other gets its address
+            kept[storage_id(tensor)] = tensor.untyped_storage()
         return tensor
 
     def keep_all(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -279,7 +280,7 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
         except RuntimeError as error:
             if "saved tensor hooks" not in str(error):
                 raise
-            kernels.clear()  # torch.func takes no hooks: all that is made on the way counts as kept
+            kernels.clear()  # torch.func allows no hooks: every intermediate result counts as kept
             with EveryCall(keep_all):
                 loss = forward()
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
@@ -298,7 +299,7 @@ def require_finite(loss: Tensor) -> None:
     """Refuse a loss without gradients; on the meta device it has no value to check.
 
     Raises:
-        MisuseError: With the value.
+        MisuseError: The message has the value.
     """
     if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
         raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learned from it")
@@ -332,8 +333,8 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise MisuseError(
-            f"a step of {type(optimizer).__name__} calls model and loss by a closure as often as it finds "
-            "fit, and no two do the same work; take an optimizer whose step() needs no closure"
+            f"a step of {type(optimizer).__name__} calls model and loss by a closure any number of "
+            "times, so its steps differ in work; use an optimizer whose step() needs no closure"
         )
     optimizer.step()
     sizes = {p: p.numel() for p in trained}
@@ -355,8 +356,9 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
 def missing_kernel(error: BaseException | None) -> str | None:
     """Name the kernel that a step lacks without a GPU; None for any other error.
 
-    The dispatcher of torch says so, or an assertion of the model's on the device of a tensor, or what an
-    autograd function calls: an extension by its check of the device, or Triton, which finds no driver.
+    The error comes from torch's dispatcher, from an assertion in the model about the device of a tensor, or
+    from a call in an autograd function: an extension that checks the device, or Triton, which finds no
+    driver.
 
     >>> missing_kernel(NotImplementedError("Could not run 'a::b' with arguments from the 'CPU' backend."))
     'a::b has no kernel for the CPU'
@@ -369,7 +371,7 @@ def missing_kernel(error: BaseException | None) -> str | None:
     if error is None or not _wants_cuda(error):
         return None
     place = own_line(error)
-    return "a kernel of its own takes CUDA tensors alone" + (f" ({place})" if place else "")
+    return "a kernel of its own takes only CUDA tensors" + (f" ({place})" if place else "")
 
 
 def _wants_cuda(error: BaseException) -> bool:
@@ -398,7 +400,7 @@ def functions_of(error: BaseException) -> set[type]:
 
 @contextmanager
 def standing_in(functions: Sequence[type]) -> Iterator[None]:
-    """Let these autograd functions, and each operator without a kernel, give a tensor like its largest."""
+    """Make these autograd functions, and operators without a kernel, return a tensor like the largest."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:
@@ -438,7 +440,7 @@ def _backward(ctx: Any, *_: Any) -> Any:
 def _largest(values: Sequence[Any]) -> Any:
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     if not tensors:
-        raise RuntimeError("a kernel that takes no tensor has nothing that could stand in for what it gives")
+        raise RuntimeError("a kernel without tensor inputs has no substitute")
     return max(tensors, key=lambda t: (t.is_floating_point(), t.numel()))
 
 

@@ -1,8 +1,8 @@
-"""A GPU without values: tensors are fake, and what an operator makes of known shapes torch is asked once.
+"""A GPU without values: tensors are fake, and torch computes each operator's result shape only once.
 
-Torch works out shape, type and storage of every result, and checks each call on the way; a step has thousands
-of calls and a few dozen different ones. What torch answered is kept by operator, shapes, strides, types and
-all other arguments, and given again. Whatever might depend on more than these goes to torch each time.
+Torch determines shape, type and storage of every result, and checks each call; a step has thousands of calls,
+but only a few dozen different ones. Results are cached by operator, shapes, strides, types and all other
+arguments. A call that might depend on anything else goes to torch every time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpubench.profile.cuda_rules import cuda_rules
 from gpubench.tensors import storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
-"""Asked of every tensor several times an operator."""
+"""Read from every tensor several times per operator."""
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-# Makes the result from the arguments of a call
+# Creates the result from the arguments of a call
 _Answer = Callable[["QuickFakeMode", Sequence[Any]], Any]
 
 
 class QuickFakeMode(FakeTensorMode):
-    """Torch's mode of fake tensors, which remembers.
+    """Torch's mode of fake tensors, with a cache.
 
     Attributes:
         calls: Operators called so far.
@@ -36,13 +36,13 @@ class QuickFakeMode(FakeTensorMode):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.cache_enabled = False  # its own memory looks at more, and takes several times as long
+        self.cache_enabled = False  # torch's own cache compares more, and takes several times as long
         self._answers: dict[Any, _Answer | None] = {}
         self.calls = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and to guard against it takes as long as an answer
+        return False  # nothing is compiled here, and this check takes as long as an answer
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -66,7 +66,7 @@ class QuickFakeMode(FakeTensorMode):
         return ask(func, types, args, given) if answer is None else answer(self, args)
 
     def _key(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        # What of these arguments decides about the result; _Unknown is raised if it may be something else.
+        # The properties of these arguments that determine the result; raises _Unknown if others may matter.
         return tuple([self._part(value) for value in values])
 
     def _part(self, value: Any) -> Any:
@@ -84,15 +84,15 @@ class QuickFakeMode(FakeTensorMode):
         return kind, value
 
 
-class _Unknown(Exception):  # noqa: N818 - no error: torch is asked
-    """An argument that cannot be told by shape and type."""
+class _Unknown(Exception):  # noqa: N818 - not an error: torch computes the result
+    """An argument that shape and type do not describe fully."""
 
 
 def _answer(
     mode: QuickFakeMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> _Answer | None:
-    """How to make such a result again; None if torch must be asked each time."""
-    schema = getattr(func, "_schema", None)  # the only place where torch says what shares storage
+    """How to create such a result again; None if torch must compute it every time."""
+    schema = getattr(func, "_schema", None)  # the only place where torch declares shared storage
     if schema is None or torch.Tag.inplace_view in func.tags or "resize" in schema.name:
         return None
     aliases = [r.alias_info for r in schema.returns]
@@ -109,7 +109,7 @@ def _answer(
 
 
 def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
-    """A result in storages of its own: a tensor, or several, some of which may be None."""
+    """A result with its own storage: a tensor, or several, some of which may be None."""
     if type(out) is FakeTensor:
         make = _tensor(mode, out, taken)
         return None if make is None else lambda mode, _: make(mode)
@@ -162,8 +162,8 @@ def _view(out: FakeTensor) -> _Answer:
 def gpu_without_values() -> Iterator[QuickFakeMode]:
     """Make tensors fake inside the block, and treat them as a GPU would.
 
-    No garbage collection falls into a step, for when it comes differs from run to run; encoder layers in eval
-    mode keep to operators that fake tensors know.
+    Garbage collection is off during a step, since its timing differs from run to run; encoder layers in eval
+    mode use only operators that fake tensors support.
     """
     mha, collects = torch.backends.mha, gc.isenabled()
     fast_path = mha.get_fastpath_enabled()
@@ -172,7 +172,8 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
     mha.set_fastpath_enabled(False)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # fakes that are copied warn; the model's own were seen before
+            # copying fake tensors warns; the model's own warnings were shown before
+            warnings.simplefilter("ignore")
             with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True) as mode, _plain_casts():
                 yield mode
     finally:
@@ -183,8 +184,8 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
 
 @contextmanager
 def _plain_casts() -> Iterator[None]:
-    """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap refuses fakes."""
-    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so that no other takes its address
+    """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap rejects fakes."""
+    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so that no other gets its address
 
     def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
         for child in self.children() if recurse else ():
@@ -208,7 +209,7 @@ def _plain_casts() -> Iterator[None]:
 
 @contextmanager
 def numpy_bytes() -> Iterator[list[int]]:
-    """List the bytes of each array of NumPy that becomes a tensor inside the block: it has values."""
+    """List the bytes of each NumPy array that becomes a tensor inside the block: such tensors have values."""
     makers = {name: getattr(torch, name) for name in ("from_numpy", "as_tensor", "tensor")}
     seen: list[int] = []
 

@@ -1,7 +1,7 @@
 """Trace one training step and one forward pass of a workload, and split its cost into per-sample and fixed.
 
-Two batch sizes give the two parts: whatever grows with the batch is per sample, the rest (weights, optimizer)
-is paid once a step.
+Two batch sizes give the two parts: costs that grow with the batch are per sample, the rest (weights,
+optimizer) occur once per step.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from gpubench.profile.operators import Seen, TooSlowError, on_meta, seen_at
 from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
-"""Begins the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
+"""Start of the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A profile, and how it was read.
+    """A profile, and how it was traced.
 
     Attributes:
-        why_on_cpu: If the meta device could not do it, why it was read on the CPU.
-        why_contiguous: If a step of channels_last fails, why.
-        missing_kernel: Of a step that runs on a GPU only, the kernel that others stood in for: the profile
-            is good for a bound of the memory, and its FLOPs are no count.
+        why_on_cpu: Why it was traced on the CPU, if the meta device failed.
+        why_contiguous: Why a step with channels_last fails, if it does.
+        missing_kernel: For a step that runs only on a GPU, the kernel that was substituted: the profile gives
+            a bound on the memory, but no count of FLOPs.
     """
 
     profile: WorkloadProfile
@@ -58,7 +58,7 @@ class Traced:
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
-    """Read FLOPs, bytes, parameters and kept activations of a workload, by its other recipes too.
+    """Trace FLOPs, bytes, parameters and kept activations of a workload, for its other recipes too.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -73,17 +73,17 @@ def trace_workload(
     on_cpu_s: float = math.inf,
     told: Collection[Recipe] = (),
 ) -> Traced:
-    """Read the profile of a workload, and say how it could be read.
+    """Trace the profile of a workload, and say how it was traced.
 
-    It is built and traced on the meta device, where nothing is allocated or computed; a model that looks at
-    its own values cannot run there and is traced on the CPU; where that takes too long, on the meta device
-    again, with every value it looks at taken as 1.
+    It is built and traced on the meta device, where nothing is allocated or computed; a model that reads
+    tensor values cannot run there and is traced on the CPU; if that takes too long, on the meta device again,
+    with every value taken as 1.
 
     Args:
-        workload: Any.
-        variants_s: As ``trace_memory`` takes it.
-        told: As ``trace_memory`` takes them.
-        on_cpu_s: CPU time for the steps on the CPU, all together [s].
+        workload: Any workload.
+        variants_s: As in ``trace_memory``.
+        told: As in ``trace_memory``.
+        on_cpu_s: Total CPU time for the steps on the CPU [s].
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -118,11 +118,11 @@ def trace_workload(
 
 
 def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
-    """Return what saved activations grow by with the square of the batch [B], as a contrastive loss does.
+    """Return the growth of saved activations with the square of the batch [B], as in a contrastive loss.
 
-    Three batches of a parabola, whose line is what ``saved_bytes_per_sample`` says; of a step that was traced
-    the trace of a large batch tells it. Shrinking is no growth, and without training nothing is saved. Where
-    the time for steps on the CPU ends first, the growth is taken as none.
+    Three batches determine a parabola, with ``saved_bytes_per_sample`` as its linear part; for a traced step,
+    the trace of a large batch shows the growth. A decrease counts as none, and without training nothing is
+    saved. If the time for steps on the CPU runs out, the growth is taken as none.
     """
     if TaskKind.TRAIN not in workload.tasks:
         return 0.0
@@ -138,7 +138,7 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
 
 
 def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
-    """Trace peak memory alone, large batches too, of the workload as it is; return its parameters too.
+    """Trace only the peak memory of the unchanged workload, large batches too; also return its parameters.
 
     Raises:
         Exception: As ``trace_memory``.
@@ -150,11 +150,11 @@ def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
 
 
 def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
-    """Read the profile of a workload but for its peak memory, which takes several times as long to trace.
+    """Trace the profile of a workload without its peak memory, which takes several times as long to trace.
 
     Args:
-        workload: Any.
-        until_s: By ``time.process_time``: no step on the CPU goes on after it [s].
+        workload: Any workload.
+        until_s: Deadline by ``time.process_time`` for steps on the CPU [s].
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -163,7 +163,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
     traces = [seen_at(held, n, until_s) for n in BATCHES]
     profile = _profile(workload, traces)
     plain = msgspec.structs.replace(held.recipe, checkpointing=Checkpointing.NONE, loss_chunks=1)
-    if plain != held.recipe:  # what is computed twice is no work of the model's
+    if plain != held.recipe:  # recomputation is not part of the model's work
         own = _operators([seen_at(held.at(plain), n, until_s).train for n in BATCHES])
         profile = msgspec.structs.replace(profile, train_flops_per_sample=_flops(own))
     if held is not workload:
@@ -174,7 +174,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
 
 
 def _as_held(workload: Workload) -> Workload:
-    """The workload with a frozen base in 4 bits where its recipe has one: it is built at 16."""
+    """The workload with a frozen base in 4 bits if its recipe has one: it is built with 16 bits."""
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
@@ -189,7 +189,7 @@ def _flops(operators: Sequence[Operator]) -> float:
 
 
 def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightType) -> StepMemory:
-    """The step with the weights of its products in their own bits: they are built, and traced, at 16."""
+    """The step with the weights of its products in their own type: they are built and traced in 16 bits."""
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
     if decode is None or each >= half:
         return step
@@ -210,7 +210,7 @@ def _memory(
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         place = own_line(error)
         return (), BY_VALUE + (f" ({place})" if place else "")
-    except Exception as error:  # noqa: BLE001 - code of others, and a torch that lacks something: the reason is kept
+    except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept
         return (), one_line(error)
 
 
@@ -253,7 +253,7 @@ def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:
 
 
 def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
-    """Fit both parts of every kernel, and merge the kernels that are alike."""
+    """Fit both parts of every kernel, and merge equal kernels."""
     one, two = kernels
     if [k.kind for k in one] != [k.kind for k in two]:
         return _operators_by_kind(one, two)
@@ -274,7 +274,7 @@ def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
 
 
 def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Operator, ...]:
-    """Fit the sums of each kind, where single kernels cannot be matched.
+    """Fit the sums of each kind if single kernels cannot be matched.
 
     A model whose operators depend on its data, such as an augmentation that touches only some images, runs
     other operators at another batch.
@@ -300,7 +300,7 @@ def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Op
 
 
 def _growing_parts(at_first: float, at_second: float) -> tuple[float, float]:
-    # Both parts; all per sample where chance made one of them negative.
+    # Both parts; all per sample if chance made one of them negative.
     per_sample, fixed = _parts(at_first, at_second)
     return (per_sample, fixed) if min(per_sample, fixed) >= 0 else (at_second / BATCHES[1], 0.0)
 

@@ -308,16 +308,16 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
     ("kernel", "why"),
     [
         (BY_DISPATCHER, "mine::fast has no kernel for the CPU (net.py line"),
-        (BY_ASSERTION, "a kernel of its own takes CUDA tensors alone (net.py line 8)"),
-        (BY_ASSERTION.replace(', "tensors of CUDA only"', ""), "CUDA tensors alone (net.py line 8)"),
-        (raising("RuntimeError('x must be a CUDA tensor')"), "CUDA tensors alone (net.py line 8)"),
+        (BY_ASSERTION, "a kernel of its own takes only CUDA tensors (net.py line 8)"),
+        (BY_ASSERTION.replace(', "tensors of CUDA only"', ""), "only CUDA tensors (net.py line 8)"),
+        (raising("RuntimeError('x must be a CUDA tensor')"), "only CUDA tensors (net.py line 8)"),
         (
             raising("RuntimeError('0 active drivers ([]). There should only be one.')"),
-            "alone (net.py line 8)",
+            "tensors (net.py line 8)",
         ),
         (
             raising("ValueError('Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)')"),
-            "CUDA tensors alone (net.py line 8)",
+            "only CUDA tensors (net.py line 8)",
         ),
     ],
 )

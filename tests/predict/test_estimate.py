@@ -341,7 +341,7 @@ def test_another_vendors_gpu_lacks_hardware_by_its_rates_and_nvidias_modes_by_na
     for precision in (Precision.TF32, Precision.INT8):
         assert (
             reason(precision, "amd-mi300x-192gb")
-            == f"{precision} is of NVIDIA GPUs here, and Instinct MI300X is not one"
+            == f"{precision} is only for NVIDIA GPUs here, and Instinct MI300X is not one"
         )
     assert reason(Precision.AMP_BF16, "amd-mi300x-192gb") is None
     assert reason(Precision.AMP_BF16, "amd-mi50-16gb") == "Instinct MI50 16GB has no BF16 hardware"

@@ -123,7 +123,7 @@ def test_a_seal_of_other_coefficients_is_refused_and_says_what_made_it(sealed, c
 )
 def test_a_table_that_is_no_table_of_cases_is_refused_in_one_line(sealed, cases, text, said):
     cases.write_text(text)
-    with pytest.raises(MisuseError, match=said or "no line can be held against the seal") as caught:
+    with pytest.raises(MisuseError, match=said or "no line can be scored against the seal") as caught:
         score_sealed(sealed, cases)
     assert "\n" not in str(caught.value)
 

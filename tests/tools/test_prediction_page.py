@@ -182,11 +182,11 @@ def half_widths(name: str, precision: Precision | None) -> float:
 
 def nothing_measured() -> Iterator[str]:
     most = [max(half_widths(name, p) for name in READ_ON_BOTH) for p in (None, TF32, FP32)]
-    yield "read on both | " + ", ".join(f"x{each:.2f}" for each in most) + " |"
+    yield "measured on both | " + ", ".join(f"x{each:.2f}" for each in most) + " |"
     once = ", ".join(f"x{half_widths(name, None):.2f}" for name in READ_ONCE)
     others = [max(half_widths(name, p) for name in READ_ONCE) for p in (TF32, FP32)]
-    yield f"read on the H100 | {once} at amp (in this order), x{others[0]:.2f}, x{others[1]:.2f} |"
-    yield f"read on the H100 at AMP | x{half_widths('llama_1b', AMP):.2f} at amp, x{half_widths('llama_1b', None):.2f} at its default (bf16)"
+    yield f"measured on the H100 | {once} at amp (in this order), x{others[0]:.2f}, x{others[1]:.2f} |"
+    yield f"measured on the H100 at AMP | x{half_widths('llama_1b', AMP):.2f} at amp, x{half_widths('llama_1b', None):.2f} at its default (bf16)"
     (none,) = {f"x{half_widths(name, p):.2f}" for name in READ_NOWHERE for p in (None, TF32, FP32)}
     yield f"a model of your own: none | {none} |"
 
@@ -222,7 +222,7 @@ def levels() -> Iterator[str]:
     yield f"{percent(fmean(every))} % on average, {percent(median(every))} % in the median, {sum(inside)} of {len(inside)} inside"
     slow = [1 / ratio for p, ratio, _ in levels_on_an_h200("lstm_large") if p in HALF]
     assert [f"{each:.1f}" for each in slow] == ["1.3", "1.4"]
-    yield "(the LSTM under AMP is 1.3 to 1.4 times as fast as said)"
+    yield "(the LSTM under AMP is 1.3 to 1.4 times as fast as predicted)"
     hugging = [
         ratio for name in ("bert_base", "transformer") for p, ratio, _ in levels_on_an_h200(name) if p in HALF
     ]
@@ -266,8 +266,8 @@ def several() -> Iterator[str]:
     yield f"the {one['jobs']} jobs from one GPU are off by {percent(one['mape'], 1)} %, and {percent(one['coverage_90'], 1)} % hold (about {held} of {alone} votes; binomial p {p:.2f}"
     shares = dict(zip(SHARES, (math.exp(v) for v in load_calibration().scaling.logs), strict=True))
     yield f"| lost with each doubling | 1.5 % in all | {percent(shares['waiting'], 1)} % |"
-    yield f"| of the backward pass that hides the exchange | 0.75 | {shares['hidden']:.2f} |"
-    yield f"| of a link's rate: NVLink | 0.75 | {shares['nvlink']:.2f} |"
+    yield f"| share of the backward pass that hides the exchange | 0.75 | {shares['hidden']:.2f} |"
+    yield f"| share of a link's rate: NVLink | 0.75 | {shares['nvlink']:.2f} |"
     yield f"| PCIe | 0.60 | {shares['pcie']:.2f} |"
     yield f"| through the host (GeForce) | 0.35 | {shares['host']:.2f}: no published job |"
     rows = rows_of("scaling.csv")
@@ -328,7 +328,7 @@ def headline() -> Iterator[str]:
     yield "a third of the votes is lambda-pytorch's"
     differences = between_harnesses(found)
     middle = percent(median(differences), 1)
-    yield f"{len(differences)} ratios that two harnesses have read differ by {percent(fmean(differences), 1)} / {middle} %"
+    yield f"{len(differences)} ratios measured by two harnesses differ by {percent(fmean(differences), 1)} / {middle} %"
 
 
 def between_harnesses(found: Outcome) -> list[float]:
