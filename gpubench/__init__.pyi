@@ -68,7 +68,7 @@ def memory(
     The user's results count: a peak measured in the same case replaces the model.
 
     Returns:
-        One answer a workload.
+        One answer per workload.
 
     Raises:
         MisuseError: If a name, a precision or the batch is not known or not possible.

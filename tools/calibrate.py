@@ -332,7 +332,7 @@ def _normal(
 
 
 def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
-    """Return one Gauss-Newton step: the normal equations with the prior."""
+    # Return one Gauss-Newton step: the normal equations with the prior.
     step = np.linalg.solve(left + fit.precision, right - fit.precision @ (fit.z - fit.prior))
     return np.asarray(step, dtype=float)
 
@@ -615,7 +615,7 @@ def _told(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
 
 
 def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Return the log error of each row and its usual size, by shares fitted without its harness."""
+    # Return the log error of each row and its usual size, by shares fitted without its harness.
     error, usual = np.full((2, len(rows)), np.nan)
     for name in set(rows.harness):
         mine = (rows.harness == name).to_numpy()
@@ -861,7 +861,7 @@ def own_table(runs: Sequence[Run]) -> Table | None:
 
 
 def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]]:
-    """Yield the usable cases of a run, with the device and its samples per second."""
+    # Yield the usable cases of a run, with the device and its samples per second.
     spec = anchors.gpu_of(run.device)
     if spec is None:
         return

@@ -226,7 +226,7 @@ def _without_own(table: Table, aim: Aim, task: TaskKind) -> Judged:
 
 @cache
 def _fitted(aim: Aim, task: TaskKind) -> Fit:
-    """Return the fit of the shipped rows for one aim and task."""
+    # Return the fit of the shipped rows for one aim and task.
     table = fitted_on(task)
     return fit_table(table, np.ones(len(table), dtype=bool), aim=aim)
 
@@ -277,7 +277,7 @@ def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
 
 
 def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | None]:
-    """Return the coverage and the width of the intervals, where there are any."""
+    # Return the coverage and the width of the intervals, where there are any.
     known = np.isfinite(width)
     error, width, weight = error[known], width[known], weight[known]
     return {

@@ -53,7 +53,7 @@ def traced() -> Iterator[Member]:
 
 
 def _likely(step: StepMemory) -> StepMemory:
-    """Return the step with only the lines that are the highest at some length."""
+    # Return the step with only the lines that are the highest at some length.
     highest = {step.peak(units) for units in range(1, MOST_UNITS + 1)}
     return msgspec.structs.replace(step, lines=tuple(line for line in step.lines if line in highest))
 
