@@ -77,7 +77,7 @@ def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     assert "optimizer state" in out
     assert "fastest convolution" not in out
     _, strict, _ = ask("vgg16", "--gpu", "nvidia-tesla-t4-16gb", "--precision", "fp32")
-    assert all(each in strict for each in ("1.91 GiB are what", "cuDNN"))
+    assert all(each in strict for each in ("up to 1.91 GiB that", "cuDNN"))
     _, every, _ = ask()
     trained = [name for name, p in load_profiles().items() if "train" in p.tasks and p.is_classic]
     assert [line.split()[0] for line in every.splitlines()[2:]] == trained

@@ -15,6 +15,7 @@ from gpubench.cli.verbs import predict as verb
 from gpubench.errors import MisuseError
 from gpubench.interval import Interval
 from gpubench.predict.calibration import load_calibration
+from gpubench.specs import load_specs
 from gpubench.units import GIB
 
 
@@ -29,7 +30,7 @@ def test_show_prints_a_document_or_words():
     result = CliRunner().invoke(app, ["predict", "show", "--workload", "vgg16"])
     assert " images/s" in result.stdout
     assert result.stdout.startswith("vgg16 amp-")
-    assert "GPUs in all" in result.stdout
+    assert f"all {len(load_specs())} GPUs" in result.stdout
 
 
 @pytest.mark.parametrize("tool", ["evaluate", "calibrate"])
@@ -133,7 +134,7 @@ def test_an_unknown_limit_is_refused_with_the_known_ones(limit_w):
 
 def test_among_many_gpus_those_that_a_limit_does_not_affect_are_refused():
     answers = shown("--power-limit", "150")
-    assert any("T4 is limited to 70 W" in each["reason"] for each in answers["refused"])
+    assert any("T4 has a limit of 70 W" in each["reason"] for each in answers["refused"])
     assert {each["power_limit_w"] for each in answers["estimates"]} == {150}
 
 

@@ -23,4 +23,4 @@ def test_every_one_is_listed_with_what_is_known_and_the_reason(asked: str) -> No
 def test_two_lists_are_refused() -> None:
     done = CliRunner().invoke(app, ["list", "--mlperf", "--gpus"])
     assert done.exit_code != 0
-    assert "two lists" in f"{done.output}{done.exception}"
+    assert "are different lists" in f"{done.output}{done.exception}"

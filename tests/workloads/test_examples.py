@@ -47,7 +47,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("precious")
     done = here("new-workload", "mine", cwd=tmp_path)
     assert done.returncode == 2
-    assert "mine.py is there" in done.stderr
+    assert "mine.py already exists" in done.stderr
     assert (tmp_path / "mine.py").read_text() == "precious"
 
 
