@@ -7,9 +7,10 @@ import os
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
-from command import here
+from command import gpubench, here
 
 HEAVY = {"torch", "pandas", "plotly", "scipy", "pydantic", "tools"}
 PROGRAM = """
@@ -61,6 +62,16 @@ def test_a_verb_that_prints_figures_loads_no_heavy_library(arguments):
 def cpu_of_children_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.timing
+def test_a_run_with_its_page_takes_at_most_a_minute_and_a_half(tmp_path):
+    """On two quiet cores; installation not included."""
+    page, began_s = tmp_path / "page.html", time.monotonic()
+    done = gpubench(None, "run", "--results", str(tmp_path / "results"), "--report", str(page))
+    assert done.returncode == 0, done.stderr
+    assert page.stat().st_size > 100_000
+    assert time.monotonic() - began_s < 90
 
 
 @pytest.mark.timing
