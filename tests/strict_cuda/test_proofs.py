@@ -285,7 +285,7 @@ def waiting(gpu) -> CudaCheck:
 def test_a_model_that_waits_is_refused_with_its_cause(make_gpu, old):
     made = waiting(make_gpu(Machine(old_allocator=old)))
     assert NOT_PERMITTED in made.faults.waiting.reason
-    assert state_of(made, "faults", "that waits") == "ok"
+    assert state_of(made, "faults", "that synchronizes") == "ok"
 
 
 def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
@@ -298,13 +298,13 @@ def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
 
     monkeypatch.setattr(Machine, "drain", silently)
     made = waiting(make_gpu())
-    assert state_of(made, "faults", "that waits") == "FAILED"
+    assert state_of(made, "faults", "that synchronizes") == "FAILED"
 
 
 def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
     monkeypatch.setattr(guards, "_tells_nothing", lambda error: False)
     made = waiting(make_gpu())
-    assert state_of(made, "faults", "that waits") == "FAILED"
+    assert state_of(made, "faults", "that synchronizes") == "FAILED"
 
 
 def test_a_cap_on_memory_holds_and_counts_as_a_lack_of_memory(gpu):
