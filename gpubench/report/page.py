@@ -330,7 +330,7 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def ranking_figure(ranking: Ranking) -> Plot:
-    """Return a plot of hours against dollars of the job, one dot per machine; the answers are named.
+    """Return a plot of hours versus dollars of the job, one dot per machine; the answers are named.
 
     Without a job the axes are throughput and price of an hour.
 

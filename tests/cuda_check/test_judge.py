@@ -145,7 +145,7 @@ def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
 
 def test_a_clock_that_does_not_wait_fails_by_events_and_by_the_time_to_issue():
     made = check(clock=clock(by_hand=blocks(0.2), events=blocks(0.2)))  # both sides of a pair are then 4 ms
-    assert state_of(made, "clock", "device events") == "FAILED"
+    assert state_of(made, "clock", "CUDA-event") == "FAILED"
     assert state_of(made, "clock", "without synchronizing") == "FAILED"
 
 
