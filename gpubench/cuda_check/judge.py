@@ -341,7 +341,7 @@ def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
         yield by_hand
         yield _judged("clock", what, found=found, limit=limit, wrong=wrong)
     else:
-        reason = "this case is CPU-bound and decides nothing"
+        reason = "this case is CPU-bound, so nothing can be judged"
         yield msgspec.structs.replace(by_hand, state="undecided", reason=reason)
         yield Verdict(part="clock", what=what, state="undecided", limit=limit, reason=reason)
 

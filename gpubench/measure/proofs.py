@@ -38,7 +38,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
             graph.
     """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
-    assert optimizer is not None  # the handwritten step is for training only
+    assert optimizer is not None  # the hand-written step is for training only
     dtype, device = AUTOCAST_TYPES.get(work.case.precision), work.device.type
 
     def step(index: int) -> None:
