@@ -31,7 +31,7 @@ TABLE_BYTES = 64 * MIB
 """Limit for a table of prices or measurements: about 500,000 rows."""
 
 ABANDONED_AFTER_S: Seconds = 600.0
-"""Age from which a partial new file is abandoned, because its process was killed."""
+"""A partial file older than this is treated as abandoned: its process was presumably killed."""
 
 NOT_JSON = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 """The errors that decoding JSON may raise for any input."""
@@ -55,7 +55,7 @@ _KINDS = {
 class BadContentError(MisuseError):
     """A file was read completely, and its content is invalid.
 
-    A failure to read a file, or the schema of a later gpubench, does not prove that it is broken.
+    A file that can't be read, or that has a newer gpubench's schema, isn't necessarily broken.
     """
 
 
@@ -251,7 +251,7 @@ def remove_file(path: Path) -> None:
 
 
 def require_writable(folder: Path, *, hint: str) -> Path:
-    """Check that files can be written into a folder, or that the folder can be created, without a trace.
+    """Check, leaving nothing behind, that files can be written to a folder or that it can be created.
 
     Returns:
         The folder, or its nearest existing parent.

@@ -1,4 +1,4 @@
-"""A value with the ends of its interval, and functions to print them.
+"""A value with its interval bounds, and functions to print them.
 
 In memory the three numbers are one ``Interval``; files and JSON have flat keys (``x``, ``x_low``,
 ``x_high``).
@@ -23,9 +23,9 @@ _NARROW = 0.1
 
 
 class Interval(msgspec.Struct, frozen=True, gc=False):
-    """An estimate with the low and the high end of its interval; None is unknown.
+    """An estimate with the lower and upper bound of its interval; None is unknown.
 
-    A low end without a high end means that the value is so uncertain that only a lower bound is known.
+    A lower bound without an upper one means that the value is too uncertain for one.
     """
 
     value: float | None
@@ -34,12 +34,12 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def bounded(self) -> bool:
-        """Whether both ends are known."""
+        """Whether both bounds are known."""
         return self.low is not None and self.high is not None
 
     @property
     def collapsed(self) -> Interval:
-        """The value without ends if both ends equal it, as for a reference GPU relative to itself."""
+        """The value without bounds if both equal it, as for a reference GPU relative to itself."""
         return Interval(self.value) if self.low == self.value == self.high else self
 
     def holds(self, number: float) -> bool | None:
@@ -47,7 +47,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return None if self.low is None or self.high is None else self.low <= number <= self.high
 
     def each(self, function: Callable[[float], float]) -> Interval:
-        """Apply an increasing function to the value and both ends; unknowns stay unknown."""
+        """Apply an increasing function to the value and both bounds; unknowns stay unknown."""
         return Interval(*(None if x is None else function(x) for x in (self.value, self.low, self.high)))
 
     def over(self, divisor: float) -> Interval:
@@ -81,9 +81,9 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(*(None if x is None else 1 / x for x in (self.value, self.high, self.low)))
 
     def text(self, unit: str = "", digits: int = MOST_DIGITS) -> str:
-        """Return value and ends rounded to a place that the interval supports, with the unit after the value.
+        """Return value and bounds, rounded to a place that the interval supports; the unit follows the value.
 
-        That place is at most a fifth of the half-width, so rounding never moves an end onto the value.
+        That place is at most a fifth of the half-width, so rounding never moves a bound onto the value.
 
         >>> Interval(1653.7, 1572.8, 1743.3).text(), Interval(4.4321, 4.41, 4.45).text("×")
         ('1,650 (1,570 to 1,740)', '4.432× (4.410 to 4.450)')
@@ -96,9 +96,9 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return f"{point}{unit} ({ends})" if ends else f"{point}{unit}"
 
     def apart(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
-        """Return the value and its ends as two texts, rounded as in ``text``; unknown ends are empty.
+        """Return the value and its bounds as two strings, rounded as in ``text``; unknown bounds are empty.
 
-        ``digits`` is the maximum; ends that it cannot distinguish from the value are not printed.
+        ``digits`` is the maximum; bounds that look the same as the value at that many digits are not printed.
 
         >>> Interval(1653.7, 1572.8, 1743.3).apart(), Interval(73.3, 40.0).apart(), Interval(2.0).apart()
         (('1,650', '1,570 to 1,740'), ('73', 'at least 40'), ('2.00', ''))
@@ -121,7 +121,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return point, "" if point == low == high and digits < MOST_DIGITS else f"{low} to {high}"
 
     def rate(self, sample_unit: str, digits: int = MOST_DIGITS) -> str:
-        """Return the text of a throughput with a unit of samples from outside.
+        """Format a throughput, given a sample unit that comes from user input.
 
         >>> Interval(1653.7, 1572.8, 1743.3).rate("image")
         '1,650 (1,570 to 1,740) images/s'
@@ -140,7 +140,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return self.text(digits=digits)
 
     def compact(self) -> str:
-        """Return value and ends in few characters, with a common prefix.
+        """Return value and bounds in few characters, with a common prefix.
 
         >>> Interval(9.9e6, 5.9e6, 17e6).compact(), Interval(3166.4, 3150.2, 3181.9).compact()
         ('9.9M (5.9 to 17)', '3.17k (3.15 to 3.18)')
@@ -158,7 +158,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return f"{point}{prefix} ({low} to {high})"
 
     def by(self, form: Callable[[float], str], unit: str = "") -> str:
-        """Return value and ends formatted by a function, with the unit, if any, after the value.
+        """Return value and bounds formatted by a function, with the unit, if any, after the value.
 
         >>> Interval(1.5, 1.25, 2.0).by("{:.2f}".format, "x"), Interval(1.5).by("{:.2f}".format)
         ('1.50x (1.25 to 2.00)', '1.50')
@@ -194,8 +194,8 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 def faster_words(ratio: Interval, first: str, second: str) -> str:
     """Say which of two is faster, by what factor, with the interval.
 
-    An interval that contains 1 shows no difference, but does not prove that there is none. The text names the
-    difference that it excludes, in tenths of a percent.
+    An interval that contains 1 shows no difference, but does not prove that there is none. The text states
+    the smallest difference that the interval rules out, in tenths of a percent.
 
     Args:
         ratio: Throughput of the first over that of the second.
@@ -221,7 +221,7 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
 
 
 def _times(ratio: Interval) -> str:
-    """A ratio in two digits, or more if needed to distinguish its value, its ends and 1."""
+    """A ratio with two decimal places, or more if needed to distinguish its value, its bounds and 1."""
     places = 2
     numbers = [1.0, *(x for x in (ratio.value, ratio.low, ratio.high) if x is not None)]
     while len({f"{x:.{places}f}" for x in numbers}) < len(numbers) and places < MOST_DIGITS:
@@ -237,7 +237,7 @@ def _to_place(value: float, exponent: int) -> str:
 
 
 def stacked(text: str) -> str:
-    r"""Move the ends of a printed interval to a second line of their cell.
+    r"""Move the bounds of a printed interval to a second line of their cell.
 
     >>> stacked("12 (9.4 to 17) million"), stacked("41 % (or H100 (SXM or PCIe) 30 %)"), stacked("—")
     ('12 million\n9.4 to 17 million', '41 %\nor H100 (SXM or PCIe) 30 %', '—')

@@ -62,7 +62,7 @@ def test_every_public_name_is_callable_twice_and_after_its_room_was_imported() -
     ],
 )
 def test_signature_and_help_are_the_same_whatever_was_imported_before(before: str) -> None:
-    """Two processes: one only asks, and one imports rooms with those names first."""
+    """Two processes: one only asks, and one imports packages with those names first."""
     fresh, after = (said(first + SAY_WHAT_THEY_ARE) for first in ("", before))
     assert after == fresh
     assert [line.split()[0] for line in fresh] == list(FUNCTIONS)

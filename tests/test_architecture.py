@@ -29,12 +29,12 @@ def layers() -> list[str]:
 
 
 def test_the_layers_of_the_page_are_those_of_the_linter():
-    rooms = PAGE.partition("## Rooms")[2].partition("\n## ")[0]
-    told = [name for row in re.findall(r"(?m)^\| (`.+?) \|", rooms) for name in re.findall(r"`(\w+)`", row)]
+    rows = PAGE.partition("## Packages")[2].partition("\n## ")[0]
+    told = [name for row in re.findall(r"(?m)^\| (`.+?) \|", rows) for name in re.findall(r"`(\w+)`", row)]
     assert told == layers()
 
 
-def test_every_room_is_a_layer():
+def test_every_package_is_a_layer():
     package = ROOT / "gpubench"
     found = {p.stem for p in package.glob("*.py")} | {p.parent.name for p in package.glob("*/__init__.py")}
     assert found - {"__init__"} == set(layers())
@@ -42,20 +42,20 @@ def test_every_room_is_a_layer():
 
 def layer_of(module: str) -> int | None:
     """The layer of a module of the package, 0 at the top; None for the package itself."""
-    room = module.split(".")[1:2]
-    return ORDER.get(room[0]) if room else None
+    name = module.split(".")[1:2]
+    return ORDER.get(name[0]) if name else None
 
 
-ORDER = {room: place for place, room in enumerate(layers())}
+ORDER = {name: place for place, name in enumerate(layers())}
 
 
-def test_no_room_is_reached_from_below_by_its_name():
-    """The linter sees no import by string, so each string that names a room must name one that is not higher."""
+def test_no_package_is_reached_from_below_by_its_name():
+    """The linter sees no import by string, so each string that names a package must name one that is not higher."""
     package, up = ROOT / "gpubench", {}
     for path in package.rglob("*.py"):
         own = layer_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
         if path == package / "__init__.py":
-            continue  # the public names, each in its room
+            continue  # the public names, each in its package
         texts = (
             n.value
             for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -78,17 +78,17 @@ LIBRARIES = {
     "pynvml": {"probe"},
     "requests": {"offers"},
 }
-"""Heavy libraries, and the rooms that may import them according to the page."""
+"""Heavy libraries, and the packages that may import them according to the page."""
 
 
-def test_the_linter_keeps_every_other_room_from_the_heavy_libraries(tmp_path):
-    """In a copy of the package, one module of each room imports all of them."""
+def test_the_linter_keeps_every_other_package_from_the_heavy_libraries(tmp_path):
+    """In a copy of the package, one module of each package imports all of them."""
     copy = shutil.copytree(ROOT / "gpubench", tmp_path / "gpubench")
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("data"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for room in layers():
-        inside = sorted(each for each in (copy / room).glob("*.py") if each.stem != "__init__")
-        module = inside[0] if inside else copy / f"{room}.py"
+    for name in layers():
+        inside = sorted(each for each in (copy / name).glob("*.py") if each.stem != "__init__")
+        module = inside[0] if inside else copy / f"{name}.py"
         with module.open("a", encoding="utf-8") as file:
             file.write(f"\nimport {', '.join(LIBRARIES)}\n")
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -102,8 +102,8 @@ def test_the_linter_keeps_every_other_room_from_the_heavy_libraries(tmp_path):
     )
     assert linted.returncode == 1, linted.stderr
     broken = re.findall(r"gpubench\.(\w+)(?:\.\w+)* -> (\w+) \(l\.", linted.stdout)
-    for library, rooms in LIBRARIES.items():
-        assert {room for room, of in broken if of == library} == set(layers()) - rooms, library
+    for library, allowed in LIBRARIES.items():
+        assert {name for name, of in broken if of == library} == set(layers()) - allowed, library
 
 
 def test_every_file_that_the_page_names_is_there():
@@ -116,11 +116,11 @@ def test_every_file_that_the_page_names_is_there():
 @pytest.mark.parametrize(
     ("asked", "place", "what"),
     [
-        ("the default worth of an hour", "recommend/request.py", "HOUR_WORTH_USD ="),
+        ("the default value of an hour of waiting", "recommend/request.py", "HOUR_WORTH_USD ="),
         ("the rule that excludes an offer", "offers/listing.py", "def outdated("),
         ("the text or the limit of a finding", "findings.py", "NOISY ="),
         ("the screen that `rank` prints first", "sections/answer.py", "def screen("),
-        ("torch's switches", "measure/step.py", "allow_tf32"),
+        ("torch settings", "measure/step.py", "allow_tf32"),
         ("when a series of rounds ends", "measure/loop.py", "def stop_rule("),
         ("the interval of a measured figure", "models/measurement.py", "def interval("),
         ("what the driver says", "probe/select.py", "def select_device("),

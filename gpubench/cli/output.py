@@ -18,7 +18,8 @@ from gpubench.errors import MisuseError
 
 _encoder = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
-# Only programs read a longer document, so it is not indented: for 100,000 offers that takes seconds.
+# Longer documents are read only by programs, so they aren't indented; indenting 100,000 offers would take
+# seconds.
 _INDENTED_BYTES = 1_000_000
 
 
@@ -89,7 +90,7 @@ def make_safe() -> None:
     Python sets a stream that was closed before startup (`>&-`) to None; its output is discarded.
     """
     sys.stdout, sys.stderr = (
-        stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
+        stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - stays open as long as the process runs
         for stream in (sys.stdout, sys.stderr)
     )
     for stream in (sys.stdout, sys.stderr):

@@ -45,7 +45,7 @@ from gpubench.models import (
 from gpubench.precisions import RECURRENT
 from gpubench.record.run_file import is_safe_name
 from gpubench.specs import find_spec
-from gpubench.units import MIB, format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.units import MIB, count, format_bytes, format_duration, format_number, format_percent, plain
 
 MOST_BYTES = 16 * MIB
 """Size limit; a complete check has a few hundred kilobytes."""
@@ -137,7 +137,7 @@ SAMPLING = (0.0, 1.005)
 GPU_BOUND = 0.8
 """A step is GPU-bound if issuing it takes less than this share of its device time."""
 UNSYNCHRONIZED = 0.8
-"""A time without waiting must be this much shorter than the time with it."""
+"""The time without synchronizing must be less than this share of the time with it."""
 ENERGY = 0.10
 """Limits for energy against power. Power is an average over at most a second, and the counter updates every
 0.1 s, so over ten seconds the two agree."""
@@ -170,7 +170,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
-    """Judge every part of a check; an unfinished part has its reason and its readings so far."""
+    """Judge every part of a check.
+
+    An unfinished part is reported with the reason and the readings made so far.
+    """
     verdicts: list[Verdict] = []
     for log in check.parts:
         if log.state is not PartState.DONE:
@@ -187,7 +190,7 @@ def _of_the_part(log: PartLog) -> Verdict:
     if log.state is PartState.CUT_OFF:
         return itself(
             state="cut off",
-            found=f"no end in {format_duration(log.took_s or 0.0)}",
+            found=f"did not finish within {format_duration(log.took_s or 0.0)}",
             reason=f"{log.reason}: it hangs, or this machine is slow",
         )
     return itself(state="left out", found=log.state, reason=log.reason)
@@ -273,13 +276,13 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
     if check.identity is not None:
         names = [call.get("value") for call in check.nvml if call.get("function") == "nvmlDeviceGetName"]
         alike, proven = names.count(check.device.name), check.identity != UNPROVEN
-        here = f"{alike or 'unknown how many'} of this name here"
+        here = f"{count(alike, 'GPU') if alike else 'unknown number of GPUs'} with this name in this machine"
         yield Verdict(
             part="precision",
-            what="CUDA's device and NVML's",
+            what="CUDA and NVML see the same device",
             state="ok" if proven or alike == 1 else "undecided",
-            found=f"one, by {check.identity}",
-            limit="one",
+            found=f"matched by {check.identity}",
+            limit="the same device",
             reason=None if proven else f"identity not proven: {here}, and CUDA reports no bus id",
         )
     for proof in check.precisions:
@@ -290,7 +293,7 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
         if unshown:
             yield Verdict(
                 part="precision",
-                what="fp32 under TF32, to show that its proof can fail",
+                what="fp32 check run with TF32 on, which must fail",
                 state="undecided",
                 limit="beyond the limits of fp32",
                 reason=f"{', '.join(unshown)}: TF32 has no visible effect, so this proves nothing",
@@ -322,13 +325,13 @@ def _why_wrong(proof: PrecisionProof) -> str | None:
 
 
 def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the clock; in a host-bound case, times with and without waiting need not differ."""
+    """Judge the clock; in a host-bound case, times with and without synchronizing need not differ."""
     proof = check.clock
     if proof is None:
         return
-    yield _of_ratio("clock", "rounds over device events", proof.events, EVENTS)
-    by_hand = _of_ratio("clock", "rounds over a loop by hand", proof.by_hand, BY_HAND)
-    what, limit = "time of a step without waiting", f"under {UNSYNCHRONIZED:g} of that with"
+    yield _of_ratio("clock", "round time over CUDA-event time", proof.events, EVENTS)
+    by_hand = _of_ratio("clock", "round time over that of a hand-written loop", proof.by_hand, BY_HAND)
+    what, limit = "step time without synchronizing", f"under {UNSYNCHRONIZED:g} of the time with it"
     times = (proof.events.second_s, proof.by_hand.first_s, proof.issue_s)
     device_s, wall_s, issue_s = map(median, times) if all(times) else (0.0, 0.0, math.inf)
     if issue_s <= GPU_BOUND * device_s:
@@ -338,14 +341,14 @@ def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
         yield by_hand
         yield _judged("clock", what, found=found, limit=limit, wrong=wrong)
     else:
-        reason = "this case is CPU-bound and decides nothing"
+        reason = "this case is CPU-bound, so nothing can be judged"
         yield msgspec.structs.replace(by_hand, state="undecided", reason=reason)
         yield Verdict(part="clock", what=what, state="undecided", limit=limit, reason=reason)
 
 
 def _of_graph(check: CudaCheck) -> Iterator[Verdict]:
     if check.graph is not None:
-        yield _of_ratio("graph", "replays over a graph by hand", check.graph.by_hand, GRAPH)
+        yield _of_ratio("graph", "replay time over that of a hand-captured graph", check.graph.by_hand, GRAPH)
 
 
 def _of_load(check: CudaCheck) -> Iterator[Verdict]:
@@ -353,7 +356,7 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
     proof = check.load
     if proof is None:
         return
-    what, limit = "energy counted over power shown", f"within {format_percent(ENERGY)}"
+    what, limit = "counted energy over integrated power", f"within {format_percent(ENERGY)}"
     before, after = proof.energy_edges_j
     shown_j = power_integral(proof.samples, proof.region_s)
     if before is None or after is None or shown_j is None:
@@ -365,11 +368,11 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
         yield Verdict(part="load", what=what, state="left out", limit=limit, reason=reason)
     else:
         ratio = (after - before) / shown_j
-        joules = f"{format_number(after - before)} J counted, {format_number(shown_j)} J shown"
+        joules = f"{format_number(after - before)} J counted, {format_number(shown_j)} J integrated"
         found = f"{ratio:.3f} at {format_number(shown_j / proof.region_s)} W"
         wrong = None if abs(ratio - 1) <= ENERGY else joules
         yield _judged("load", what, found=found, limit=limit, wrong=wrong)
-    what = "rounds with telemetry over rounds without"
+    what = "round time with telemetry over without"
     if proof.sampled.first_s:
         yield _of_ratio("load", what, proof.sampled, SAMPLING)
     else:
@@ -417,11 +420,11 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
     if seen:
         faults = [f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in seen if fault is not None]
-        found = f"{len(seen) - len(faults) - len(excused)} of {len(seen)} sound"
+        found = f"{len(seen) - len(faults) - len(excused)} of {len(seen)} passed"
         yield _judged(
             "cases",
             f"a few steps of each case{' tried' if check.left_out else ''}",
-            found=f"{found}, {len(excused)} not here" if excused else found,
+            found=f"{found}, {len(excused)} cannot run here" if excused else found,
             limit="loss within its precision",
             wrong=_named(faults),
         )
@@ -429,7 +432,7 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
         if row.status is Status.UNSUPPORTED:
             yield Verdict(
                 part="cases",
-                what="case not here",
+                what="case not supported here",
                 state="shown",
                 found=row.status,
                 reason=f"{row.case.label}: {plain(row.reason or '', LONGEST)}",
@@ -442,7 +445,8 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
 def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     """Judge the outcome of each injected fault, and of the case after it.
 
-    A model that waits inside a capture must be unsupported because of CUDA's refusal, not a later error.
+    A model that synchronizes during graph capture must be reported as unsupported because CUDA refused the
+    capture, not because of a later error.
     """
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
@@ -450,7 +454,7 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
         if check.schema_version < 3:  # older files have only the message
             told = REFUSED_IN_CAPTURE in (row.reason or "")
         right = row.status is Status.UNSUPPORTED and told
-        what, limit = "a model that waits, captured", "unsupported, with its cause"
+        what, limit = "graph capture of a model that synchronizes", "unsupported, for that reason"
         wrong = None if right else f"{row.status}: {row.reason}"
         yield _judged("faults", what, found=row.status, limit=limit, wrong=wrong)
     yield from _sound("the case after the refused capture", faults.after_waiting, memory)
@@ -465,7 +469,7 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
             limit="out of memory",
             wrong=wrong,
         )
-    yield from _sound("the case after the lack of memory", faults.after_too_large, memory)
+    yield from _sound("the case after the out-of-memory error", faults.after_too_large, memory)
 
 
 def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator[Verdict]:

@@ -258,7 +258,7 @@ def largest_within(case: Case, peak_bytes: float) -> int:
 
 
 def waiting_case(precision: Precision) -> Case:
-    """Return the case of a model that waits for the device within a step, which a graph cannot do."""
+    """Return the case of a model that synchronizes within a step, which a graph cannot do."""
     return Case(
         workload="waiting",
         workload_version=1,
@@ -296,8 +296,8 @@ def prove_precisions(work: Work) -> None:
 def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
     """Compare a part of the harness with an independent one.
 
-    The clock is compared with a handwritten loop and device events, graph replays with a graph captured by
-    hand, the energy counter with the reported power, and rounds with telemetry with rounds without.
+    The clock is compared with a hand-written loop and CUDA events, graph replays with a hand-captured graph,
+    the energy counter with the integrated power, and rounds with telemetry with rounds without it.
     """
     case = msgspec.structs.replace(proof_case(work.launcher.device), execution=execution)
     work.add(**{what: _proven(work, what, case)})
@@ -395,7 +395,7 @@ def _tried(
 
 
 def inject_faults(work: Work) -> None:
-    """Inject a model that waits inside a capture, then a memory cap; after each, try a valid case.
+    """Inject a model that synchronizes during graph capture, then a memory cap; after each, try a valid case.
 
     The first valid case already runs under the cap, which saves starting a process.
     """

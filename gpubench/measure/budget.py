@@ -1,4 +1,4 @@
-"""How long a measurement may take, and how precise it must be: the three budgets of the contract."""
+"""How long a measurement may take, and how precise it must be: the three measurement budgets."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         judge_temperature: Whether a temperature slope keeps the warm-up going.
         curve_steps: Number of first steps with individually recorded losses, to compare precisions.
         micro_s: Longest timed part of a micro-benchmark [s], in wall time.
-        in_haste: Whether to skip measurements that only explain a figure: products at precisions that no case
-            uses, and the second look at rows that are not eager.
+        in_haste: Whether to skip measurements that only explain a figure: matrix products at precisions that
+            no case uses, and the checks of non-eager cases for being host-bound.
     """
 
     name: BudgetName
@@ -119,9 +119,10 @@ PUBLISH = Budget(
 )
 """Levels and repetitions after Kalibera and Jones 2013 (Rigorous Benchmarking in Reasonable Time).
 
-If a start takes 20 s, rounds of 0.5 s differ by 1 % and processes by 0.3 %, the best number of rounds in a
-process is sqrt(20 / 0.5) x 1 / 0.3 = 21, about 10 s. Half a minute also shows slow clock changes, and any
-further time is better spent on more processes: eight of them give 0.3 % by Student's t.
+Suppose a process takes 20 s to start, 0.5 s rounds vary by 1 %, and processes vary by 0.3 %. Then the best
+number of rounds per process is sqrt(20 / 0.5) x 1 / 0.3 = 21, about 10 s. Half a minute also shows
+slow clock changes, and any further time is better spent on more processes: eight of them give 0.3 % by
+Student's t.
 """
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (QUICK, DEFAULT, PUBLISH)}
 

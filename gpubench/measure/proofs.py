@@ -38,7 +38,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
             graph.
     """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
-    assert optimizer is not None  # the handwritten step is for training only
+    assert optimizer is not None  # the hand-written step is for training only
     dtype, device = AUTOCAST_TYPES.get(work.case.precision), work.device.type
 
     def step(index: int) -> None:
@@ -107,7 +107,7 @@ def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours:
     return Blocks(first_s=tuple(above), second_s=tuple(below))
 
 
-# --- a model that waits for the device, which no CUDA graph can capture
+# --- a model that synchronizes with the device, which no CUDA graph can capture
 # --------------------------------------
 
 
@@ -214,7 +214,7 @@ def _clock(order: Prove, context: WorkerContext) -> ClockProof:
 
 
 def _graph(order: Prove, context: WorkerContext) -> GraphProof:
-    # Time replays by the harness and of a graph captured by hand.
+    # Time replays by the harness and of a hand-captured graph.
     work, loop, steps = _running(order, context)
     replay = bare_graph(work)
     return GraphProof(

@@ -66,7 +66,7 @@ class PrecisionProof(Record, frozen=True, kw_only=True):
     A value that was not finite is None.
 
     Attributes:
-        control_errors: For fp32 on a device with TF32: errors of the same operators under TF32.
+        control_errors: For fp32 on a device with TF32: errors of the same operators with TF32 on.
     """
 
     precision: Precision
@@ -79,9 +79,9 @@ class ClockProof(Record, frozen=True, kw_only=True):
     """Compares the harness's step time with the time that the device was working.
 
     Attributes:
-        by_hand: Rounds of the harness, and the same loop written by hand.
+        by_hand: Rounds of the harness, and a hand-written version of the same loop.
         events: Rounds of the harness, and device events around the same steps.
-        issue_s: Time to issue single steps from a drained device, without waiting [s].
+        issue_s: Time to issue single steps from an idle device, without synchronizing [s].
     """
 
     case: Case
@@ -91,7 +91,7 @@ class ClockProof(Record, frozen=True, kw_only=True):
 
 
 class GraphProof(Record, frozen=True, kw_only=True):
-    """Replays by the harness, and replays of a graph captured by hand."""
+    """Replays by the harness, and replays of a hand-captured graph."""
 
     case: Case
     by_hand: Blocks

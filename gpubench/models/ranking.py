@@ -349,7 +349,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         )
 
     def to_frame(self) -> DataFrame:
-        """Return the ranked rows as a pandas frame: one row per offer, columns as in ``rank --json``."""
+        """Return the ranked rows as a pandas DataFrame: one row per offer, columns as in ``rank --json``."""
         import pandas as pd
 
         return pd.DataFrame([row.flat() for row in self.rows])

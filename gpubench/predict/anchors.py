@@ -149,7 +149,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
 
 
 def _loops(question: Question) -> list[Reading]:
-    """GPU-bound steps of the question's workload that were timed by a handwritten loop."""
+    """GPU-bound steps of the question's workload that were timed by a hand-written loop."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
     standard = load_profiles().get(question.profile.name) == question.profile

@@ -47,11 +47,12 @@ OR = "or"
 
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
 HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
-"""Units of time, longest first: the hours from which it is used, its length in hours, its name."""
+"""Time units, longest first: for each, the smallest number of hours it is used for, its length in hours, and
+its name."""
 
 
 class Line(NamedTuple):
-    """A row of the answer, with the names of its answers.
+    """A row to show, with the titles of the answers it represents.
 
     Attributes:
         names: "Cheapest", "Sensible · Fastest", "Cloud", "Yours" ...
@@ -64,7 +65,10 @@ class Line(NamedTuple):
 
     @property
     def chances(self) -> tuple[str, ...]:
-        """The chance of each answer, with the most likely rival of a toss-up; with names if they differ."""
+        """The chance of each answer, with the likeliest rival in a toss-up.
+
+        If the chances differ, each is prefixed with its answer's name.
+        """
         found = [_chance(answer) for answer in self.answers]
         if len(set(found)) < 2:
             return tuple(found[:1])
@@ -172,10 +176,10 @@ _MOST_SELLERS = 3
 
 
 def on_commitments(found: Eligible) -> Iterator[Told]:
-    """Yield the cost of the best commitment and the utilization from which it pays, for each term.
+    """Yield the cost of the best commitment and the utilization above which it pays off, for each term.
 
-    A commitment is paid around the clock. It pays off once the utilization exceeds the ratio of its price to
-    that on demand: 2.00 USD against 3.20 pays from 62.5 % on. It is compared with the seller's own list price
+    A commitment is paid around the clock. It pays off once the utilization exceeds its price divided by the
+    on-demand price: $2.00 versus $3.20 pays off above 62.5 %. It is compared with the seller's own list price
     on demand, and with the cheapest list price of any seller; "starting at" prices and hosts' asks do not
     count.
     """

@@ -1,4 +1,4 @@
-"""Derived figures of stored runs: the spread of rounds and the one-time costs, as JSON and as a pandas frame.
+"""Derived figures of stored runs: the spread of rounds and one-time costs, as JSON and a pandas DataFrame.
 
 All of them are derived from the record and never stored. JSON has them next to the record, as ``run --json``
 prints it. The frame is tidy: one row per measurement, one column per quantity, units in the names.

@@ -322,7 +322,7 @@ MOST_DOTS = 40
 
 
 def ranking_html(ranking: Ranking) -> str:
-    """Return the card, and the first rows as a table."""
+    """Return the summary, and the first rows as a table."""
     data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.sentences")
     blocks = (section_of(key).render(data) for key in ("answer", "value"))
     shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
@@ -330,7 +330,7 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def ranking_figure(ranking: Ranking) -> Plot:
-    """Return a plot of hours against dollars of the job, one dot per machine; the answers are named.
+    """Return a plot of hours versus dollars of the job, one dot per machine; the answers are named.
 
     Without a job the axes are throughput and price of an hour.
 

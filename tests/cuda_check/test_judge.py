@@ -65,7 +65,7 @@ def test_without_a_core_part_nothing_fails_and_nothing_is_confirmed(name, state)
 def test_a_part_that_failed_fails_the_check_and_keeps_what_it_read():
     made = with_part(check(), "load", state=PartState.FAILED, reason="the process was killed")
     assert failed(judge(made))
-    assert state_of(made, "load", "energy counted") == "ok"
+    assert state_of(made, "load", "counted energy") == "ok"
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -100,7 +100,7 @@ def test_a_compiled_case_that_is_not_here_is_named_and_any_other_refusal_is_a_fa
         refused = row(Status.UNSUPPORTED, "compiled nothing", workload=workload, execution=Execution.COMPILE)
         found = {v.what: v for v in judge(check(cases=(refused,))) if v.part == "cases"}
         assert found["a few steps of each case"].state == state
-        assert ("case not here" in found) == (state == "ok")
+        assert ("case not supported here" in found) == (state == "ok")
 
 
 # --- ratios -------------------------------------------------------------------------------------------------
@@ -119,13 +119,13 @@ def test_a_compiled_case_that_is_not_here_is_named_and_any_other_refusal_is_a_fa
 )
 def test_a_ratio_fails_only_with_its_whole_interval_outside(ratio, noise, state):
     made = check(clock=clock(by_hand=blocks(ratio, noise)))
-    assert state_of(made, "clock", "by hand") == state
+    assert state_of(made, "clock", "hand-written") == state
     assert failed(judge(made)) == (state == "FAILED")
     assert confirms(made) == (state == "ok")
 
 
 def test_too_few_blocks_decide_nothing():
-    assert state_of(check(clock=clock(by_hand=blocks(fours=1))), "clock", "by hand") == "undecided"
+    assert state_of(check(clock=clock(by_hand=blocks(fours=1))), "clock", "hand-written") == "undecided"
 
 
 def test_graphs_have_two_per_cent():
@@ -145,13 +145,17 @@ def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
 
 def test_a_clock_that_does_not_wait_fails_by_events_and_by_the_time_to_issue():
     made = check(clock=clock(by_hand=blocks(0.2), events=blocks(0.2)))  # both sides of a pair are then 4 ms
-    assert state_of(made, "clock", "device events") == "FAILED"
-    assert state_of(made, "clock", "without waiting") == "FAILED"
+    assert state_of(made, "clock", "CUDA-event") == "FAILED"
+    assert state_of(made, "clock", "without synchronizing") == "FAILED"
 
 
 def test_a_host_bound_case_decides_nothing():
     made = check(clock=clock(by_hand=blocks(1.3), issue_s=(0.019, 0.02, 0.021)))
-    assert state_of(made, "clock", "by hand") == state_of(made, "clock", "without waiting") == "undecided"
+    assert (
+        state_of(made, "clock", "hand-written")
+        == state_of(made, "clock", "without synchronizing")
+        == "undecided"
+    )
     assert not failed(judge(made))
 
 
@@ -162,16 +166,16 @@ def test_a_host_bound_case_decides_nothing():
     ("scale", "state"), [(0.92, "ok"), (1.08, "ok"), (1.2, "FAILED"), (0.8, "FAILED"), (0.0, "FAILED")]
 )
 def test_the_energy_counter_agrees_with_the_power_shown_within_ten_per_cent(scale, state):
-    assert state_of(check(load=load(scale)), "load", "energy counted") == state
+    assert state_of(check(load=load(scale)), "load", "counted energy") == state
 
 
 def test_a_card_without_a_counter_or_without_power_is_left_out():
     for made in (load(energy_edges_j=(None, None)), load(samples=())):
-        assert state_of(check(load=made), "load", "energy counted") == "left out"
+        assert state_of(check(load=made), "load", "counted energy") == "left out"
 
 
 def test_power_before_the_judged_region_does_not_count():
-    assert state_of(check(load=load(1.0)), "load", "energy counted") == "ok"  # 200 W before it
+    assert state_of(check(load=load(1.0)), "load", "counted energy") == "ok"  # 200 W before it
 
 
 # --- precision ----------------------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ def named(*names: str) -> tuple[dict[str, object], ...]:
 )
 def test_a_name_alone_is_no_identity_among_several_of_that_name(identity, names, state):
     made = check(identity=identity, nvml=named(*names))
-    (verdict,) = (v for v in judge(made) if v.what == "CUDA's device and NVML's")
+    (verdict,) = (v for v in judge(made) if v.what == "CUDA and NVML see the same device")
     assert verdict.state == state
     assert (verdict.reason is None) == (identity != "name and SM count only")
     assert confirms(made) == (state == "ok")

@@ -1,4 +1,4 @@
-"""Compares the harness with a handwritten loop and measures its overhead per step.
+"""Compares the harness with a hand-written loop and measures its overhead per step.
 
     python tests/measure/beside_hand.py vgg16 fp32 64
     python tests/measure/beside_hand.py vgg16 amp-fp16 64 --sampler
@@ -52,7 +52,7 @@ def case_of(workload: str, precision: Precision, batch: int) -> Case:
 def compare(
     case: Case, device: DeviceProfile, *, sampler: bool = False, block_s: Seconds = BLOCK_S
 ) -> tuple[float, float, float]:
-    """Return the time of the harness over that of the handwritten loop, or with telemetry over without."""
+    """Return the time of the harness over that of the hand-written loop, or with telemetry over without."""
     hardware = open_hardware(device)
     with switches_for(case.precision), open_telemetry(device) as telemetry:
         work = move(load_workload(case.workload).build(case.batch_size, 0), case, hardware.device)

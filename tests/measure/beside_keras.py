@@ -1,4 +1,4 @@
-"""Compares the harness with a handwritten Keras loop, paired in one process per backend; the limit is 3 %.
+"""Compares the harness with a hand-written Keras loop, paired in one process per backend; the limit is 3 %.
 
 ``PAIRS=24 python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a
 quiet machine prints the ratio of the step time in the harness to that of the loop with its 95 % interval, and

@@ -1,8 +1,8 @@
-"""Compares the OpenCL copy with a handwritten pyopencl copy, paired in one process; the limit is 5 %.
+"""Compares the OpenCL copy with a hand-written pyopencl copy, paired in one process; the limit is 5 %.
 
 ``PAIRS=200 python tests/measure/beside_opencl.py`` on a quiet machine prints the ratio of the bandwidth of
-the probe to that of the handwritten loop on OpenCL's first CPU (PoCL), with its 95 % interval; the argument
-``gpu`` selects the first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The handwritten loop has
+the probe to that of the hand-written loop on OpenCL's first CPU (PoCL), with its 95 % interval; the argument
+``gpu`` selects the first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The hand-written loop has
 its own buffers and queue and shares no code with the probe. ``BLOCK_S`` is the length of a block of copies,
 ``WARM_S`` that of the warm-up."""
 

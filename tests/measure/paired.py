@@ -1,4 +1,4 @@
-"""Shared by the scripts that compare gpubench with a handwritten loop: block length and ratios."""
+"""Shared by the scripts that compare gpubench with a hand-written loop: block length and ratios."""
 
 from __future__ import annotations
 

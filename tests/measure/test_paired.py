@@ -1,4 +1,4 @@
-"""The block length of the scripts with a handwritten loop, and the ratios that they compute."""
+"""The block length of the scripts with a hand-written loop, and the ratios that they compute."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_the_order_of_well_known_cards_is_sane(vgg16):
 
 
 def test_the_level_agrees_with_a_reading_of_an_h200(vgg16):
-    """Batch 64, amp-bf16, channels_last, measured by handwritten loops as a CUDA graph: 3251 images/s."""
+    """Batch 64, amp-bf16, channels_last, measured by hand-written loops as a CUDA graph: 3251 images/s."""
     answer = ask(vgg16, H200)[H200]
     assert answer.low < 3251 < answer.high
     assert not answer.anchored

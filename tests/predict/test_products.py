@@ -1,4 +1,4 @@
-"""Large matrix products at measured rates, the rates of related cards, and the ceiling that they set."""
+"""Large GEMMs at measured rates, the rates of related cards, and the ceiling that they set."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ RTX_3090 = "nvidia-geforce-rtx-3090-24gb"
 
 
 @cache
-def products() -> pd.DataFrame:
-    """The published products with sides of 2,048 and more."""
+def gemm_timings() -> pd.DataFrame:
+    """The published GEMM timings with sides of 2,048 and more."""
     table = pd.read_csv(PUBLISHED / "gemm_bf16.csv.gz")
     return table[(table[["m", "n", "k"]] >= 2048).all(axis=1)]
 
 
 def told(key: str, without: str | None = None) -> float:
-    """Rate of large bf16 products of a card [FLOP/s]."""
+    """A card's rate for large bf16 GEMMs [FLOP/s]."""
     spec = load_specs()[key]
     held = log_throttle(chips_of([spec]), load_calibration().train.ratio.coefficients)
     return spec.fp16_tensor_flops_per_s * product_rate(spec, without).share * math.exp(held[0])
 
 
 def off(name: str, without: str | None = None) -> float:
-    """Predicted over measured ratio of a card's time to an H100's, for the median shape."""
-    read = float((products()[name] / products()["H100 SXM"]).median())
+    """A card's time relative to an H100's: the predicted ratio divided by the measured one, for the median shape."""
+    read = float((gemm_timings()[name] / gemm_timings()["H100 SXM"]).median())
     return told(H100) / told(COLUMNS[name], without) / read
 
 
-def test_the_shipped_table_is_that_of_the_published_products():
+def test_the_shipped_table_is_that_of_the_published_gemms():
     shipped = {row["gpu_key"]: row for row in data_rows("product_rates.csv")}
     assert set(shipped) == set(COLUMNS.values())
     for name, key in COLUMNS.items():
-        large = products()[["m", "n", "k", name]].dropna()
+        large = gemm_timings()[["m", "n", "k", name]].dropna()
         rates = 2.0 * large.m * large.n * large.k / (large[name] * 1e-3)
         assert float(shipped[key]["flops_per_s"]) == pytest.approx(rates.median(), rel=1e-3)
         assert float(shipped[key]["best_flops_per_s"]) == pytest.approx(rates.max(), rel=1e-3)
@@ -113,8 +113,8 @@ def matmul(side: int) -> Operator:
     )
 
 
-def test_the_loss_of_a_product_falls_with_its_width():
-    """At the usual width only the fit counts; a huge product runs at the measured rate."""
+def test_the_loss_of_a_gemm_falls_with_its_width():
+    """At the usual width only the fit counts; a huge GEMM runs at the measured rate."""
     chips, c = chips_of([load_specs()[H100]]), load_calibration().train.ratio.coefficients
     half = arithmetic_of(Precision.AMP_BF16, None, 1)
     rates = []
@@ -130,8 +130,8 @@ def test_the_loss_of_a_product_falls_with_its_width():
     assert rates[2] == pytest.approx(told(H100), rel=0.01)
 
 
-def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
-    """A reading that no card of the family could repeat starts a prediction that is capped, widened and marked."""
+def test_no_row_does_more_arithmetic_than_the_best_gemm_of_its_family():
+    """A prediction above what any card of the family has achieved is capped, widened and flagged."""
     profile, spec = load_profiles()["llama_8b_lora"], load_specs()[RTX_3090]
     question = question_of(profile, None)
     case = case_for(question, spec)
@@ -158,7 +158,10 @@ def test_no_row_does_more_arithmetic_than_the_best_product_of_its_family():
 
 
 def test_a_family_without_a_reading_gets_a_wider_interval():
-    """By the share of large products in its step: an RTX 3090 compared with the A6000 of the same chip."""
+    """The widening depends on the share of large GEMMs in the step.
+
+    An RTX 3090 is compared with the A6000, which has the same chip.
+    """
     keys = RTX_3090, "nvidia-rtx-a6000-48gb"
     question = question_of(load_profiles()["llama_8b_lora"], None)
     found = estimate(question, [load_specs()[key] for key in keys])
@@ -187,7 +190,7 @@ def test_compiling_a_training_step_saves_the_bytes_of_its_chains_and_their_launc
 
 
 def test_a_level_belongs_to_its_stack():
-    """No reading of a graph starts a compiled training step."""
+    """A measurement made with CUDA graphs doesn't anchor a prediction of a compiled training step."""
     spec = load_specs()[H100]
     for execution, anchored in ((Execution.GRAPH, True), (Execution.COMPILE, False)):
         question = Question(profile=load_profiles()["transformer"], execution=execution, batch_size=16)
@@ -196,7 +199,7 @@ def test_a_level_belongs_to_its_stack():
 
 @cache
 def gpt_2() -> pd.DataFrame:
-    """Twenty rented cards that are in no fit; six rows look limited by power."""
+    """Twenty rented cards, none used in any fit; six rows look power-limited."""
     return pd.read_csv(PUBLISHED / "gpt2_cards.csv").assign(read=lambda table: table.value / 1024)
 
 
@@ -227,7 +230,7 @@ def as_measured(row: pd.Series) -> Reading:
 
 
 def pairs_of(table: pd.DataFrame) -> pd.DataFrame:
-    """From each card to each other at each batch."""
+    """Predictions from every card to every other card, at every batch size."""
     calibration, found = load_calibration(), []
     for owned, rows in table.groupby("gpu_key"):
         for batch, others in table[table.gpu_key != owned].groupby("batch_size"):
@@ -242,7 +245,7 @@ def pairs_of(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_any_card_may_be_the_one_that_is_owned():
-    """Without the rows that look limited by their power."""
+    """Rows that look power-limited are excluded."""
     pairs = pairs_of(gpt_2()[gpt_2().quality == "A"])
     assert len(pairs) == 544
     assert not pairs.method.str.contains("usual speed").any()
@@ -254,7 +257,10 @@ def test_any_card_may_be_the_one_that_is_owned():
 
 
 def test_a_card_that_is_slower_than_its_level_is_doubted():
-    """Two cards look limited by their power: what starts there is wider and says so, and the rest is not."""
+    """Two cards look power-limited.
+
+    Predictions anchored on them get wider intervals and say so; the others don't.
+    """
     pairs = pairs_of(gpt_2())
     assert len(pairs) == 760
     assert pairs.inside.mean() >= 0.85
@@ -263,7 +269,7 @@ def test_a_card_that_is_slower_than_its_level_is_doubted():
 
 
 def test_a_slow_reading_still_tells_its_own_card_at_another_batch():
-    """What holds a card back holds it back there too, and a fast reading is doubted by nobody."""
+    """Whatever slows the card also slows it there; a faster reading than usual doesn't widen anything."""
     row = gpt_2().iloc[7]
     spec, asked = load_specs()[row.gpu_key], compiled(row.batch_size * 2)
     cases = [(each, case_for(asked, each)) for each in (spec, load_specs()[H100])]

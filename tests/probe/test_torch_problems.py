@@ -1,4 +1,4 @@
-"""An error of torch about a GPU that it cannot use becomes one line that says what to do."""
+"""A torch error about an unusable GPU is turned into one line that says what to do."""
 
 from __future__ import annotations
 

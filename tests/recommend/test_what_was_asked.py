@@ -21,7 +21,7 @@ ASKED = {
     "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
     "lost spot machines": ("resnet50 --provider aws --spot", r"Spot stays cheaper than on demand unless interruptions add \d+ % to the work"),
     "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
-    "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 1 year.* {A_SUM} on demand .* pays from \d+ % use on"),
+    "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 3 years"),
     "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),

@@ -116,8 +116,8 @@ def test_the_clock_of_a_sound_device_agrees_with_a_loop_by_hand_and_with_events(
 def test_a_clock_that_never_waits_is_seen(proven, monkeypatch):
     monkeypatch.setattr(Hardware, "clock", lambda self: Clock())
     made = proven("clock", Machine(cost=lambda name: KERNEL_S, issue_s=KERNEL_S / 10))
-    assert state_of(made, "clock", "device events") == "FAILED"
-    assert state_of(made, "clock", "without waiting") == "FAILED"
+    assert state_of(made, "clock", "CUDA-event") == "FAILED"
+    assert state_of(made, "clock", "without synchronizing") == "FAILED"
 
 
 def test_a_harness_that_waits_at_every_step_is_seen_against_the_loop_by_hand(proven, monkeypatch):
@@ -129,18 +129,22 @@ def test_a_harness_that_waits_at_every_step_is_seen_against_the_loop_by_hand(pro
         return result
 
     monkeypatch.setattr(Work, "step", slowly)
-    assert state_of(proven("clock"), "clock", "by hand") == "FAILED"
+    assert state_of(proven("clock"), "clock", "hand-written") == "FAILED"
 
 
 def test_where_the_host_sets_the_pace_the_clock_is_undecided(proven):
     made = proven("clock", Machine(cost=lambda name: 1e-6, issue_s=KERNEL_S))
-    assert state_of(made, "clock", "without waiting") == state_of(made, "clock", "by hand") == "undecided"
+    assert (
+        state_of(made, "clock", "without synchronizing")
+        == state_of(made, "clock", "hand-written")
+        == "undecided"
+    )
 
 
 def test_events_that_run_at_another_speed_are_seen(proven, monkeypatch):
     times = proofs.guards.event_times
     monkeypatch.setattr(proofs.guards, "event_times", lambda *a: tuple(1.05 * t for t in times(*a)))
-    assert state_of(proven("clock"), "clock", "device events") == "FAILED"
+    assert state_of(proven("clock"), "clock", "CUDA-event") == "FAILED"
 
 
 # --- graph --------------------------------------------------------------------------------------------------
@@ -246,11 +250,11 @@ def test_counter_and_power_of_a_sound_device_agree_over_ten_seconds(loaded):
 
 @pytest.mark.parametrize("scale", [0.8, 1.2, 0.0])
 def test_a_counter_that_is_off_by_a_fifth_or_does_not_move_is_detected(loaded, scale):
-    assert state_of(loaded(scale), "load", "energy counted") == "FAILED"
+    assert state_of(loaded(scale), "load", "counted energy") == "FAILED"
 
 
 def test_a_device_without_a_counter_is_not_judged_by_it(loaded):
-    assert state_of(loaded(None), "load", "energy counted") == "left out"
+    assert state_of(loaded(None), "load", "counted energy") == "left out"
 
 
 def test_telemetry_that_costs_two_per_cent_is_seen(loaded):
@@ -285,7 +289,7 @@ def waiting(gpu) -> CudaCheck:
 def test_a_model_that_waits_is_refused_with_its_cause(make_gpu, old):
     made = waiting(make_gpu(Machine(old_allocator=old)))
     assert NOT_PERMITTED in made.faults.waiting.reason
-    assert state_of(made, "faults", "that waits") == "ok"
+    assert state_of(made, "faults", "that synchronizes") == "ok"
 
 
 def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
@@ -298,13 +302,13 @@ def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
 
     monkeypatch.setattr(Machine, "drain", silently)
     made = waiting(make_gpu())
-    assert state_of(made, "faults", "that waits") == "FAILED"
+    assert state_of(made, "faults", "that synchronizes") == "FAILED"
 
 
 def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
     monkeypatch.setattr(guards, "_tells_nothing", lambda error: False)
     made = waiting(make_gpu())
-    assert state_of(made, "faults", "that waits") == "FAILED"
+    assert state_of(made, "faults", "that synchronizes") == "FAILED"
 
 
 def test_a_cap_on_memory_holds_and_counts_as_a_lack_of_memory(gpu):

@@ -1,1 +1,4 @@
-"""The verbs, one file each, whose name has ``_`` for ``-``; the table of verbs describes them."""
+"""The verbs, one file each; a file's name has ``_`` where the verb has ``-``.
+
+The table of verbs describes them.
+"""

@@ -36,9 +36,11 @@ def _against_b(found: compare.Comparison, tolerance: float | None) -> Iterator[s
         return
     share = compare.share_words(tolerance)
     told: dict[str, Sequence[Any]] = {
-        f"slower in B by more than {share}, beyond the interval": found.slower(tolerance),
+        f"slower in B by more than {share}, even allowing for the interval": found.slower(tolerance),
         "broken in B": found.broken,
-        f"undecided at {share}, as the interval allows both; measure longer": found.undecided(tolerance),
+        f"undecided at {share}: the interval includes slowdowns above and below it; measure longer": (
+            found.undecided(tolerance)
+        ),
     }
     yield from (
         f"{why}: {', '.join(plain(each.label) for each in cases)}" for why, cases in told.items() if cases
