@@ -4,9 +4,9 @@ Reading: a regular file of limited size is read completely. Its kind is checked 
     pipe blocks a command and no device is opened. Links are followed only for a file that the user names
     (``follow_links``), not for a file found in a folder.
 
-Writing: a file is replaced atomically by a new one that had an unpredictable name in the same folder. A
-    reader sees the old or the new file, and a planted link is replaced, not followed. A pipe, a character
-    device or an inherited descriptor (``/dev/stdout``) is written directly.
+Writing: a new file with an unpredictable name in the same folder is renamed over the old one. A reader sees
+    the old or the new file, and a planted link is replaced, not followed. A pipe, a character device or an
+    inherited descriptor (``/dev/stdout``) is written directly.
 """
 
 from __future__ import annotations
@@ -278,8 +278,8 @@ def cause_of(error: OSError | ValueError) -> str:
 def _open_special(path: Path) -> int | None:
     """Open a special file for writing in place; None for a regular file, a link, or a missing file.
 
-    An inherited descriptor is used directly. Its name is a link, possibly to a regular file by redirection,
-    which must be neither replaced nor overwritten from the beginning.
+    An inherited descriptor is used directly. Its name is a link. If the shell redirected it to a regular
+    file, that file must be neither replaced nor overwritten from the start.
     """
     if found := _DESCRIPTOR.fullmatch(path.as_posix()):
         number = {"out": 1, "err": 2}.get(found[1]) or int(found[2] or 0)

@@ -210,7 +210,7 @@ def confirms(check: CudaCheck) -> bool:
     """Whether a check confirms its card.
 
     It must have finished with all required parts, including strict fp32, without failures, cut-off parts or
-    undecided ratios. Cases that were skipped for lack of time do not matter, since all readings agreed.
+    undecided ratios. Cases that were skipped for lack of time do not prevent it.
     """
     states = {verdict.state for verdict in judge(check)}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
@@ -372,7 +372,7 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
         found = f"{ratio:.3f} at {format_number(shown_j / proof.region_s)} W"
         wrong = None if abs(ratio - 1) <= ENERGY else joules
         yield _judged("load", what, found=found, limit=limit, wrong=wrong)
-    what = "round time with telemetry over without"
+    what = "round time with telemetry over that without"
     if proof.sampled.first_s:
         yield _of_ratio("load", what, proof.sampled, SAMPLING)
     else:

@@ -21,7 +21,7 @@ MICRO_MOST_S = 15.0
 MICRO_WARM_S = 0.2
 """A micro-benchmark is repeated for this long before it is timed [s]."""
 LEAST_REPETITIONS = 5
-"""A micro-benchmark is repeated at least this often, however long it takes."""
+"""A micro-benchmark is repeated at least this many times, however long it takes."""
 MOST_REPETITION_S = 0.5
 """A matrix product expected to take longer than this, at the rate of the previous size, is skipped [s]: the
 smaller one has already shown what the device can do."""

@@ -43,9 +43,9 @@ BOTH = " \N{MIDDLE DOT} "
 """Joins the names of a row that is more than one answer."""
 
 OR = "or"
-"""Precedes the most likely other GPUs of a toss-up."""
+"""Precedes the likeliest rival in a toss-up."""
 
-_FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most for it"}
+_FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most work"}
 HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
 """Time units, longest first: for each, the smallest number of hours it is used for, its length in hours, and
 its name."""

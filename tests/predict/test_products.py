@@ -269,7 +269,7 @@ def test_a_card_that_is_slower_than_its_level_is_doubted():
 
 
 def test_a_slow_reading_still_tells_its_own_card_at_another_batch():
-    """Whatever slows the card also slows it there; a faster reading than usual doesn't widen anything."""
+    """Whatever slows the card also slows its other batches; a faster reading than usual doesn't widen anything."""
     row = gpt_2().iloc[7]
     spec, asked = load_specs()[row.gpu_key], compiled(row.batch_size * 2)
     cases = [(each, case_for(asked, each)) for each in (spec, load_specs()[H100])]

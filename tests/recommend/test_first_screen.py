@@ -134,7 +134,7 @@ def test_every_machine_that_was_named_has_a_line_or_a_reason():
 def test_a_sum_to_spend_is_answered_per_dollar_and_with_most_work():
     told = " ".join(line.names for line in lines(rank("vgg16", max_purchase_usd=30000, draws=50)))
     assert "Best per dollar" in told
-    assert "Most for it" in told
+    assert "Most work" in told
 
 
 UNDERFED = {

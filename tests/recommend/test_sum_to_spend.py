@@ -52,7 +52,7 @@ def test_a_lab_with_thirty_thousand_dollars_gets_a_set_for_it():
     most, best = found.answers["fastest"].choice, found.answers["cheapest"].choice
     assert most.row.offer.gpu_count >= 4
     assert best.purchase_usd < most.purchase_usd <= 30000
-    (most_told,) = (what for name, what in told(found).items() if "Most for it" in name)
+    (most_told,) = (what for name, what in told(found).items() if "Most work" in name)
     assert most_told.startswith(f"{most.row.offer.gpu_count}x ")
     assert f"with a host, ${best.purchase_usd:,.0f}" in told(found)["Best per dollar"]
     bought = {(each.gpu_key, each.gpu_count): each for each in found.buy_or_rent}
