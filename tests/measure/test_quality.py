@@ -183,7 +183,7 @@ def test_a_run_to_a_quality_is_stored_and_never_resumed(tmp_path, monkeypatch) -
     assert (made.measurements, made.micro) == ((), ())
     assert made.environment.torch is not None
     assert read_run(next(tmp_path.glob("runs/*/*.json"))) == made
-    with pytest.raises(MisuseError, match="gone on with"):
+    with pytest.raises(MisuseError, match="cannot be resumed"):
         run(resume=made.run_id, results=tmp_path)
 
 
