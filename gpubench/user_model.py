@@ -281,7 +281,8 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         MisuseError: With one line, if the file does not exist, or describes no model or an impossible one.
     """
     if not path.exists():
-        where, near = plain(str(path), 300), names.nearest(path.name, decoders.decoder_names())
+        where, asked = plain(str(path), 300), "" if path.suffix == ".json" else path.name
+        near = names.nearest(asked, decoders.decoder_names()) if asked else ()
         known = f"; known without a file are {', '.join(near)}" if near else ""
         raise MisuseError(f"{name}: there is no {where}: give a model's config.json, or its folder{known}")
     try:

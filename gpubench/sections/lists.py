@@ -242,7 +242,7 @@ def checked_up(checks: Sequence[Check]) -> list[Part]:
             checks,
             text("Status", lambda check: check.status),
             text("What is checked", lambda check: check.name),
-            text("what was seen, and what to do", _checked),
+            text("What was seen, and what to do", _checked),
             marks=tuple("bad" if check.status == "fail" else None for check in checks),
         ),
         Paragraph(text=f"{verdict}." if failures else f"{verdict}. Next: gpubench run"),

@@ -248,6 +248,7 @@ def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
     with pytest.raises(MisuseError, match=f"there is no {tmp_path}/none/config.json") as missing:
         load_workload(f"hf:{tmp_path}/none/config.json")
     assert missing.value.__cause__ is None  # so that no message of it names a log
+    assert str(missing.value).endswith("or its folder"), "the name of the file says nothing about the model"
     with pytest.raises(MisuseError, match=r"65 tokens: .* 64 tokens"):
         at(config(), context_tokens=65)
 
