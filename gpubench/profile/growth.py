@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise, takewhile
-from operator import add, eq, sub
+from operator import add, eq, ne, sub
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -74,7 +74,13 @@ class StepTrace:
 _T = TypeVar("_T")
 
 
-def longer(one: Sequence[_T], two: Sequence[_T], times: int) -> list[_T] | None:
+LEAST_MIDDLE = 8
+"""Shorter middles would match in several places if one of their events may differ."""
+
+
+def longer(
+    one: Sequence[_T], two: Sequence[_T], times: int, at: Callable[[_T, _T], _T] | None = None
+) -> list[_T] | None:
     """The sequence of events of a model with more periods of layers, from two models one period apart.
 
     A sequence passes each period once, or once forward and once backward with a middle between them.
@@ -83,6 +89,8 @@ def longer(one: Sequence[_T], two: Sequence[_T], times: int) -> list[_T] | None:
         one: The events of the shorter model, in order.
         two: The events of the longer one.
         times: Number of periods that the model has more than the shorter one.
+        at: The event of the model from those of the two, if one event of the middle may differ: what all
+            layers hold is freed at once. None if none may.
 
     Returns:
         None if the two differ in another way.
@@ -94,11 +102,14 @@ def longer(one: Sequence[_T], two: Sequence[_T], times: int) -> list[_T] | None:
     after = min(_shared(one[::-1], two[::-1]), len(one) - before)
     end = len(one) - after
     middle, more = one[before:end], two[before : len(two) - after]
-    for forward in range(len(two) - len(one) + 1):
-        behind = forward + len(middle)
-        if more[forward:behind] == middle:
-            periods = [*more[:forward]] * times, [*more[behind:]] * times
-            return [*one[:before], *periods[0], *middle, *periods[1], *one[end:]]
+    for differing in (0,) if at is None or len(middle) < LEAST_MIDDLE else (0, 1):
+        for forward in range(len(two) - len(one) + 1):
+            behind = forward + len(middle)
+            there = more[forward:behind]
+            if sum(map(ne, middle, there)) == differing:
+                between = middle if at is None else map(at, middle, there)
+                periods = [*more[:forward]] * times, [*more[behind:]] * times
+                return [*one[:before], *periods[0], *between, *periods[1], *one[end:]]
     return None
 
 
@@ -112,17 +123,21 @@ def _changes(step: StepTrace) -> list[Moment]:
 
 def longer_step(one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
     """The live bytes in a step of a model with more periods of layers; arguments as in ``longer``."""
-    course = longer(_changes(one), _changes(two), times)
-    if course is None:
-        return None
 
     def at(short: int, long: int) -> int:
         return short + times * (long - short)
 
+    def moment_at(short: Moment, long: Moment) -> Moment:
+        return Moment(*map(at, short, long))
+
     def after(moment: Moment, change: Moment) -> Moment:
         return Moment(*map(add, moment, change))
 
-    start = Moment(*map(at, one.timeline[0], two.timeline[0]))
+    course = longer(_changes(one), _changes(two), times, moment_at)
+    if course is None:
+        return None
+
+    start = moment_at(one.timeline[0], two.timeline[0])
     return StepTrace(
         timeline=[*accumulate(course, after, initial=start)],
         weights=at(one.weights, two.weights),

@@ -113,6 +113,14 @@ def trace_memory(
     return tuple(found)
 
 
+def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bool:
+    """Whether a step of a model holds the same memory as two shorter ones tell; arguments as ``shorter``."""
+    with gpu_without_values() as mode:
+        made = (_Made(each, each.recipe, mode) for each in (one, two, whole))
+        steps = [each.follow(BATCHES[0], whole.tasks[0], is_amp=False) for each in made]
+    return longer_step(steps[0], steps[1], times) == steps[2]
+
+
 def _alike(
     found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:

@@ -81,11 +81,11 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     """Trace on the meta device; if that fails, on the CPU; if that is slow, with every value taken as 1."""
     if workload.shorter is not None:
         one, two, times = workload.shorter
-        found = _longer(seen_at(one, batch_size, until_s), seen_at(two, batch_size, until_s), times)
+        found = longer_trace(seen_at(one, batch_size, until_s), seen_at(two, batch_size, until_s), times)
         if found is not None:
             return found
     try:
-        return _trace_task(on_meta(workload, batch_size), workload.tasks)
+        return seen_on_meta(workload, batch_size)
     except Exception as error:
         if not workload.is_classic:  # too large to be built for a trace
             raise MisuseError(refusal(workload.name, error)) from error
@@ -109,7 +109,12 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
         raise TooSlowError(f"{workload.name}: {too_long}: {one_line(error)}") from error
 
 
-def _longer(one: Seen, two: Seen, times: int) -> Seen | None:
+def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
+    """Trace on the meta device. Any error of the model or torch if it cannot run there."""
+    return _trace_task(on_meta(workload, batch_size), workload.tasks)
+
+
+def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
     """The trace of a model with more periods of layers; None if the two differ in another way."""
     train, infer = longer(one.train[:-1], two.train[:-1], times), longer(one.infer, two.infer, times)
     if train is None or infer is None or one.blocks is None or two.blocks is None:

@@ -34,6 +34,7 @@ from gpubench.profile.kernels import Kernel
 from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import Seen, TooSlowError, on_meta, seen_at
+from gpubench.profile.shorter import with_shorter
 from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
@@ -89,6 +90,7 @@ def trace_workload(
         MisuseError: If the model cannot run a step on its own batch.
     """
     until_s = time.process_time() + on_cpu_s
+    workload = with_shorter(workload)
     traced = trace_operators(workload, until_s)
     missing, contiguous = traced.missing_kernel, None
     on_cpu = traced.why_on_cpu is not None

@@ -1,0 +1,139 @@
+"""Two models with fewer repeated blocks, from which the trace of a whole model is extrapolated.
+
+A model of eighty blocks takes twenty times as long to trace as one of two and one of three, and is traced
+once for every batch, precision and recipe. Whether its blocks are alike in what they do is not visible from
+the outside, so one step of the whole model is traced and compared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter, eq
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpubench.profile.growth import BATCHES
+from gpubench.profile.liveness import steps_alike
+from gpubench.profile.operators import longer_trace, on_meta, seen_on_meta
+from gpubench.workload import Task, Workload
+
+KEPT = (2, 3)
+"""Periods of blocks in the two shorter models."""
+LEAST_BLOCKS = 8
+"""With fewer repeated blocks, the comparison takes as long as it saves."""
+_MOST_PERIOD = 16
+
+
+@dataclass(frozen=True)
+class Run:
+    """Blocks that repeat within one list or sequence of a model.
+
+    Attributes:
+        path: Name of the list in the model.
+        start: Index of the first block.
+        period: Number of blocks after which they repeat.
+        times: Number of periods.
+    """
+
+    path: str
+    start: int
+    period: int
+    times: int
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return self.period * self.times
+
+
+def with_shorter(workload: Workload) -> Workload:
+    """The workload with two shorter ones by which it is traced, if they tell the same as its own trace.
+
+    Args:
+        workload: Any workload.
+
+    Returns:
+        The workload unchanged if it has few repeated blocks, cannot be copied, or if a step of the whole
+        model runs other operators, or holds other memory, than the shorter ones tell.
+    """
+    if workload.shorter is not None:
+        return workload
+    try:
+        run = longest_run(on_meta(workload, BATCHES[0]).model)
+        if run is None or run.blocks < LEAST_BLOCKS:
+            return workload
+        wholes: dict[Any, Task] = {}
+        whole, one, two = (workload.built(_shortened(run, kept, wholes)) for kept in (run.times, *KEPT))
+        times = run.times - KEPT[0]
+        seen = [seen_on_meta(each, BATCHES[0]) for each in (one, two, whole)]
+        is_alike = longer_trace(seen[0], seen[1], times) == seen[2] and steps_alike(whole, one, two, times)
+    except Exception:  # noqa: BLE001 - foreign code: the trace of the whole model reports what is wrong
+        return workload
+    return replace(workload, shorter=(one, two, times)) if is_alike else workload
+
+
+def longest_run(model: nn.Module) -> Run | None:
+    """The longest run of blocks of one structure (types of layers, shapes of weights); None without one."""
+    runs = [
+        run
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+        for run in _runs(path, [_structure(block) for block in module])
+    ]
+    return max(runs, key=attrgetter("blocks"), default=None)
+
+
+def _structure(block: nn.Module) -> list[Any]:
+    return [
+        (name, type(module), [(key, each.shape) for key, each in module.named_parameters(recurse=False)])
+        for name, module in block.named_modules()
+    ]
+
+
+def _runs(path: str, kinds: Sequence[Any]) -> Iterator[Run]:
+    for period in range(1, min(len(kinds) // (KEPT[-1] + 1), _MOST_PERIOD) + 1):
+        start = 0
+        for is_alike, places in groupby(map(eq, kinds, kinds[period:])):
+            count = len([*places])
+            if is_alike and count // period >= KEPT[-1]:
+                yield Run(path, start, period, count // period + 1)
+            start += count
+
+
+def _shortened(
+    run: Run, kept: int, wholes: dict[Any, Task]
+) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
+    # Building billions of weights takes as long as a trace, so each whole model is built once and its
+    # shorter copies share it.
+    def by(build: Callable[..., Task]) -> Callable[..., Task]:
+        def shorter(batch_size: int, seed: int, **recipe: Any) -> Task:
+            probe = torch.empty(0)  # fake, meta and real tensors must not meet
+            mode = getattr(probe, "fake_mode", probe.device)
+            key = build, batch_size, seed, mode, *recipe.items()
+            if key not in wholes:
+                wholes[key] = build(batch_size, seed, **recipe)
+            return _copy(wholes[key], run, kept, {id(mode): mode})
+
+        return shorter
+
+    return by
+
+
+def _copy(task: Task, run: Run, kept: int, shared: dict[int, Any]) -> Task:
+    # A loss that refers to the model reads the whole one: the step then differs from that of the whole model.
+    blocks = task.model.get_submodule(run.path)
+    whole = blocks._modules  # noqa: SLF001 - the only way to shorten a list without changing its owner
+    names, modules = [*whole], [*whole.values()]
+    end = run.start + run.period * run.times
+    few = [*modules[: run.start + run.period * kept], *modules[end:]]
+    try:
+        blocks._modules = dict(zip(names, few, strict=False))  # noqa: SLF001
+        model, loss = copy.deepcopy((task.model, task.loss), shared)
+    finally:
+        blocks._modules = whole  # noqa: SLF001
+    return replace(task, model=model, loss=loss)

@@ -1,0 +1,197 @@
+"""A model with many equal blocks is traced by two shorter ones, if they tell the same as its own trace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from gpubench.models import StepMemory, WorkloadProfile
+from gpubench.profile import shorter, trace
+from gpubench.profile.liveness import trace_memory
+from gpubench.profile.shorter import LEAST_BLOCKS, longest_run, with_shorter
+from gpubench.workload import Task, Workload
+
+WIDTH = 16
+TOKENS = 24
+
+
+class Block(nn.Module):
+    def __init__(self, wide: int = 4, scale: float = 1.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
+        self.enter, self.leave = nn.Linear(WIDTH, wide * WIDTH), nn.Linear(wide * WIDTH, WIDTH)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.query_key_value(self.norm(x)).chunk(3, dim=-1)
+        x = x + F.scaled_dot_product_attention(query, key, value) * self.scale
+        return x + self.leave(F.gelu(self.enter(x)))
+
+
+class Net(nn.Module):
+    """Embedding, blocks and head."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(100, WIDTH), nn.Linear(WIDTH, 100)
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Skips(Net):
+    """The second half of its blocks reads what the first half wrote."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x, before = self.words(tokens), []
+        for place, block in enumerate(self.blocks):
+            if place >= len(self.blocks) // 2:
+                x = x + before.pop()
+            x = block(x)
+            before.append(x)
+        return self.head(x)
+
+
+class Tapped(Net):
+    """Its head reads what some blocks wrote."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x, seen = self.words(tokens), []
+        for place, block in enumerate(self.blocks):
+            x = block(x)
+            if place in {5, 9}:
+                seen.append(x)
+        return self.head(sum(seen, x))
+
+
+class Windowed(Net):
+    """Every third block works on a window of the tokens."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for place, block in enumerate(self.blocks):
+            x = torch.cat([block(x[:, :8]), x[:, 8:]], dim=1) if place % 3 == 2 else block(x)
+        return self.head(x)
+
+
+class Locked(Net):
+    """It cannot be copied."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__(blocks)
+        self.lock = threading.Lock()
+
+
+def in_one_sequence() -> nn.Module:
+    return nn.Sequential(
+        nn.Embedding(100, WIDTH), *(Block() for _ in range(10)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 100)
+    )
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+
+def workload(model: Callable[[], nn.Module], loss_of: Callable[[nn.Module], Any] | None = None) -> Workload:
+    def build(batch_size: int, seed: int) -> Task:
+        tokens = torch.zeros(batch_size, TOKENS, dtype=torch.long)
+        made = model()
+        loss = cross_entropy if loss_of is None else loss_of(made)
+        return Task(model=made, batches=((tokens, tokens),), loss=loss, optimizer=torch.optim.AdamW)
+
+    return Workload(
+        name="net",
+        version=1,
+        sample_unit="sequence",
+        sample_shape=(TOKENS,),
+        batches=(2, 4, 8),
+        is_image=False,
+        source="",
+        build=build,
+    )
+
+
+def told(of: Workload) -> tuple[WorkloadProfile, tuple[StepMemory, ...]]:
+    return trace.trace_operators(of).profile, trace_memory(of, with_variants=False)
+
+
+SHORTENED = {
+    "two in turn": lambda: Net([Block(wide) for _ in range(6) for wide in (4, 2)]),
+    "other at both ends": lambda: Net([Block(8), *(Block() for _ in range(10)), Block(2)]),
+    "other numbers": lambda: Net([Block(scale=1 / (1 + place)) for place in range(12)]),
+    "in one sequence": in_one_sequence,
+}
+WHOLE = {
+    "few": lambda: Net([Block() for _ in range(LEAST_BLOCKS - 1)]),
+    "skips": lambda: Skips([Block() for _ in range(12)]),
+    "tapped": lambda: Tapped([Block() for _ in range(12)]),
+    "windowed": lambda: Windowed([Block() for _ in range(12)]),
+    "locked": lambda: Locked([Block() for _ in range(12)]),
+    "all different": lambda: Net([Block(wide) for wide in range(1, 13)]),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["two in turn", *(pytest.param(name, marks=pytest.mark.slow) for name in [*SHORTENED][1:])]
+)
+def test_the_shorter_models_tell_what_the_whole_one_tells(name: str) -> None:
+    net = workload(SHORTENED[name])
+    short = with_shorter(net)
+    assert short.shorter is not None
+    assert told(short) == told(net)
+
+
+def test_they_tell_it_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With autocast, in half precision, with recomputed blocks, and with adapters."""
+    net = workload(lambda: Net([Block() for _ in range(LEAST_BLOCKS)]))
+    short = trace.profile_workload(net)
+    monkeypatch.setattr(trace, "with_shorter", lambda workload: workload)
+    assert len(short.memory) == 16
+    assert short == trace.profile_workload(net)
+
+
+@pytest.mark.parametrize("model", WHOLE.values(), ids=WHOLE)
+def test_other_models_are_traced_whole(model: Callable[[], nn.Module]) -> None:
+    net = workload(model)
+    assert with_shorter(net) is net
+    assert trace.trace_operators(net).profile.parameters == sum(p.numel() for p in model().parameters())
+
+
+def test_a_loss_that_refers_to_the_model_is_traced_with_its_own() -> None:
+    def with_decay(model: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda outputs, targets: cross_entropy(outputs, targets) + model.head.weight.square().sum()
+
+    net = workload(lambda: Net([Block() for _ in range(12)]), with_decay)
+    assert with_shorter(net) is net
+
+
+def test_a_traced_model_is_not_changed() -> None:
+    """A file may return one model again and again."""
+    kept = Net([Block() for _ in range(12)])
+    net = workload(lambda: kept)
+    assert with_shorter(net).shorter is not None
+    assert len(kept.blocks) == 12
+    assert [*dict(kept.blocks.named_children())] == [str(place) for place in range(12)]
+
+
+def test_the_longest_run_of_a_model() -> None:
+    two = nn.ModuleDict(
+        {
+            "encoder": nn.ModuleList(Block() for _ in range(6)),
+            "decoder": nn.ModuleList([Block(8), *(Block() for _ in range(9))]),
+        }
+    )
+    run = longest_run(two)
+    assert run == shorter.Run("decoder", 1, 1, 9)
+    assert longest_run(nn.Linear(2, 2)) is None
