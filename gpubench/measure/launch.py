@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import msgspec
+import psutil
 
 from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
@@ -40,15 +40,9 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, TelemetrySample
 from gpubench.models.measurement import POWER_TOLERANCE
 from gpubench.probe.backend import Readings
-from gpubench.probe.host import read_text
 from gpubench.units import Joules, Seconds, Watts, format_bytes
 
 # --- CPU time that others took while rounds were timed ----------------------------------------------------
-
-
-PROC = Path("/proc")
-# Columns of the first line of ``stat``, see proc(5); guest time (8, 9) is included in earlier columns.
-_IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class Others(NamedTuple):
@@ -64,41 +58,41 @@ class Others(NamedTuple):
 
 
 class HostTimes(NamedTuple):
-    """CPU times of the host and of this process, in kernel ticks.
+    """CPU times of the host and of this process [s].
 
     Attributes:
-        host: Since boot, one column for each kind; None if there is no ``stat`` file (macOS, Windows).
+        host: Since boot, by kind; None if the system does not count what other guests took (macOS, Windows).
         own: Of this process and its ended children.
         processes: Number of processes of the same job on this host: they do not count as others.
     """
 
-    host: tuple[int, ...] | None
-    own: float
+    host: Any | None
+    own: Seconds
     processes: int = 1
 
     @classmethod
     def now(cls, processes: int = 1) -> Self:
         """Read both."""
         try:
-            line = (read_text(PROC / "stat") or "").split("\n", 1)[0].split()
-            host = tuple(map(int, line[1:9])) if line[0] == "cpu" and len(line) > _STEAL + 1 else None
-            ticks_per_s = os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError, AttributeError):
-            return cls(None, 0.0, processes)
-        return cls(host, sum(os.times()[:4]) * ticks_per_s, processes)
+            host = psutil.cpu_times()
+        except (OSError, ValueError, TypeError):  # the last if there are too few columns
+            host = None
+        return cls(host if hasattr(host, "steal") else None, sum(os.times()[:4]), processes)
 
     def others_since(self) -> Others:
         """Return the share that others have used since this reading."""
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
-        spent = [new - old for old, new in zip(self.host, after.host, strict=True)]
+        # the columns after these are guest time, which is included in earlier ones
+        spent = [new - old for old, new in zip(self.host[:8], after.host[:8], strict=True)]
         total = sum(spent)
         if total <= 0:
             return Others()
-        busy = total - spent[_IDLE] - spent[_IOWAIT] - spent[_STEAL]
+        *_, idle, iowait, _, _, steal = spent
         own = self.processes * (after.own - self.own)
-        return Others(min(1.0, max(0.0, (busy - own) / total)), max(0.0, spent[_STEAL] / total))
+        busy = total - idle - iowait - steal
+        return Others(min(1.0, max(0.0, (busy - own) / total)), max(0.0, steal / total))
 
 
 # --- telemetry during a measurement, and energy of a region -----------------------------------------------

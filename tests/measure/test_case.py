@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -518,7 +519,7 @@ def test_the_host_load_of_others_is_stored_with_the_case_and_judged(
     measured, monkeypatch, tmp_path, ticks, found
 ):
     """The counters advance with the steps; the load is the share of the ticks that belong to others."""
-    monkeypatch.setattr(launch, "PROC", tmp_path)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     monkeypatch.setattr(launch.os, "times", lambda: (0.0,) * 5)
     steps, (busy_ticks, steal_ticks) = 0, ticks
 
