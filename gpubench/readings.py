@@ -1,7 +1,7 @@
-"""Reads two tables of independent measurements, which are shown next to those of gpubench.
+"""Reads two tables of independent measurements.
 
-``data/h200_readings.json`` has readings of one card by loops that share no code with gpubench; they also
-anchor predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
+``data/h200_readings.json`` has readings of one card by loops that share no code with gpubench; they anchor
+predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
 Training runs, with other software that the submitter tuned for its machine. No time in that table is used in
 the fit; docs/workloads.md says which MLPerf data is.
 """
@@ -13,129 +13,49 @@ from functools import cache
 import msgspec
 
 from gpubench.folders import data_bytes, data_rows
-from gpubench.models import Execution, Precision, TaskKind
-from gpubench.units import GIB
+from gpubench.models import Execution, Precision
 
 # --- loops by hand on one H200 ----------------------------------------------------------------------------
 
 
-class StepReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One workload at one batch and precision; None for a value that was not measured.
-
-    Attributes:
-        ours: Whether the model is that of the standard workload, or only has the same name.
-        step_s: Wall time of a training step by execution [s].
-        infer_s: Wall time of a forward pass at this batch [s].
-        infer_one_s: The same at batch 1 [s].
-        joules_per_step: Energy of a training step replayed as a graph, from the energy counter [J].
-        most_peak_bytes: Upper bound on peak memory, since it is that of the process [B].
-    """
+class StepReading(msgspec.Struct, frozen=True, kw_only=True, rename={"batch_size": "batch"}):
+    """A training step of one workload at one batch and precision: its wall time by execution, in ms."""
 
     workload: str
-    ours: bool
     batch_size: int
-    precision: Precision
-    step_s: dict[Execution, float]
-    infer_s: float | None
-    infer_one_s: float | None
-    joules_per_step: float
-    most_peak_bytes: float
-
-
-class _Card(msgspec.Struct, frozen=True, kw_only=True):
-    card: str
-    gpu_key: str
-    torch: str
-    cuda: str
-    driver: str
-    date: str
-    source: str
-    settings: str
-
-
-class CardReadings(_Card, frozen=True, kw_only=True):
-    """The readings of one card, and their software.
-
-    Attributes:
-        micro: Micro-benchmarks by name, precision and size, in FLOP/s, B/s or s.
-    """
-
-    steps: tuple[StepReading, ...]
-    micro: dict[tuple[str, str | None, str], float]
-
-    def step_time_s(
-        self, workload: str, batch_size: int, precision: Precision, execution: Execution, task: TaskKind
-    ) -> float | None:
-        """Return the time of a step of a standard workload [s]; None if that step was not measured."""
-        if task is not TaskKind.TRAIN:
-            return None
-        for step in self.steps:
-            if (step.workload, step.batch_size, step.precision) == (workload, batch_size, precision):
-                return step.step_s.get(execution) if step.ours else None
-        return None
-
-
-class _Case(msgspec.Struct, forbid_unknown_fields=True):
-    workload: str
-    batch: int
     precision: Precision
     eager_ms: float
     graph_ms: float
-    peak_gib: float
-    j_per_step: float
-    infer_ms: float | None = None
-    infer1_ms: float | None = None
+
+    @property
+    def step_s(self) -> dict[Execution, float]:
+        """Wall time of the step by execution [s]."""
+        return {Execution.EAGER: self.eager_ms * 1e-3, Execution.GRAPH: self.graph_ms * 1e-3}
 
 
-class _File(_Card, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    notes: list[str]
+class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
+    """The readings of one card; the file has more, such as its micro-benchmarks.
+
+    Attributes:
+        not_gpubench_models: What a model is that only has the name of a standard workload.
+    """
+
+    card: str
+    gpu_key: str
+    date: str
     not_gpubench_models: dict[str, str]
-    micro: dict[str, float]
-    cases: list[_Case]
+    cases: tuple[StepReading, ...]
+
+    @property
+    def steps(self) -> tuple[StepReading, ...]:
+        """The steps of the standard workloads."""
+        return tuple(each for each in self.cases if each.workload not in self.not_gpubench_models)
 
 
 @cache
 def h200_readings() -> CardReadings:
-    """Return the shipped readings in SI units."""
-    stored = msgspec.json.decode(data_bytes("h200_readings.json"), type=_File)
-    return CardReadings(
-        **{name: getattr(stored, name) for name in _Card.__struct_fields__},
-        steps=tuple(
-            StepReading(
-                workload=case.workload,
-                ours=case.workload not in stored.not_gpubench_models,
-                batch_size=case.batch,
-                precision=case.precision,
-                step_s={Execution.EAGER: case.eager_ms * 1e-3, Execution.GRAPH: case.graph_ms * 1e-3},
-                infer_s=None if case.infer_ms is None else case.infer_ms * 1e-3,
-                infer_one_s=None if case.infer1_ms is None else case.infer1_ms * 1e-3,
-                joules_per_step=case.j_per_step,
-                most_peak_bytes=case.peak_gib * GIB,
-            )
-            for case in stored.cases
-        ),
-        micro=dict(_micro(name, value) for name, value in stored.micro.items()),
-    )
-
-
-# Name and size of a micro-benchmark, and its unit in SI units; names of matrix products have their own.
-_MICRO = {
-    "d2d_GBps_rw": ("device copy", "2048 MiB", 1e9),
-    "h2d_pinTrue": ("host to device pinned", "256 MiB", 1e9),
-    "h2d_pinFalse": ("host to device pageable", "256 MiB", 1e9),
-    "d2h_pinTrue": ("device to host pinned", "256 MiB", 1e9),
-    "d2h_pinFalse": ("device to host pageable", "256 MiB", 1e9),
-    "launch_us": ("launch device", "1 launch", 1e-6),
-    "launch_wall_us": ("launch wall", "1000 launches", 1e-6),
-}
-
-
-def _micro(name: str, value: float) -> tuple[tuple[str, str | None, str], float]:
-    if name.startswith("gemm_"):
-        _, precision, size = name.split("_")
-        return ("gemm", precision, size), value * 1e12
-    probe, size, unit = _MICRO[name]
-    return (probe, None, size), value * unit
+    """Return the shipped readings."""
+    return msgspec.json.decode(data_bytes("h200_readings.json"), type=CardReadings)
 
 
 # --- published runs of MLPerf Training --------------------------------------------------------------------

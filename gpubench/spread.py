@@ -63,7 +63,7 @@ PUBLISHED = Component(
     "(Sinha and others, SC22, arXiv:2208.11035), half of the root mean square to either side; two H200 "
     "differed by a factor of 0.96 to 1.10",
 )
-# The published spread, updated by shared runs (``record.sharing.card_spread``): so far there are none.
+# The published spread, updated by shared runs (tests/record/card_spread.py): so far there are none.
 CARD = PUBLISHED
 # Half-width of the logarithm of the rate of another card of this model in another host.
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))

@@ -24,7 +24,6 @@ from gpubench.models import (
     TaskKind,
     Trainable,
     WeightType,
-    recipe_over,
 )
 from gpubench.precisions import AMP, Precision, in_memory
 
@@ -151,10 +150,6 @@ class Workload:
     is_run: bool = True
     check: Callable[[Recipe], None] | None = None
     shorter: tuple[Workload, Workload, int] | None = None
-
-    def recipe_over(self, gpu_count: int) -> Recipe:
-        """The recipe of a job on this many GPUs."""
-        return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
 
     def at(self, recipe: Recipe) -> Workload:
         """The workload with another recipe.

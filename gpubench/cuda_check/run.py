@@ -22,10 +22,11 @@ from gpubench.folders import traceback_of
 from gpubench.measure import capability, messages
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.environment import environment
-from gpubench.measure.launcher import Launcher, Progress, answering
+from gpubench.measure.launcher import Launcher, answering
 from gpubench.measure.messages import MODULE
 from gpubench.measure.plan import Group, Plan
 from gpubench.measure.privacy import scrub, scrub_traceback
+from gpubench.measure.progress import Progress
 from gpubench.models import (
     Case,
     CaseRow,

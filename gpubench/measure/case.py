@@ -53,6 +53,9 @@ from gpubench.models import (
     Case,
     Checkpointing,
     Execution,
+    Finding,
+    FindingKind,
+    Launch,
     MemoryFormat,
     ParallelMode,
     Precision,
@@ -253,7 +256,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
                 f"out of memory: {format_bytes(seen.spilled_bytes)} were in the host's memory"
             )
         if before:
-            seen.parameters_moved = guards.has_moved(work.model, before)
+            seen.note(parameters_moved=guards.has_moved(work.model, before))
 
     return _conduct(whole, context, try_steps)
 
@@ -261,11 +264,12 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
 def _conduct(
     order: MeasureCase, context: WorkerContext, measure: Callable[[LaunchRecorder, Seconds], None]
 ) -> CaseDone:
-    seen = LaunchRecorder(index=order.launch)
+    seen = LaunchRecorder(launch=Launch(index=order.launch))
 
     def under_switches(deadline_s: Seconds) -> None:
         as_written = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
-        with as_written, switches_for(order.case.precision) as seen.switches:
+        with as_written, switches_for(order.case.precision) as switches:
+            seen.note(switches=switches)
             measure(seen, deadline_s)
 
     return conduct(order, context, seen, under_switches)
@@ -312,9 +316,9 @@ def _build(
     with seen.timing("build"):
         if context.team is not None:
             context.team.announce(order)
-            seen.unequal = context.team.unequal
+            seen.find(FindingKind.UNEQUAL_GPUS, context.team.unequal)
         task = context.task(order.reference, order.case)
-        seen.batch_count = len(task.batches)
+        seen.note(batch_count=len(task.batches))
 
         def made() -> Work:
             ours = copied(task, lambda: built(order.reference, order.case, context.seed))
@@ -323,16 +327,11 @@ def _build(
         work = made()
     in_time(deadline_s)
     context.phase("check")
-    seen.precision_errors = {**_errors(work, context)}
-    if order.case.precision is Precision.FP32:
-        errors = context.control().errors
-        seen.control_errors = {name: errors[name] for name in seen.precision_errors if name in errors}
-    seen.is_contiguous = (
-        order.case.memory_format is MemoryFormat.CONTIGUOUS and order.case.precision is not Precision.FP32
-    )
+    _prove(seen, work, context)
     if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # the reference itself
         expected = context.expected_of(task, order.case)
-        seen.unchecked, seen.draws, seen.carries = expected.unchecked, expected.draws, expected.carries
+        seen.draws, seen.carries = expected.draws, expected.carries
+        seen.find(FindingKind.NO_REFERENCE, expected.unchecked)
         if expected.rebinds and order.case.execution is Execution.GRAPH:
             raise NotPreparedError(
                 "the model carries tensors from step to step and creates them anew in each, but a CUDA graph "
@@ -341,15 +340,17 @@ def _build(
         is_sharded = order.case.parallel_mode is ParallelMode.FSDP
         if context.team is not None and is_sharded and expected.unchecked is None:
             context.team.announce(Look())  # one alone would wait for the other shards
-        seen.reference_error, seen.output_error = guards.reference_errors(work, task, expected)
+        of_loss, of_output = guards.reference_errors(work, task, expected)
+        seen.note(reference_error=of_loss, output_error=of_output)
         if task.again is not None and not is_sharded:  # the check may have changed the model's state
             del work
             work = made()
     in_time(deadline_s)
     if context.team is not None:
         work = share(work)
-        seen.leaves_unused = getattr(work.model, "find_unused_parameters", False)
-    seen.fused = is_fused(work.optimizer)
+        if getattr(work.model, "find_unused_parameters", False):
+            seen.findings.append(Finding(kind=FindingKind.UNUSED_PARAMETERS))
+    seen.note(fused=is_fused(work.optimizer))
     return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
 
 
@@ -377,11 +378,11 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
-    seen.peak_reserved_bytes = hardware.ask("max_memory_reserved")
-    seen.spilled_bytes = max(0, (seen.peak_reserved_bytes or 0) - (hardware.memory_bytes() or math.inf))
-    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")
+    reserved = hardware.ask("max_memory_reserved")
+    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)
+    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))
     if execution is not Execution.EAGER:
-        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)
+        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))
         hardware.drop_cache()  # the check's memory is not part of the step's
     return advance
 
@@ -393,10 +394,22 @@ def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
     return context.errors_of(work.case.precision, recurrent=recurrent)
 
 
+def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
+    # Check the precision, and whether an error would show.
+    proof = {**_errors(work, context)}
+    seen.note(precision_errors=proof)
+    if work.case.precision is Precision.FP32:
+        errors = context.control().errors
+        seen.note(control_errors={name: errors[name] for name in proof if name in errors})
+    elif work.case.memory_format is MemoryFormat.CONTIGUOUS:
+        seen.findings.append(Finding(kind=FindingKind.CONTIGUOUS))
+
+
 def _prove_again(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
     # Check the precision again: the model's own code may have set a switch during the rounds.
-    seen.precision_errors = worse(seen.precision_errors, _errors(work, context))
-    seen.switches = read_switches()
+    seen.note(
+        precision_errors=worse(seen.launch.precision_errors, _errors(work, context)), switches=read_switches()
+    )
 
 
 def _wants_latency(work: Work, context: WorkerContext) -> bool:
@@ -414,16 +427,17 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")
-        seen.latency_s = guards.latencies(loop.advance, loop.clock, min(LATENCY_MOST_S, loop.left_s()))
+        most_s = min(LATENCY_MOST_S, loop.left_s())
+        seen.note(latency_s=guards.latencies(loop.advance, loop.clock, most_s))
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
     enough = guards.PASSES * seen.series.steps_per_round * step_s
     if context.stopped() or loop.left_s() < enough + guards.LEAST_LEFT_S:
         return
     hurried = context.budget.in_haste and work.case.execution is not Execution.EAGER
-    if not context.hardware.is_cuda or hurried or seen.index:
+    if not context.hardware.is_cuda or hurried or seen.launch.index:
         return
     context.phase("second look")
-    seen.event_s = guards.event_times(loop.advance, seen.series.steps_per_round)
-    seen.host_issue_s = guards.host_issue_times(loop.advance, loop.clock)
-    seen.gpu_busy = guards.busy_share(loop.advance, loop.clock)
+    seen.note(event_s=guards.event_times(loop.advance, seen.series.steps_per_round))
+    seen.note(host_issue_s=guards.host_issue_times(loop.advance, loop.clock))
+    seen.note(gpu_busy=guards.busy_share(loop.advance, loop.clock))

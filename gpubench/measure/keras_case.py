@@ -35,6 +35,7 @@ from gpubench.models import (
     Case,
     Execution,
     Framework,
+    Launch,
     Precision,
     Status,
     Switches,
@@ -465,15 +466,16 @@ class KerasBench(launch.Bench):
 
 def measure_case(order: messages.MeasureCase, bench: KerasBench) -> messages.CaseDone:
     """Measure one case in Keras; see ``launch.conduct`` for how it may end."""
-    seen = launch.LaunchRecorder(index=order.launch)
+    seen = launch.LaunchRecorder(launch=Launch(index=order.launch))
     case, framework = order.case, bench.framework
 
     def measure(deadline_s: Seconds) -> None:
         with (
             on_device(framework, is_cpu=bench.profile.is_cpu),
             policy_of(case.precision),
-            switches_of(framework, case.precision) as seen.switches,
+            switches_of(framework, case.precision) as switches,
         ):
+            seen.note(switches=switches)
             launch.time_job(bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
 
     return launch.conduct(order, bench, seen, measure)
@@ -488,19 +490,19 @@ def _job(
         seed_all(bench.seed)
         task = build(case.batch_size, bench.seed)
         steps = Steps(case.workload, task, bench.framework)
-        seen.batch_count = len(steps.batches)
+        seen.note(batch_count=len(steps.batches))
     launch.in_time(deadline_s)
     bench.phase("check")
-    seen.precision_errors = product_errors()
+    seen.note(precision_errors=product_errors())
     if case.precision is Precision.FP32 and bench.profile.has_tf32:
         with switches_of(bench.framework, Precision.TF32):
-            seen.control_errors = product_errors()
+            seen.note(control_errors=product_errors())
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
-        seen.reference_error = _reference_error(order, bench, build, task)
+        seen.note(reference_error=_reference_error(order, bench, build, task))
     before = steps.fingerprint()
 
     def prove_again() -> None:  # the model's own code may have set a switch meanwhile
-        seen.precision_errors = launch.worse(seen.precision_errors, product_errors())
+        seen.note(precision_errors=launch.worse(seen.launch.precision_errors, product_errors()))
 
     launch.in_time(deadline_s)
     return launch.Job(
@@ -546,7 +548,7 @@ def _first_steps(
         steps.restore(start)
         eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)
         steps.restore(start)
-        seen.graph_error = launch.largest_difference(prepared, eager)
+        seen.note(graph_error=launch.largest_difference(prepared, eager))
     bench.phase("first steps")
     began_s = time.perf_counter()
     for index in range(max(bench.budget.curve_steps, 1)):

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import msgspec
+import psutil
 
 from gpubench.children import ParentChannel
 from gpubench.errors import GpuBenchError
@@ -37,18 +37,12 @@ from gpubench.measure.loop import (
     warm_up,
 )
 from gpubench.measure.messages import CaseDone, MeasureCase
-from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, Switches, TelemetrySample
+from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, TelemetrySample
 from gpubench.models.measurement import POWER_TOLERANCE
 from gpubench.probe.backend import Readings
-from gpubench.probe.host import read_text
 from gpubench.units import Joules, Seconds, Watts, format_bytes
 
 # --- CPU time that others took while rounds were timed ----------------------------------------------------
-
-
-PROC = Path("/proc")
-# Columns of the first line of ``stat``, see proc(5); guest time (8, 9) is included in earlier columns.
-_IDLE, _IOWAIT, _STEAL = 3, 4, 7
 
 
 class Others(NamedTuple):
@@ -64,41 +58,41 @@ class Others(NamedTuple):
 
 
 class HostTimes(NamedTuple):
-    """CPU times of the host and of this process, in kernel ticks.
+    """CPU times of the host and of this process [s].
 
     Attributes:
-        host: Since boot, one column for each kind; None if there is no ``stat`` file (macOS, Windows).
+        host: Since boot, by kind; None if the system does not count what other guests took (macOS, Windows).
         own: Of this process and its ended children.
         processes: Number of processes of the same job on this host: they do not count as others.
     """
 
-    host: tuple[int, ...] | None
-    own: float
+    host: Any | None
+    own: Seconds
     processes: int = 1
 
     @classmethod
     def now(cls, processes: int = 1) -> Self:
         """Read both."""
         try:
-            line = (read_text(PROC / "stat") or "").split("\n", 1)[0].split()
-            host = tuple(map(int, line[1:9])) if line[0] == "cpu" and len(line) > _STEAL + 1 else None
-            ticks_per_s = os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError, AttributeError):
-            return cls(None, 0.0, processes)
-        return cls(host, sum(os.times()[:4]) * ticks_per_s, processes)
+            host = psutil.cpu_times()
+        except (OSError, ValueError, TypeError):  # the last if there are too few columns
+            host = None
+        return cls(host if hasattr(host, "steal") else None, sum(os.times()[:4]), processes)
 
     def others_since(self) -> Others:
         """Return the share that others have used since this reading."""
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
-        spent = [new - old for old, new in zip(self.host, after.host, strict=True)]
+        # the columns after these are guest time, which is included in earlier ones
+        spent = [new - old for old, new in zip(self.host[:8], after.host[:8], strict=True)]
         total = sum(spent)
         if total <= 0:
             return Others()
-        busy = total - spent[_IDLE] - spent[_IOWAIT] - spent[_STEAL]
+        *_, idle, iowait, _, _, steal = spent
         own = self.processes * (after.own - self.own)
-        return Others(min(1.0, max(0.0, (busy - own) / total)), max(0.0, spent[_STEAL] / total))
+        busy = total - idle - iowait - steal
+        return Others(min(1.0, max(0.0, (busy - own) / total)), max(0.0, steal / total))
 
 
 # --- telemetry during a measurement, and energy of a region -----------------------------------------------
@@ -333,44 +327,33 @@ class Job:
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LaunchRecorder:
-    """The results of a case so far, which become a Launch however the case ends."""
+    """The results of a case so far, which become a Launch however the case ends.
 
-    index: int
+    Attributes:
+        launch: All that is final as soon as it is known; the other fields grow.
+        draws: Whether the model draws random numbers.
+        carries: Whether it carries tensors from step to step.
+    """
+
+    launch: Launch
     series: Series = field(default_factory=Series)
-    switches: Switches | None = None
-    precision_errors: dict[str, float | None] = field(default_factory=dict)
-    control_errors: dict[str, float | None] = field(default_factory=dict)
-    others: Others = field(default_factory=Others)
     cold_s: dict[str, float] = field(default_factory=dict)
-    batch_count: int | None = None
     loss_curve: list[float] = field(default_factory=list)
-    peak_memory_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
+    findings: list[Finding] = field(default_factory=list)
     spilled_bytes: float = 0
-    reference_error: float | None = None
-    unchecked: str | None = None
     draws: bool = False
     carries: bool = False
-    is_contiguous: bool = False
-    leaves_unused: bool = False
-    output_error: float | None = None
-    graph_error: float | None = None
-    fused: bool | None = None
-    parameters_moved: bool | None = None
-    memory_errors: int | None = None
-    event_s: tuple[float, ...] = ()
-    host_issue_s: tuple[float, ...] = ()
-    gpu_busy: float | None = None
-    latency_s: tuple[float, ...] = ()
-    tokens_at_s: tuple[tuple[float, ...], ...] = ()
-    energy: Energy = field(default_factory=Energy)
-    energy_edges_j: tuple[float, ...] = ()
-    held_clocks_s: dict[str, float | None] = field(default_factory=dict)
-    telemetry_source: str | None = None
-    stopped: bool = False
-    unequal: str | None = None
+
+    def note(self, **fields: object) -> None:
+        """Set fields of the launch."""
+        self.launch = msgspec.structs.replace(self.launch, **fields)
+
+    def find(self, kind: FindingKind, value: str | None) -> None:
+        """Add a finding if there is a value for it."""
+        if value is not None:
+            self.findings.append(Finding(kind=kind, value=value))
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
@@ -380,71 +363,25 @@ class LaunchRecorder:
         if name is not None:
             self.cold_s[name] = time.perf_counter() - start
 
-    def launch(self) -> Launch:
+    def done(self) -> Launch:
         """Return the record of this launch."""
         series = self.series
-        return Launch(
-            index=self.index,
-            switches=self.switches,
-            precision_errors=self.precision_errors,
-            control_errors=self.control_errors,
-            host_load=self.others.load,
-            host_steal=self.others.steal,
+        if self.spilled_bytes:
+            self.find(FindingKind.MEMORY_SPILLED, format_bytes(self.spilled_bytes))
+        # an infinite difference would be null in the file
+        if math.inf in {self.launch.reference_error, self.launch.graph_error}:
+            self.find(FindingKind.LOSS_DIFFERS, "not finite, unlike the reference")
+        return msgspec.structs.replace(
+            self.launch,
             warmup=tuple(series.warmup),
             rounds=tuple(series.timed),
-            event_s=self.event_s,
-            host_issue_s=self.host_issue_s,
-            fused=self.fused,
             telemetry=shifted(series.telemetry, series.began_s) if series.began_s is not None else (),
-            telemetry_source=self.telemetry_source,
-            energy_j=self.energy.joules,
-            energy_source=self.energy.source,
-            energy_edges_j=self.energy_edges_j,
-            energy_region_s=self.region_s() if self.energy.joules is not None else None,
-            held_clocks_s=self.held_clocks_s,
-            peak_memory_bytes=self.peak_memory_bytes,
-            peak_reserved_bytes=self.peak_reserved_bytes,
-            gpu_busy=self.gpu_busy,
-            latency_s=self.latency_s,
-            first_token_s=tuple(times[0] for times in self.tokens_at_s),
-            per_token_s=tuple((times[-1] - times[0]) / (len(times) - 1) for times in self.tokens_at_s),
-            token_gap_s=tuple(b - a for times in self.tokens_at_s for a, b in pairwise(times))[:MOST_GAPS],
             skipped_steps=skipped_steps(series.scales) if series.scales else None,
             timed_steps=sum(r.steps for r in series.timed) or None,
-            reference_error=self.reference_error,
-            output_error=self.output_error,
-            graph_error=self.graph_error,
-            parameters_moved=self.parameters_moved,
-            memory_errors=self.memory_errors,
-            batch_count=self.batch_count,
             loss_curve=tuple(self.loss_curve),
             cold_s={name: round(value, 4) for name, value in self.cold_s.items()},
-            stopped=self.stopped,
-            findings=(*series.findings, *self._own_findings()),
+            findings=(*series.findings, *self.findings),
         )
-
-    def _own_findings(self) -> Iterator[Finding]:
-        # Yield findings that numbers cannot express: an infinite difference would be null in the file.
-        if self.energy.finding is not None:
-            yield self.energy.finding
-        if self.unequal is not None:
-            yield Finding(kind=FindingKind.UNEQUAL_GPUS, value=self.unequal)
-        if self.unchecked is not None:
-            yield Finding(kind=FindingKind.NO_REFERENCE, value=self.unchecked)
-        if self.is_contiguous:
-            yield Finding(kind=FindingKind.CONTIGUOUS)
-        if self.leaves_unused:
-            yield Finding(kind=FindingKind.UNUSED_PARAMETERS)
-        if self.spilled_bytes:
-            yield Finding(kind=FindingKind.MEMORY_SPILLED, value=format_bytes(self.spilled_bytes))
-        if math.inf in {self.reference_error, self.graph_error}:
-            yield Finding(kind=FindingKind.LOSS_DIFFERS, value="not finite, unlike the reference")
-
-    def region_s(self) -> Seconds:
-        """Length of the timed region [s]."""
-        if self.series.began_s is None or self.series.ended_s is None:
-            return 0.0
-        return self.series.ended_s - self.series.began_s
 
 
 def conduct(
@@ -483,14 +420,14 @@ def conduct(
         is_lost = isinstance(origin, LostError)
         status, reason = failure(origin, order.case.batch_size, bench.at)
         trace = traceback_of(error)
-    seen.stopped = is_lost or bench.stopped()
+    seen.note(stopped=is_lost or bench.stopped())
     if lost := bench.telemetry.fault:
         status, reason, cause = Status.FAILED, describe_fault(lost), None
     return CaseDone(
         status=status,
         reason=reason,
         cause=cause,
-        launch=seen.launch(),
+        launch=seen.done(),
         lost=lost is not None,
         spent=bench.is_spent(status),
         traceback=trace,
@@ -514,9 +451,13 @@ def time_job(
     try:
         _time(loop, job, bench, seen)
     finally:
-        seen.tokens_at_s = tuple(job.tokens_at_s)
+        seen.note(
+            first_token_s=tuple(times[0] for times in job.tokens_at_s),
+            per_token_s=tuple((times[-1] - times[0]) / (len(times) - 1) for times in job.tokens_at_s),
+            token_gap_s=tuple(b - a for times in job.tokens_at_s for a, b in pairwise(times))[:MOST_GAPS],
+        )
         if seen.series.began_s is not None:
-            seen.parameters_moved = job.has_moved()
+            seen.note(parameters_moved=job.has_moved())
     if job.look_again is not None:
         job.look_again(loop)
 
@@ -562,19 +503,31 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
             time_rounds(loop, bench.budget, series)
         finally:
             loop.deadline_s += reserved_s
-            seen.others = host.others_since()
+            others = host.others_since()
             edges = (joules, telemetry.energy_j())
             if series.began_s is not None:
-                seen.energy_edges_j = tuple(edge for edge in edges if edge is not None)
+                region_s = (series.ended_s or series.began_s) - series.began_s
                 power_w = shifted(series.telemetry, series.began_s)
-                seen.energy = energy_of(seen.region_s(), edges, power_w, bench.power_limit_w())
+                energy = energy_of(region_s, edges, power_w, bench.power_limit_w())
+                if energy.finding is not None:
+                    seen.findings.append(energy.finding)
+                seen.note(
+                    energy_j=energy.joules,
+                    energy_source=energy.source,
+                    energy_edges_j=tuple(edge for edge in edges if edge is not None),
+                    energy_region_s=None if energy.joules is None else region_s,
+                )
             now_s, now = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
             moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
-            # a counter that went backwards was reset
-            seen.held_clocks_s = {name: value for name, value in moved.items() if value >= 0}
-            seen.telemetry_source = telemetry.source
-            # only a counter that changes matters: a lifetime count above zero is no fault
-            seen.memory_errors = None if errors is None or now is None else now - errors
+            seen.note(
+                host_load=others.load,
+                host_steal=others.steal,
+                # a counter that went backwards was reset
+                held_clocks_s={name: value for name, value in moved.items() if value >= 0},
+                telemetry_source=telemetry.source,
+                # only a counter that changes matters: a lifetime count above zero is no fault
+                memory_errors=None if errors is None or now is None else now - errors,
+            )
             job.prove_again()
 
 

@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -28,6 +27,7 @@ from gpubench.measure.environment import environment_of
 from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
 from gpubench.measure.privacy import scrub
+from gpubench.measure.progress import Progress
 from gpubench.models import (
     Case,
     Cause,
@@ -38,7 +38,6 @@ from gpubench.models import (
     Measurement,
     MicroResult,
     Precision,
-    Round,
     Status,
 )
 from gpubench.models.measurement import UNFINISHED
@@ -135,86 +134,6 @@ class JobOverError(Exception):
     def __init__(self, over: messages.JobOver) -> None:
         super().__init__(over.reason)
         self.over = over
-
-
-_Point: TypeAlias = tuple[Seconds, Seconds]
-"""Time of all rounds until then by the child's clock, and the arrival by this process's."""
-
-
-def _pace(one: _Point, other: _Point) -> float:
-    apart_s = other[0] - one[0]
-    return (other[1] - one[1]) / apart_s if apart_s else math.inf
-
-
-@dataclass
-class Progress:
-    """The child's reports on the current case so far."""
-
-    launch: int = 0
-    phase: str = "start"
-    warmup: list[Round] = field(default_factory=list)
-    timed: list[Round] = field(default_factory=list)
-    timed_s: Seconds = 0.0
-    arrived: list[_Point] = field(default_factory=list)
-    began_s: Seconds = field(default_factory=time.monotonic)
-    reports: int = 0
-
-    def take(self, report: messages.RoundDone, *, was_awaited: bool = True) -> None:
-        """Keep one round; for a timed one also its arrival time, minus the time spent outside rounds.
-
-        A process with a slow clock also reports too little of that outside time, so the slowness still shows.
-        The arrival time of a report that was not awaited is unknown.
-        """
-        (self.timed if report.timed else self.warmup).append(report.round)
-        if report.timed:
-            self.timed_s += report.round.wall_s
-        if report.timed and was_awaited:
-            self.arrived.append((self.timed_s, time.monotonic() - report.outside_s))
-
-    def told_in_s(self) -> Seconds | None:
-        """Return the time from the arrival of the first timed round to the last, without the pauses [s].
-
-        On a busy host this process may read a report late, and never early. The pace is therefore that of the
-        most prompt reports on both sides of the middle. None if this process was rarely waiting for them.
-        """
-        edges: list[_Point] = []  # the lower convex hull: no report lies below the line of the prompt ones
-        for point in self.arrived:
-            while len(edges) > 1 and _pace(*edges[-2:]) >= _pace(edges[-1], point):
-                edges.pop()
-            edges.append(point)
-        span_s = sum(done.wall_s for done in self.timed[1:])
-        if len(edges) < 2 or edges[-1][0] - edges[0][0] < span_s / 2:
-            return None
-        if span_s == 0:
-            return edges[-1][1] - edges[0][1]
-        middle = self.arrived[len(self.arrived) // 2]
-        return span_s * next(_pace(one, other) for one, other in pairwise(edges) if other >= middle)
-
-    def contradiction(self, report: messages.CaseDone) -> str | None:
-        """Say how a result differs from the reports that led to it; None if it agrees.
-
-        The model runs in the reporting process, and could write into its pipe.
-        """
-        if report.status is not Status.OK:
-            return None
-        told, given = ([(r.steps, r.wall_s) for r in rounds] for rounds in (self.timed, report.launch.rounds))
-        if told != given:
-            return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
-        wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
-        if wall_s > elapsed_s + checks.CHILD_CLOCK_SLACK_S:
-            return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
-        return None
-
-    def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
-        """Return the result of a case whose child ended before reporting it; the rounds so far are kept."""
-        launch = Launch(
-            index=self.launch,
-            warmup=tuple(self.warmup),
-            rounds=tuple(self.timed),
-            told_in_s=self.told_in_s(),
-            stopped=True,
-        )
-        return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)
 
 
 @dataclass
@@ -486,13 +405,16 @@ class Launcher:
 
         Raises:
             ChildLateError: If it did not answer in time; ``cut_short`` ends it and says why.
-            ChildEndedError: If it is gone.
+            ChildEndedError: If it is gone, or its result contradicts its reports.
         """
         child = self._child_of(group)
         child.send(order)
         kinds: tuple[type[messages.RoundDone | _Report], ...] = (messages.RoundDone, kind)
         while isinstance(answer := self._next(child, kinds, seen), messages.RoundDone):
-            pass
+            seen.take(answer, was_awaited=child.was_awaited)
+            self.on_event(answer)
+        if isinstance(answer, messages.CaseDone) and (wrong := seen.contradiction(answer)):
+            raise ChildEndedError(wrong)
         self._keep_or_end(answer)
         return answer
 
@@ -536,16 +458,14 @@ class Launcher:
                 Status.TIMEOUT, f"left out: a case takes at least {least}, and the time limit leaves {left_s}"
             )
         try:
-            child = self._child_of(unit.group)
-            child.send(
-                messages.MeasureCase(
-                    reference=unit.planned.reference,
-                    case=unit.planned.case,
-                    launch=unit.launch,
-                    time_s=self._share_s(left),
-                )
+            self._child_of(unit.group)  # its start takes none of the time of the case
+            order = messages.MeasureCase(
+                reference=unit.planned.reference,
+                case=unit.planned.case,
+                launch=unit.launch,
+                time_s=self._share_s(left),
             )
-            done = self._followed(child, seen)
+            done = self.ask(unit.group, order, messages.CaseDone, seen)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
             done = self.cut_short(seen, error)
             if done.status is not Status.OUT_OF_MEMORY:
@@ -553,24 +473,10 @@ class Launcher:
             # Another process reported the bare error: batch and phase tell the user what to reduce.
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
-        self._keep_or_end(done)
         if self._is_joined and done.launch.stopped:
             self._no_job = done.reason  # torchrun also ends the others, and may restart all
-        return done
-
-    def _followed(self, child: Child, seen: Progress) -> messages.CaseDone:
-        # Follow a case to its end. Errors as in ``_next``, also if the end contradicts the reports.
-        kinds: tuple[type[messages.RoundDone | messages.CaseDone], ...] = (
-            messages.RoundDone,
-            messages.CaseDone,
-        )
-        while isinstance(report := self._next(child, kinds, seen), messages.RoundDone):
-            seen.take(report, was_awaited=child.was_awaited)
-            self.on_event(report)
-        if contradiction := seen.contradiction(report):
-            raise ChildEndedError(contradiction)
-        launch = msgspec.structs.replace(report.launch, told_in_s=seen.told_in_s())
-        return msgspec.structs.replace(report, launch=launch)
+        launch = msgspec.structs.replace(done.launch, told_in_s=seen.told_in_s())
+        return msgspec.structs.replace(done, launch=launch)
 
     def cut_short(
         self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
@@ -654,7 +560,10 @@ class Launcher:
             framework=group.framework,
             threads=group.threads,
         )
-        child = self._child = self.control.child = self._start(group, variables)
+        # Several GPUs: torchrun's first process, or the one that represents a whole job.
+        job = JOINED if self.place is not None else f"{group.gpu_count}"
+        module, arguments = (self.module, ()) if group.gpu_count == 1 else (MODULE, (job,))
+        child = self._child = self.control.child = Child(variables, module, arguments=arguments)
         child.end_by_s = self.control.stop_by_s  # a signal may have come before the child existed
         child.send(
             messages.Setup(
@@ -690,14 +599,6 @@ class Launcher:
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
         chosen = report if known is None or report.nccl or (report.torch and not known.torch) else known
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
-
-    def _start(self, group: Group, variables: dict[str, str]) -> Child:
-        # Start the process for one GPU, torchrun's first process, or the one that represents a whole job.
-        if group.gpu_count == 1:
-            return Child(variables, self.module)
-        return Child(
-            variables, MODULE, arguments=(JOINED if self.place is not None else f"{group.gpu_count}",)
-        )
 
     def _check_threads(self, ready: messages.Ready, asked: int) -> None:
         # Refuse a number of CPU threads other than the run's or the requested one: only torch knows it.

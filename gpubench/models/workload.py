@@ -322,10 +322,6 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         """The checkpointing of a job on this many GPUs; None for that of the recipe."""
         return checkpointing_over(self.checkpointing_from, gpu_count)
 
-    def recipe_over(self, gpu_count: int) -> Recipe:
-        """The recipe of a job on this many GPUs."""
-        return recipe_over(self.recipe, self.checkpointing_from, gpu_count)
-
     def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
         """The case as a job on this many GPUs with the same batch per GPU and the recipe for that number."""
         how = self.checkpointing_over(gpu_count) or case.checkpointing

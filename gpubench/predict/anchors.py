@@ -158,8 +158,8 @@ def _loops(question: Question) -> list[Reading]:
         return []
     found = []
     for step in shipped.steps:
-        is_ours = step.ours and step.workload == question.profile.name
-        for execution, step_s in step.step_s.items() if is_ours else ():
+        is_asked = step.workload == question.profile.name
+        for execution, step_s in step.step_s.items() if is_asked else ():
             if step_s > EAGER_LIMIT * step.step_s[Execution.GRAPH]:
                 continue
             case = case_for(

@@ -70,21 +70,17 @@ class AmdReadings(Readings):
 
     Attributes:
         place: PCI address without the function number, which partitions of one card share.
+        refused: The reason for each None, by field.
     """
 
     def __init__(self, smi: Any, handle: Any, place: str) -> None:
         self.smi, self._handle, self.place = smi, handle, place
-        self._refused: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
 
     @property
     def source(self) -> str:
         """``amdsmi``."""
         return "amdsmi"
-
-    @property
-    def refused(self) -> dict[str, str]:
-        """The reason for each None, by field."""
-        return self._refused
 
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization and memory."""
@@ -154,15 +150,15 @@ class AmdReadings(Readings):
         try:
             told = getattr(self.smi, function)(self._handle, *arguments)
         except self.smi.AmdSmiException as error:
-            self._refused[field] = f"{function}: {' '.join(str(error).split())}"
+            self.refused[field] = f"{function}: {' '.join(str(error).split())}"
             return None
         if pick is not None:
             told = (itemgetter(pick) if isinstance(pick, str) else pick)(told)
         if told is None or told == "N/A":
-            self._refused[field] = f"{function}: N/A"
+            self.refused[field] = f"{function}: N/A"
             return None
-        self._refused.pop(field, None)
-        return plausible.taken(convert, told, field, self._refused, function)
+        self.refused.pop(field, None)
+        return plausible.taken(convert, told, field, self.refused, function)
 
 
 def _power(told: Mapping[str, Any]) -> Any:

@@ -213,11 +213,6 @@ class Readings:
         """``gpu_lost`` or ``reset_required`` if the driver reports it."""
         return None
 
-    @property
-    def refused(self) -> dict[str, str]:
-        """The reason for each None, by field."""
-        return {}
-
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization, memory, clock event reasons and idleness."""
         return Reading()

@@ -109,11 +109,6 @@ def os_name() -> str:
     return f"{platform.system()} {platform.release()} {platform.machine()}"
 
 
-def python_version() -> str:
-    """Version of this Python."""
-    return ".".join(str(n) for n in sys.version_info[:3])
-
-
 def usable_threads() -> int | None:
     """Processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

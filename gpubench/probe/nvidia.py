@@ -291,11 +291,6 @@ class NvmlReadings(Readings):
             self._ask_once_more()
         return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
 
-    @property
-    def refused(self) -> dict[str, str]:
-        """The reason for each None, by field."""
-        return self._fields.unavailable
-
     @_or(Reading())
     def sample(self) -> Reading:
         """Read the fields of a TelemetrySample in one call on the driver's thread."""

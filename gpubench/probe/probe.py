@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -112,7 +113,7 @@ def _host(gpus: BackendReport) -> Host:
     torch = torch_build()
     return Host(
         os=host.os_name(),
-        python=host.python_version(),
+        python=platform.python_version(),
         cpu=host.cpu_name(),
         cpu_core_count=host.core_count(),
         cpu_thread_count=host.usable_threads(),

@@ -24,7 +24,7 @@ from gpubench.decoders import described_decoder, find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_bytes, write_log
-from gpubench.models import Checkpointing, Recipe, WeightType, WorkloadProfile
+from gpubench.models import Checkpointing, Recipe, WeightType, WorkloadProfile, recipe_over
 from gpubench.precisions import Precision, in_memory
 from gpubench.profile import decoder_step
 from gpubench.units import format_duration, plain
@@ -88,12 +88,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
         """Return the workload's recipe with the request applied, not yet checked."""
-        return workload.recipe_over(self.gpu_count).changed(self.of(workload.settings))
+        return self._usual(workload).changed(self.of(workload.settings))
 
     def told(self, workload: Workload) -> frozenset[Recipe]:
         """Return every recipe whose memory is requested: one per precision, with the request applied."""
-        recipe = workload.recipe_over(self.gpu_count).changed(self.fields)
+        recipe = self._usual(workload).changed(self.fields)
         return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
+
+    def _usual(self, workload: WorkloadProfile | Workload) -> Recipe:
+        return recipe_over(workload.recipe, workload.checkpointing_from, self.gpu_count)
 
     def of(self, settings: Collection[str]) -> dict[str, Any]:
         """Return the requested fields that a workload with these settings has."""

@@ -1,8 +1,7 @@
 """Shared runs: their location, allowed content and checks, and how many people measured a case.
 
 A shared run is in ``results/shared/NAME/RUN-ID.json`` of the repository, and in the wheel. Figures do not use
-shared runs. They update the spread between cards of one model, and the number of readings is shown next to a
-figure.
+shared runs. The number of readings is shown next to a figure.
 """
 
 from __future__ import annotations
@@ -12,19 +11,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import msgspec
 
 from gpubench import discovery, folders, profile
 from gpubench.errors import MisuseError
-from gpubench.findings import INFORMATIVE
 from gpubench.measure.privacy import private_part
 from gpubench.models import Case, Run, Status
 from gpubench.record import run_check, run_file
-from gpubench.spread import PUBLISHED, Component
-from gpubench.stats import Z95
 from gpubench.units import UNKNOWN, count, plain
 
 SHARED = Path("results/shared")
@@ -65,43 +60,6 @@ def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None
     ]
     people = "person" if len({*found}) == 1 else "people"
     return f"{count(len(found), 'reading')} by {len({*found})} {people}" if found else None
-
-
-PUBLISHED_CARDS = 10
-"""Number of cards that the published spread counts as, so that a few shared runs do not outweigh it."""
-
-
-def card_spread(shared: Sequence[Shared]) -> Component:
-    """Return the spread between cards of one model: the published one, updated by shared runs.
-
-    Each contributor counts as one card of a model. The deviation of a card is the mean, over the cases that
-    others measured on that model too, of the logarithm of its rate relative to their mean. The constant
-    ``CARD`` is this result for the shared runs of the repository, as a test confirms.
-    """
-    rates: dict[tuple[str | None, Case], dict[str, float]] = {}
-    for each in shared:
-        for row in each.run.measurements:
-            if (
-                row.status is Status.OK
-                and row.samples_per_s
-                and INFORMATIVE.issuperset(f.kind for f in row.findings)
-            ):
-                by = rates.setdefault((each.run.device.gpu_key, row.case), {})
-                by[each.by] = math.log(row.samples_per_s)
-    deviations: dict[tuple[str | None, str], list[float]] = {}
-    for (gpu_key, _), by in rates.items():
-        for name, rate in by.items() if len(by) > 1 else ():
-            deviations.setdefault((gpu_key, name), []).append(rate - fmean(by.values()))
-    if not deviations:
-        return PUBLISHED
-    degrees = len(deviations) - len({gpu_key for gpu_key, _ in deviations})
-    squares = sum(fmean(found) ** 2 for found in deviations.values())
-    published = (PUBLISHED.half_width or 0.0) / Z95
-    variance = (PUBLISHED_CARDS * published**2 + squares) / (PUBLISHED_CARDS + degrees)
-    source = f"{PUBLISHED.source}; updated by {count(len(deviations), 'card')} of shared runs"
-    return msgspec.structs.replace(
-        PUBLISHED, half_width=Z95 * math.sqrt(variance), n=len(deviations), source=source
-    )
 
 
 def _alike(case: Case) -> tuple[Any, ...]:

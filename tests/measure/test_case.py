@@ -10,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import msgspec
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -287,13 +288,13 @@ def test_a_step_that_cannot_be_captured_is_unsupported_with_the_reason(measured,
 
 def test_an_infinite_loss_on_the_device_only_is_still_visible_in_the_file(make_case):
     for field in ("reference_error", "graph_error"):
-        launch = LaunchRecorder(index=0, **{field: math.inf}).launch()
+        launch = LaunchRecorder(launch=Launch(index=0, **{field: math.inf})).done()
         done = SimpleNamespace(launch=launch, status=Status.OK)
         row = judged(done, make_case())
         assert getattr(row.launches[0], field) is None
         assert [f.kind for f in row.findings] == [FindingKind.LOSS_DIFFERS]
         assert row.status is Status.INVALID
-    assert LaunchRecorder(index=0, reference_error=1e-7).launch().findings == ()
+    assert LaunchRecorder(launch=Launch(index=0, reference_error=1e-7)).done().findings == ()
 
 
 # --- precision ----------------------------------------------------------------------------------------------
@@ -518,7 +519,7 @@ def test_the_host_load_of_others_is_stored_with_the_case_and_judged(
     measured, monkeypatch, tmp_path, ticks, found
 ):
     """The counters advance with the steps; the load is the share of the ticks that belong to others."""
-    monkeypatch.setattr(launch, "PROC", tmp_path)
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     monkeypatch.setattr(launch.os, "times", lambda: (0.0,) * 5)
     steps, (busy_ticks, steal_ticks) = 0, ticks
 

@@ -16,11 +16,12 @@ from patience import Stopwatch, is_gone, wait_until
 
 from gpubench import children
 from gpubench.children import ChildLateError
-from gpubench.measure import capability, messages
+from gpubench.measure import capability, launcher, messages
 from gpubench.measure.guards import LATENCY_PASSES
-from gpubench.measure.launcher import PHASE_LIMITS_S, PROBE_S, Control, Launcher, Progress, Record
+from gpubench.measure.launcher import PHASE_LIMITS_S, PROBE_S, Control, Launcher, Record
 from gpubench.measure.loop import LEAST_ROUNDS
 from gpubench.measure.plan import Group, Plan, PlannedCase, plan
+from gpubench.measure.progress import Progress
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     Cause,
@@ -266,20 +267,22 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     assert not psutil.Process().children(recursive=True)
 
 
-def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_plan, cpu):
+def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_plan, cpu, monkeypatch):
     """The signal came while the process was being started; it is killed at its own deadline."""
     control, started = Control(), []
 
-    class Watched(Launcher):
-        def _start(self, group, variables):
-            started.append(super()._start(group, variables))
-            return started[-1]
+    class Watched(launcher.Child):
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            started.append(self)
+
+    monkeypatch.setattr(launcher, "Child", Watched)
 
     def on_event(event):
         if isinstance(event, messages.CaseBegan):
             control.stop(within_s=0.0)
 
-    (measurement,) = Watched(make_plan("pass"), cpu, on_event, control).run()
+    (measurement,) = Launcher(make_plan("pass"), cpu, on_event, control).run()
     assert measurement.status is Status.INTERRUPTED
     assert "killed by signal 9" in started[0].how_it_ended()
 
@@ -581,7 +584,7 @@ def test_a_result_must_be_that_of_the_rounds_it_reported():
 
 def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
     clock = iter([10.0, 13.25, 17.0])
-    monkeypatch.setattr("gpubench.measure.launcher.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gpubench.measure.progress.time.monotonic", lambda: next(clock))
     seen = Progress(began_s=0.0)
     seen.take(messages.RoundDone(timed=False, round=Round(steps=1, wall_s=1.0)))
     for outside_s in (6.0, 7.0, 8.5):

@@ -532,11 +532,10 @@ LARGE = ("lstm_large", "vgg16", "vgg16_transfer", "resnet50")
 def steps_as_a_graph():
     """Question and throughput of each shipped reading of our own models, replayed as a CUDA graph."""
     for step in h200_readings().steps:
-        if step.ours:
-            question = Question(
-                profile=load_profiles()[step.workload], precision=step.precision, batch_size=step.batch_size
-            )
-            yield question, step.batch_size / step.step_s[Execution.GRAPH]
+        question = Question(
+            profile=load_profiles()[step.workload], precision=step.precision, batch_size=step.batch_size
+        )
+        yield question, step.batch_size / step.step_s[Execution.GRAPH]
 
 
 def test_another_vendor_is_predicted_with_the_width_of_its_own_error(vgg16):

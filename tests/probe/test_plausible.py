@@ -142,7 +142,7 @@ def test_no_reading_of_an_nvidia_gpu_leaves_what_is_possible(inside_nvml, answer
         }
         assert impossible(fields(reading)) == impossible(fields(limits)) == impossible(alone) == {}
         unknown = {f for f in ("power_w", "sm_clock_hz", "utilization") if getattr(reading, f) is None}
-        assert unknown <= set(line.refused)
+        assert unknown <= set(line._fields.unavailable)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_sample_of_an_h200(inside_nvml) -> None:
         assert line.power_limits() == PowerLimits(enforced_w=700, default_w=700)
         assert line.compute_mode() == "default"
         assert line.ecc_uncorrected() is None
-        assert line.refused["ecc_uncorrected"].startswith("nvmlDeviceGetTotalEccErrors")
+        assert line._fields.unavailable["ecc_uncorrected"].startswith("nvmlDeviceGetTotalEccErrors")
 
 
 def test_memory_leaves_out_the_drivers_reserve_where_it_is_reported(inside_nvml) -> None:
@@ -80,7 +80,7 @@ def test_the_time_that_a_policy_held_the_clocks_is_counted_in_seconds(inside_nvm
     with open_telemetry(nvidia_profile()) as line:
         assert line.held_clocks_s() == {"power": 1.5, "thermal": 0.0}
         assert line.held_clocks_s() == {"power": 1.75, "thermal": 0.0}
-        assert "held_clocks_s.reliability" in line.refused
+        assert "held_clocks_s.reliability" in line._fields.unavailable
 
 
 def test_a_driver_that_counts_no_policy_gives_no_times(inside_nvml) -> None:
@@ -96,7 +96,7 @@ def test_a_refused_reading_is_none_with_its_reason(inside_nvml, code: int) -> No
         reading = line.sample()
         assert reading.power_w is None
         assert reading.sm_clock_hz == 1.98e9
-        assert line.refused["power_w"].startswith("nvmlDeviceGetPowerUsage")
+        assert line._fields.unavailable["power_w"].startswith("nvmlDeviceGetPowerUsage")
 
 
 def nvidia_profile() -> DeviceProfile:
@@ -167,7 +167,7 @@ def test_an_energy_counter_at_zero_gives_no_information(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetTotalEnergyConsumption", values=[0])])
     with open_telemetry(nvidia_profile()) as line:
         assert line.energy_j() is None
-        assert "energy_j" in line.refused
+        assert "energy_j" in line._fields.unavailable
 
 
 def test_the_ecc_counter_is_read_again_each_time(inside_nvml) -> None:

@@ -10,9 +10,10 @@ from gpubench.cli.app import app
 from gpubench.cli.verbs.run import _question
 from gpubench.errors import MisuseError
 from gpubench.measure import capability, messages
-from gpubench.measure.launcher import Launcher, Progress, Record
+from gpubench.measure.launcher import Launcher, Record
 from gpubench.measure.messages import Ready
 from gpubench.measure.plan import PlannedCase, Unit
+from gpubench.measure.progress import Progress
 from gpubench.measure.request import RunRequest
 from gpubench.models import (
     DeviceProfile,

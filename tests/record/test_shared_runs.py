@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from card_spread import PUBLISHED_CARDS, card_spread
 
 from gpubench import predict
 from gpubench.cli.app import main
@@ -19,9 +20,7 @@ from gpubench.models.measurement import Round
 from gpubench.predict.answers import as_records
 from gpubench.record.run_file import read_run
 from gpubench.record.sharing import (
-    PUBLISHED_CARDS,
     Shared,
-    card_spread,
     doubts,
     place_of,
     readings_by,

@@ -255,16 +255,18 @@ MUTANTS = (
         name="the peak of memory is read after the check of a graph",
         file=CASE,
         old=(
-            '    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")\n'
+            '    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
+            "    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
+            "        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))\n"
             "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
         ),
         new=(
+            "    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.graph_error = guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries)\n"
+            "        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))\n"
             "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
-            '    seen.peak_memory_bytes = hardware.ask("max_memory_allocated")\n'
+            '    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
         ),
         misleads="copies of weights and moments that only the check makes count as memory of a step",
         killer="test_steps.py::test_the_peak_of_a_graph_is_not_that_of_its_check",
@@ -787,8 +789,8 @@ MUTANTS = (
     Mutant(
         name="no control is stored",
         file=CASE,
-        old="for name in seen.precision_errors if name in errors}\n",
-        new="for name in ()}\n",
+        old="for name in proof if name in errors}",
+        new="for name in ()}",
         misleads="a proof that cannot fail stands as one",
         killer="test_controls.py::test_a_device_that_shows_no_tf32_proves_no_fp32",
     ),

@@ -95,7 +95,7 @@ def processes(make_gpu, monkeypatch):
     class InHere:
         swept = ()
 
-        def __init__(self, environment, module):
+        def __init__(self, environment, module, arguments=()):
             self.said = deque()
             first = [Fault("mm", lambda: RuntimeError("CUDA error: out of memory"), capturing=True)]
             self.gpu = make_gpu(Machine(faults=[] if started else first))

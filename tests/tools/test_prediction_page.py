@@ -202,7 +202,7 @@ def classes_on_new_cards() -> Iterator[str]:
 def levels_on_an_h200(name: str) -> tuple[tuple[Precision, float, bool], ...]:
     """Predicted over measured for each shipped reading, by a fit of levels alone, and whether the interval held."""
     found = []
-    for step in h200_readings().steps:
+    for step in h200_readings().cases:
         if step.workload == name:
             stranger = msgspec.structs.replace(load_profiles()[name], name=f"own_{name}")
             question = Question(profile=stranger, precision=step.precision, batch_size=step.batch_size)

@@ -1,0 +1,96 @@
+"""The reports of a child on one case, and its pace by the clock of the parent.
+
+A model runs in the process that reports, and may change the clock of that process. The parent therefore notes
+when each timed round arrives.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeAlias
+
+from gpubench.measure import checks, messages
+from gpubench.models import Cause, Launch, Round, Status
+from gpubench.units import Seconds
+
+_Point: TypeAlias = tuple[Seconds, Seconds]
+"""Time of all rounds until then by the child's clock, and the arrival by this process's."""
+
+
+def _pace(one: _Point, other: _Point) -> float:
+    apart_s = other[0] - one[0]
+    return (other[1] - one[1]) / apart_s if apart_s else math.inf
+
+
+@dataclass
+class Progress:
+    """The child's reports on the current case so far."""
+
+    launch: int = 0
+    phase: str = "start"
+    warmup: list[Round] = field(default_factory=list)
+    timed: list[Round] = field(default_factory=list)
+    timed_s: Seconds = 0.0
+    arrived: list[_Point] = field(default_factory=list)
+    began_s: Seconds = field(default_factory=time.monotonic)
+    reports: int = 0
+
+    def take(self, report: messages.RoundDone, *, was_awaited: bool = True) -> None:
+        """Keep one round; for a timed one also its arrival time, minus the time spent outside rounds.
+
+        A process with a slow clock also reports too little of that outside time, so the slowness still shows.
+        The arrival time of a report that was not awaited is unknown.
+        """
+        (self.timed if report.timed else self.warmup).append(report.round)
+        if report.timed:
+            self.timed_s += report.round.wall_s
+        if report.timed and was_awaited:
+            self.arrived.append((self.timed_s, time.monotonic() - report.outside_s))
+
+    def told_in_s(self) -> Seconds | None:
+        """Return the time from the arrival of the first timed round to the last, without the pauses [s].
+
+        On a busy host this process may read a report late, and never early. The pace is therefore that of the
+        most prompt reports on both sides of the middle. None if this process was rarely waiting for them.
+        """
+        edges: list[_Point] = []  # the lower convex hull: no report lies below the line of the prompt ones
+        for point in self.arrived:
+            while len(edges) > 1 and _pace(*edges[-2:]) >= _pace(edges[-1], point):
+                edges.pop()
+            edges.append(point)
+        span_s = sum(done.wall_s for done in self.timed[1:])
+        if len(edges) < 2 or edges[-1][0] - edges[0][0] < span_s / 2:
+            return None
+        if span_s == 0:
+            return edges[-1][1] - edges[0][1]
+        middle = self.arrived[len(self.arrived) // 2]
+        return span_s * next(_pace(one, other) for one, other in pairwise(edges) if other >= middle)
+
+    def contradiction(self, report: messages.CaseDone) -> str | None:
+        """Say how a result differs from the reports that led to it; None if it agrees.
+
+        The model runs in the reporting process, and could write into its pipe.
+        """
+        if report.status is not Status.OK:
+            return None
+        told, given = ([(r.steps, r.wall_s) for r in rounds] for rounds in (self.timed, report.launch.rounds))
+        if told != given:
+            return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
+        wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
+        if wall_s > elapsed_s + checks.CHILD_CLOCK_SLACK_S:
+            return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
+        return None
+
+    def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
+        """Return the result of a case whose child ended before reporting it; the rounds so far are kept."""
+        launch = Launch(
+            index=self.launch,
+            warmup=tuple(self.warmup),
+            rounds=tuple(self.timed),
+            told_in_s=self.told_in_s(),
+            stopped=True,
+        )
+        return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)
