@@ -158,7 +158,7 @@ class Work:
             done = launcher.cut_short(seen, error)
             if done.status is Status.TIMEOUT and done.cause is None:
                 raise PartEndedError(
-                    PartState.CUT_OFF, f"cut off during {seen.phase}: its time was over"
+                    PartState.CUT_OFF, f"cut off during {seen.phase}: its time was up"
                 ) from error
             raise PartEndedError(PartState.FAILED, scrub(done.reason or "")) from error
         except NoDeviceError as error:

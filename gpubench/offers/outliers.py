@@ -203,7 +203,7 @@ class AskedPrices:
         standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, hand)
         is_taken = hand.origin in {self._tables.get(BY_USER), 0 if offer.seller == "cloud" else None}
         if not is_taken and (standard is None or self._is_alone(offer.gpu_key, hand)):
-            return "the only ask" if offer.kind == "marketplace" else "unconfirmed price"
+            return "the only listing" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
         if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
             return None

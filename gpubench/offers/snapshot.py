@@ -223,7 +223,7 @@ def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapsh
         try:
             return read_snapshot(path), tuple(notes)
         except MisuseError as error:
-            notes.append(f"{error}; the snapshot before it is used")
+            notes.append(f"{error}; the previous snapshot is used")
     return ReadSnapshot({}, {}, {}), tuple(notes)
 
 

@@ -227,7 +227,7 @@ def _fix(code: int, root: Path = Path("/")) -> str:
     inside = container(root)
     if code == UNKNOWN and inside:
         return (
-            f"in this {inside} container a reload of the host's service manager took the device cgroup away: "
+            f"in this {inside} container a reload of the host's service manager removed the device cgroup: "
             "recreate the container"
         )
     return {

@@ -148,8 +148,8 @@ class Market:
 
 
 def ask_words(asks: Asks | None) -> str:
-    """Return what a host's ask is: "one of 10 asks", or the ask of a single host."""
-    return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} asks"
+    """Return what a host's asking price is: "one of 10 listings", or the price of a single host."""
+    return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} listings"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
 # Limits whose exclusions are sorted so that the offer closest to the limit is last.
 _NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
-NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
+NOT_ASKED_TODAY = "a card without a current price (naming the card with --gpu ranks it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ def _without_kernels(spec: GpuSpec) -> str:
     named_target = target if target.startswith("gfx") else f"compute capability {target}"
     still = "no known build has them" if build is None else f"{build} still has them"
     return (
-        f"torch {newest_release()} as pip installs it has no kernels for {named_target}: {still}; "
+        f"torch {newest_release()} from pip has no kernels for {named_target}: {still}; "
         "naming the GPU with --gpu ranks it"
     )
 
@@ -364,7 +364,7 @@ def filters_of(
         MisuseError: If a named GPU, provider or region is unknown.
     """
     yield Filter(
-        "being no offer of a machine today",
+        "not an offer of a machine today",
         lambda offer, _: NOT_RANKED.get(offer.kind),
         fields=("kind",),
     )
@@ -485,7 +485,7 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
         if gpu_count not in {None, *of_it}:
             raise MisuseError(
-                f"nobody offers {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
+                f"no offer has {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
                 f"--have {name!r} ranks your own"
             )
 

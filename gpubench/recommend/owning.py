@@ -483,12 +483,12 @@ def must_work(each: BuyOrRent) -> str:
 def payback(each: BuyOrRent) -> str:
     """Return whether a machine pays off within its life, as the predicate of a sentence.
 
-    Examples: "pays after 30 of 36 months at 50 %", "does not pay within 36 months at 50 %", "never pays".
+    Examples: "pays off after 30 of 36 months at 50 %", "does not pay off within 36 months at 50 %".
     """
     if each.break_even_hours is None:
-        return "never pays"
+        return "never pays off"
     life = f"{12 * each.years:.3g} months at {format_percent(each.utilization)}"
     if each.break_even_hours > each.years * HOURS_PER_YEAR * each.utilization:
-        return f"does not pay within {life}"
+        return f"does not pay off within {life}"
     months = each.break_even_hours / each.utilization / HOURS_PER_MONTH
-    return f"pays after {math.ceil(months - 1e-9)} of {life}"  # 36.0000000001 months are 36
+    return f"pays off after {math.ceil(months - 1e-9)} of {life}"  # 36.0000000001 months are 36

@@ -177,7 +177,7 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
     remarks = []
     for name, run in (("A", a), ("B", b)):
         if run.interrupted:
-            remarks.append(f"{name} was interrupted: gpubench run --resume {plain(run.run_id)} goes on")
+            remarks.append(f"{name} was interrupted: gpubench run --resume {plain(run.run_id)} continues")
         if kinds := doubts(run.findings):
             remarks.append(f"{name} as a whole carries {', '.join(kinds)}; see gpubench check")
     names = ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads")

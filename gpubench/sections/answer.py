@@ -163,7 +163,7 @@ def screen(ranking: Ranking) -> list[Part]:
     """Return the first screen: title, answers, and the sentences that fit."""
     shown = answer_table(ranking)
     kept, left = _kept(ranking, shown)
-    rest = f"{count(left, 'more note')}, {count(len(ranking.by_gpu), 'GPU')}: add --table"
+    rest = f"--table adds {count(left, 'note')} and {count(len(ranking.by_gpu), 'GPU')}"
     return [
         Paragraph(text=title(ranking), tone="headline"),
         shown,
@@ -175,7 +175,7 @@ def screen(ranking: Ranking) -> list[Part]:
 def _answer(data: ReportData) -> Block:
     ranking = data.ranking
     if ranking is None or not ranking.rows:
-        why = data.ranking_problem or "no ranking was asked for"
+        why = data.ranking_problem or "no ranking was requested"
         told = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
         measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
         return Block(title="The answer", parts=(told, *measured), brief=(told,))
@@ -244,7 +244,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.feed_vcpus is not None:
         needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
-        has = "vCPUs, how many it has is unknown"
+        has = "vCPUs (how many it has is unknown)"
         yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
@@ -253,7 +253,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.also_at:
         yield f"also at {listing([_elsewhere_words(each, offer.gpu_count) for each in choice.also_at])}"
     if choice.needs_quota:
-        yield "a new account must ask for a quota"
+        yield "a new account must request a quota"
     if choice.price_note:
         yield f"price: {plain(choice.price_note, 120)}"
     if offer.in_stock is not None:

@@ -378,7 +378,7 @@ def run(request: RunRequest) -> Run:
     session = execute(prepare(request))
     if session.interrupted:
         raise InterruptedRunError(
-            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} goes on"
+            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} continues"
         )
     if session.every_case_failed:
         raise EveryCaseFailedError(f"every case failed; the reasons are in {session.path}")

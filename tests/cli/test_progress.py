@@ -191,8 +191,8 @@ def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
     alike = msgspec.structs.replace(fp32, launches=launches)
     sentence = closing_sentence(samples.h200_run(measurements=(amp, alike)))
     assert sentence is not None
-    assert ": no difference seen; one of " in sentence
-    assert sentence.endswith(" % would have been.")
+    assert ": no difference found; one of " in sentence
+    assert sentence.endswith(" % would have shown.")
 
 
 def test_a_gain_that_the_page_does_not_claim_is_not_printed_below_it() -> None:

@@ -236,7 +236,7 @@ def test_a_users_rows_set_aside_come_before_the_answer_with_the_command(tmp_path
     )
     shown = CliRunner().invoke(app, ["rank", "vgg16", "--offers", str(path)], env={"COLUMNS": "9000"}).stdout
     assert (
-        f"Set aside of {path}: 2 rows (mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, of "
+        f"Set aside from {path}: 2 rows (mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, of "
         f"those that gpubench list --gpus shows); `gpubench offers list --offers {path} --explain` shows why."
     ) in " ".join(shown.split())
     told = gpubench("list", "--offers", path, "--explain", "--provider", "acme").stderr

@@ -178,7 +178,7 @@ def test_an_old_price_that_nothing_newer_replaces_is_reported_in_the_answer():
 
 def test_the_ranking_says_how_old_its_prices_are():
     told = [each for each in rank("vgg16", as_of="2026-11-28").said("caution") if each.startswith("Prices")]
-    assert re.fullmatch(r"Prices: median \d+ days old\.", *told)
+    assert re.fullmatch(r"Median price age: \d+ days\.", *told)
 
 
 def test_the_ratio_of_hosts_to_clouds_is_fitted_to_the_shipped_prices():

@@ -77,7 +77,7 @@ class TestWithoutDriver:
         done = gpubench(without_driver())
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line for line in done.stdout.splitlines() if line.strip()]
-        assert lines[0] == "No GPU is in this machine. To train resnet50, as an example:"
+        assert lines[0] == "This machine has no GPU. To train resnet50, for example:"
         assert lines[1].startswith("resnet50, 90 epochs of ImageNet")
         assert {"Cheapest", "Fastest"} <= {line.split()[0] for line in lines}
         assert "Ask for yours: gpubench llama-3.1-8b --lora" in lines[-1]

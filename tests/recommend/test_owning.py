@@ -178,7 +178,7 @@ def test_renting_wins_where_rent_is_below_the_running_cost():
     ranking = weigh([machine()], [offer(H100, 0.10)], {H100: 3000})
     decision = ranking.buy_or_rent[0]
     assert (decision.verdict, decision.break_even_hours) == ("rent", None)
-    assert "does not pay against" in said(ranking)
+    assert "does not pay off against" in said(ranking)
 
 
 def rtx_3090(**changes):
@@ -200,7 +200,7 @@ def test_a_break_even_is_reported_as_hours_that_it_must_work_and_months_until_it
     assert decision.break_even_hours == pytest.approx(10_903, abs=1)
     assert (decision.years, decision.utilization) == (3, 0.5)
     assert must_work(decision) == "41 % of all hours"
-    assert payback(decision) == "pays after 30 of 36 months at 50 %"
+    assert payback(decision) == "pays off after 30 of 36 months at 50 %"
     assert payback(decision) in said(ranking)
     assert "of its life" not in said(ranking)
 
@@ -209,11 +209,11 @@ def test_a_machine_that_does_not_pay_within_its_life_says_so():
     """10,903 h at 0.3 x 730 h a month are 49.8 months; at 0.060 USD/h 845 / 0.0075 = 112,667 h, over 26,280."""
     little = rtx_3090(utilization=Range(0.1, 0.3, 0.9))
     (decision,) = weigh([little], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent
-    assert payback(decision).endswith("not pay within 36 months at 30 %")
+    assert payback(decision).endswith("not pay off within 36 months at 30 %")
     assert must_work(decision).startswith("41 % of all hours")
     (decision,) = weigh([rtx_3090()], [offer(H100, 0.06)], {H100: 3000}).buy_or_rent
     assert must_work(decision).startswith("more than")
-    assert payback(decision).endswith("not pay within 36 months at 50 %")
+    assert payback(decision).endswith("not pay off within 36 months at 50 %")
     (decision,) = weigh([rtx_3090()], [offer(H100, 0.04)], {H100: 3000}).buy_or_rent
     assert payback(decision).startswith("never")
 
@@ -230,7 +230,7 @@ def test_against_a_commitment_it_pays_after_months_whatever_it_works():
     committed = offer(H100, 0.13, pricing=Pricing.RESERVED, term_years=3)
     (decision,) = weigh([rtx_3090()], [offer(L4, 9.0, kind="historic"), committed], {H100: 3000}).buy_or_rent
     assert must_work(decision) == "—"
-    assert payback(decision) == "pays after 12 of 36 months at 50 %"
+    assert payback(decision) == "pays off after 12 of 36 months at 50 %"
 
 
 @settings(max_examples=60, deadline=None)

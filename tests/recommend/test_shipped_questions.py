@@ -58,7 +58,7 @@ def table(name: str) -> list[dict[str, str]]:
 def expected(offer: Offer) -> float:
     """The expected price from the table alone: a list price, or an ask that returns to the overall middle.
 
-    RunPod has one price of a GPU for all its hosts. The middle of an even number of asks is a geometric mean.
+    RunPod has one price of a GPU for all its hosts. The middle of an even number of asking prices is a geometric mean.
     If clouds list the GPU, 0.56 of their median counts as another half ask.
     """
     listed = float(offer.price_usd_per_hour)
@@ -212,8 +212,8 @@ def test_the_jobs_of_a_month_determine_the_number_of_machines():
 def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
     """No source reads the prices of Lium and CoreWeave; one reads those of Azure."""
     notes = answer("resnet50", "--count", "1", "--sort", "time").said("note")
-    (aged,) = [note for note in notes if "reads today's of" in note]
-    read = aged.partition("reads today's of ")[2].removesuffix(".")
+    (aged,) = [note for note in notes if "fetches today's from" in note]
+    read = aged.partition("fetches today's from ")[2].removesuffix(".")
     assert "azure" in read.split(", ")
     assert "lium" not in read
     assert [note for note in notes if "own pages" in note]
@@ -244,7 +244,7 @@ def test_the_assumptions_of_owning_are_listed_next_to_rent():
 def test_buying_lists_what_the_rent_that_it_is_compared_with_rests_on():
     """The rival is a host's old ask, at the price expected from an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
-    assert any("a host's ask drifts toward the median" in note for note in notes)
+    assert any("a host's asking price drifts toward the median" in note for note in notes)
     assert any("are over 30 days old" in note for note in notes)
 
 

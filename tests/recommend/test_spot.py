@@ -104,15 +104,13 @@ def test_interruptions_are_assumed_and_stated_unless_their_loss_is_given():
     found = rank_of(offers, {H100: 3000.0}, spot=True, samples=1e8)
     assert found.rows[0].samples_per_s.value == pytest.approx(3000 / 1.0407, rel=1e-4)
     (risk,) = [each for each in found.said("caution") if "spot interruption" in each]
-    (seen,) = [each for each in found.said("caution") if "taken away" in each]
+    (seen,) = [each for each in found.said("caution") if "took back" in each]
     assert "in 24 hours, checkpoints every 54 minutes" in risk
     assert "4.1 % of the work" in risk
-    assert seen == "At aws 15 to 20 % of H100 SXM5 80GB machines were taken away in a month (2026-02-24)."
+    assert seen == "aws took back 15 to 20 % of its H100 SXM5 80GB machines in a month (2026-02-24)."
     given = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=0.0, samples=1e8)
     on_demand = rank_of(offers[1:], {H100: 3000.0}, spot=True, samples=1e8)
-    assert not [
-        each for found in (given, on_demand) for each in found.said("caution") if "taken away" in each
-    ]
+    assert not [each for found in (given, on_demand) for each in found.said("caution") if "took back" in each]
     assert not [
         each for found in (given, on_demand) for each in found.said("caution") if "spot interruption" in each
     ]

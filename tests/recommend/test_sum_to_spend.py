@@ -116,7 +116,7 @@ def test_a_computer_is_bought_whole():
 def test_a_module_an_old_price_and_a_planned_one_are_not_bought_unless_the_card_is_named():
     found = spend(1_000_000, "resnet50")
     reasons = {(each.gpu_key, each.rule): each.reason for each in found.excluded if each.provider == "buy"}
-    old = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
+    old = "a card without a current price (naming the card with --gpu ranks it)"
     assert "days old" in reasons["nvidia-rtx-a6000-48gb", old]
     assert "planning figure" in reasons["nvidia-rtx-pro-5000-blackwell-48gb", old]
     named = spend(50000, "resnet50", gpu=["rtx a6000"])

@@ -318,7 +318,7 @@ def test_limits_that_nothing_meets_say_what_would_be_enough(opened):
     page = opened("#budget=0.5&deadline=0.2")
     assert page.locator("#three").is_hidden()
     said = page.locator("#said").inner_text()
-    assert said.startswith("Nothing keeps to these limits")
+    assert said.startswith("Nothing stays within these limits")
     page = opened("#deadline=0.2")
     enough = re.search(r"A deadline of ([\d.]+) h would be enough", page.locator("#said").inner_text())
     page.locator("[name=deadline]").fill(enough[1])

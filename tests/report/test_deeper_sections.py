@@ -61,7 +61,7 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
     ("ends", "found"),
     [
         ((1.01, 1.03), "No case is limited"),
-        ((0.98, 1.06), "no difference seen; one of 6 % would have been"),
+        ((0.98, 1.06), "no difference found; one of 6 % would have shown"),
         ((0.9, 1.3), "undecided"),
         ((0.99, 1.6), "undecided"),
         ((1.2, 1.4), "limited by launch overhead on the CPU when run eagerly (vgg16)"),
@@ -400,7 +400,7 @@ def test_owning_is_compared_with_renting_the_same_work():
     table = table_of("owning", samples.report_data(buy_or_rent=(decision,)))
     assert table.rows[0][5].split("\n") == ["13,000 h", "4,000 h to never"]
     assert [line.partition(" %")[0] for line in table.rows[0][6].split("\n")] == ["50", "15"]
-    assert table.rows[0][7].endswith("not pay within 36 months at 40 %")
+    assert table.rows[0][7].endswith("not pay off within 36 months at 40 %")
     assert "of its life" not in " ".join(column.title for column in table.columns).lower()
     text = words_of("owning", samples.report_data())
     assert "depends on how" in text

@@ -61,7 +61,7 @@ def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> st
     if judge.cut_off(verdicts):
         return f"a part gave no answer in its time: add --full, which sets no time limit; the file is {path}"
     if judge.confirms(check):
-        return f"everything judged agrees: attach {path} to a pull request under {CONFIRMED}"
+        return f"every judged part agrees: attach {path} to a pull request under {CONFIRMED}"
     undecided = sum(verdict.state == "undecided" for verdict in verdicts)
     why = f"{units.count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
     return f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}"
