@@ -385,14 +385,14 @@ MUTANTS = (
         file="gpubench/offers/snapshot.py",
         old="sorted(prices, key=lambda each: price_day(each.price_date))",
         new="sorted(prices, key=lambda each: price_day(each.price_date), reverse=True)",
-        killer="offers/test_shipped_prices.py::test_every_row_stays_in_the_table_and_of_one_offer_the_newest_counts",
+        killer="offers/test_shipped_prices.py::test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts",
     ),
     Mutant(
         name="the median of a marketplace is no standard for its hosts",
         file="gpubench/offers/outliers.py",
         old="hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))",
         new="hosts = None",
-        killer="offers/test_shipped_prices.py::test_an_ask_is_compared_with_the_median_of_its_own_marketplace",
+        killer="offers/test_shipped_prices.py::test_a_listing_is_compared_with_the_median_of_its_own_marketplace",
     ),
     Mutant(
         name="two names in one stranger's file bear each other out",

@@ -108,7 +108,7 @@ MOST_WORDS, MOST_ROWS = 480, 10
 
 
 def test_the_first_screen_is_what_the_command_prints():
-    """Renew with ``python tests/golden/pages.py``."""
+    """Update it with ``python tests/golden/pages.py``."""
     assert pages.readme() == (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -20,8 +20,8 @@ from gpubench.recommend.request import RankRequest
 from gpubench.sections.data import gather
 from gpubench.today import day_of, now, today
 
-ROOM = Path(__file__).resolve().parents[1] / "gpubench"
-OWNER = ROOM / "today.py"
+PACKAGE = Path(__file__).resolve().parents[1] / "gpubench"
+OWNER = PACKAGE / "today.py"
 CLOCKS_OF_DAYS = {
     ("date", "today"), ("datetime", "today"), ("datetime", "now"), ("datetime", "utcnow"),
     ("time", "strftime"), ("time", "localtime"), ("time", "gmtime"), ("time", "ctime"), ("time", "asctime"),
@@ -45,8 +45,8 @@ def test_each_way_to_the_date_is_seen(source):
 
 def test_one_module_asks_the_clock_for_the_date():
     found = {
-        str(path.relative_to(ROOM)): ways
-        for path in sorted(ROOM.rglob("*.py"))
+        str(path.relative_to(PACKAGE)): ways
+        for path in sorted(PACKAGE.rglob("*.py"))
         if path != OWNER and (ways := _asks_the_date(path.read_text(encoding="utf-8")))
     }
     assert not found

@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 
 class NotPreparedError(NotHereError):
-    """The step cannot be captured or compiled; an eager run never takes that name."""
+    """The step cannot be captured or compiled; an eager run is never reported in its place."""
 
 
 def prepare(work: Work) -> Advance:

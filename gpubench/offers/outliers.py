@@ -79,7 +79,7 @@ class _Asks(NamedTuple):
     Attributes:
         usd: Price per GPU-hour.
         gpus: Number of GPUs in the offer.
-        pricing, is_host: The pricing, and whether it is on a marketplace, where asks may be a sixth as high.
+        pricing, is_host: The pricing, and whether on a marketplace (prices there may be a sixth as high).
         provider, origin: Indexes of the provider and the table.
     """
 
@@ -227,7 +227,7 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        # Return the range of prices without doubted ones, unless their source has the asks of other hosts.
+        # Return the range of prices without doubted ones, unless their source has the prices of other hosts.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return -math.inf, math.inf

@@ -150,7 +150,7 @@ def evidence_on(estimate: Estimate) -> str:
     """Return the number of published rows for its GPU in the calibration, and the nearest GPU if none."""
     fitted = load_calibration().of(estimate.case.task)
     if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
-        return f"{apart} published rows of this GPU (judged apart)"
+        return f"{apart} published rows of this GPU (scored separately)"
     rows = fitted.rows_by_gpu
     if own := rows.get(estimate.gpu_key, 0):
         return f"{own} published rows of this GPU"

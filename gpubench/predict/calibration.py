@@ -61,7 +61,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
             datasheet.
         scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
         other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted;
-            by ``halved`` of such a name, the same in half precision where there are rows.
+            by ``halved`` of that name, the same in half precision if there are rows.
         factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log. One
             value is for GPUs whose architecture has rows (``known``), one for all others (``stranger``).
     """

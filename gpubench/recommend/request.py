@@ -53,7 +53,7 @@ _UPLOAD_MBIT_PER_S = 100.0
 _STARTUP_FACTOR = 2.0
 
 HOUR_WORTH_USD = 2.0
-"""The default worth of an hour of waiting [USD]."""
+"""The default value of an hour of waiting [USD]."""
 
 COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments [years], by their names in options."""
@@ -255,7 +255,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     hour_worth_usd: Annotated[
         NotNegative,
         Option(
-            "What an hour of waiting is worth; offers are ranked by dollars plus hours at this worth [USD].",
+            "Value of an hour of waiting; offers are ranked by dollars plus the value of their hours [USD].",
             JOB,
             name="hour_worth",
         ),
@@ -415,7 +415,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     sort: Annotated[
         str,
         Option(
-            "Order of the rows; for a job, value is dollars plus hours at their worth.", OUTPUT, choices=SORTS
+            "Order of the rows; value is dollars plus the value of the hours of a job.", OUTPUT, choices=SORTS
         ),
     ] = "value"
     limit: Annotated[

@@ -352,7 +352,7 @@ _TRAINS_WITH = "torch transformers peft trl datasets accelerate bitsandbytes lig
 
 
 def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
-    """Return the work on the machine: gpubench measures what was asked, or a script trains a published model.
+    """Return the machine's work: gpubench measures the question, or a script trains a published model.
 
     Raises:
         MisuseError: If a published model is requested together with others, or a file to copy is missing.

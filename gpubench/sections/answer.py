@@ -152,7 +152,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
-# Words reserved for the worth and cost of an hour of waiting.
+# Words reserved for the value and cost of an hour of waiting.
 _WORDS_OF_THE_RATE = 15
 
 # Words reserved for the rule of the table and the hint that there is more.

@@ -59,7 +59,7 @@ def test_complete_sentences_fit_and_the_others_are_named(made, width):
             )
 
 
-def test_the_tallest_column_gets_the_room_and_no_figure_leaves_its_unit(capsys, monkeypatch):
+def test_the_tallest_column_gets_the_width_and_no_figure_leaves_its_unit(capsys, monkeypatch):
     made = Table(
         caption="",
         columns=(Column(title="name", numeric=False), Column(title="time", numeric=True)),
@@ -167,7 +167,7 @@ HOSTILE = "\x1b]0;owned\x07[red]\u202egnp.exe[/red]\x9b2J<b>"
     ],
     ids=lambda part: type(part).__name__,
 )
-def test_no_escape_no_markup_and_no_turned_writing_reaches_the_terminal(part, capsys, monkeypatch):
+def test_no_escape_markup_or_bidirectional_text_reaches_the_terminal(part, capsys, monkeypatch):
     out = "\n".join(printed(capsys, monkeypatch, part))
     assert "[red]gnp.exe[/red]2J<b>" in out
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", out)

@@ -104,7 +104,7 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
 def test_a_model_made_for_shares_has_them_in_a_job_unless_told_otherwise(
     ask: Any, more: tuple[str, ...], mode: str
 ) -> None:
-    """8 H100s have room for a share each of a job that none of them could hold; the answer says so."""
+    """Each of 8 H100s can hold its share of a job that no single one could hold; the answer says so."""
     wanted = "llama_8b_fsdp", "--gpu", "nvidia-h100-sxm-80gb", "--batch-size", "2", "--count", "8", *more
     document = json.loads(ask(*wanted, "--json")[1])
     assert document["parallel_mode"] == mode
@@ -173,7 +173,9 @@ def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: 
     assert compiled["cards"][0]["compiled_loss_bytes"] == ends[1]
     assert eager["compiled_loss_bytes"] is None
     _, text, _ = ask(*asked, "--execution", "compile")
-    told = f"reserves some {ends[1] / 2**30:.2f} GiB ({ends[0] / 2**30:.2f} GiB to {ends[2] / 2**30:.1f} GiB)"
+    told = (
+        f"reserves about {ends[1] / 2**30:.2f} GiB ({ends[0] / 2**30:.2f} GiB to {ends[2] / 2**30:.1f} GiB)"
+    )
     assert f"also compiles its loss {told}; gpubench does not" in text
     assert "compiles its loss" not in ask(*asked)[1]
     assert "compiles its loss" not in ask("bert_base", *asked[1:], "--execution", "compile")[1]
@@ -404,7 +406,7 @@ def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: st
     assert len(err.strip().splitlines()) == 1
 
 
-def test_throughput_of_training_is_refused_of_what_is_never_trained_where_it_was_asked_for() -> None:
+def test_training_throughput_is_refused_for_a_workload_that_is_never_trained() -> None:
     with pytest.raises(MisuseError, match="llama_8b is never trained"):
         predict(workload="llama_8b", task="train", gpu=["nvidia-l4-24gb"])
     (answer,) = predict(workload="llama_8b", gpu=["nvidia-l4-24gb"]).estimates

@@ -98,7 +98,7 @@ def test_the_limits_of_a_plan_add_up_and_a_time_limit_is_the_last_of_them(h100, 
     assert plan(RunRequest(micro="only"), h100, profiles).most_s() == 0.0
 
 
-def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
+def test_a_row_records_whether_it_convolves_and_its_target(h100):
     """From the shipped profiles, through the plan or a resumed one, to the stored measurement."""
     profiles = load_profiles()
     asked = RunRequest(workloads=("cnn", "lstm", "resnet50", "bert_base"), budget="default")

@@ -273,7 +273,7 @@ def test_the_source_that_a_ranking_names_is_a_kind_that_a_table_takes():
     assert kinds == {"vm", "marketplace"}
 
 
-def test_a_list_of_offers_says_who_knows_what_is_free():
+def test_a_list_of_offers_says_that_availability_was_not_checked():
     done = here("offers", "list", "--gpu", "l4")
     assert done.returncode == 0
     assert "Availability was not checked." in done.stdout + done.stderr

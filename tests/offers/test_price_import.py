@@ -212,7 +212,7 @@ def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
             {"price_date": "2136-01-01"},
             "2136-01-01 is in the future",
         ),
-        ("1.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "say it with --provider"),
+        ("1.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "name it with --provider"),
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "holds no usable offer"),
     ],
 )

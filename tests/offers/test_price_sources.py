@@ -316,7 +316,7 @@ def test_a_runpod_type_of_a_broken_shape_costs_no_other(broken):
     assert [row for row, _ in table.set_aside] == ["RunPod: row 1 of its answer"]
 
 
-def test_a_host_on_a_riser_or_often_away_is_no_quote_and_no_ask():
+def test_a_host_on_a_riser_or_often_away_is_not_listed():
     table = _vast(
         _vast_host("A100 SXM4", 80, 0.1, pcie_bw=0.4, reliability2=0.999),
         _vast_host("A100 SXM4", 80, 0.2, pcie_bw=22.0, reliability2=0.55),
@@ -368,7 +368,7 @@ def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
 
 
 def test_runpod_yields_both_clouds_and_distinguishes_the_form_factor_by_the_device_name():
-    """The secure price is a list price of data centers, the community price an ask of its hosts."""
+    """The secure price is a list price of data centers, the community price that of a host."""
     table = offers(runpod.SOURCE, Replay("runpod.json"))
     assert {(o.instance, o.gpu_key, o.seller, o.kind): float(o.price_usd_per_hour) for o in table.offers} == {
         ("A100 PCIe", "nvidia-a100-pcie-80gb", "community", "marketplace"): 1.19,
@@ -676,7 +676,7 @@ def test_a_host_without_a_price_hides_no_similar_host(price):
     assert len(table.set_aside) == 1
 
 
-def test_a_source_of_which_every_row_is_of_another_shape_gives_nothing_and_says_why():
+def test_a_source_with_only_unreadable_rows_gives_nothing_and_says_why():
     table = _vast({"gpu": "A100 SXM4", "usd": 1.0}, {"gpu": "A100 SXM4", "usd": 2.0})
     assert table.offers == ()
     assert [row for row, _ in table.set_aside] == [f"Vast A100 SXM4: row {n} of its answer" for n in (1, 2)]

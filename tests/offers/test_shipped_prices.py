@@ -48,7 +48,7 @@ def shipped(**wanted):
     ]
 
 
-def test_every_row_stays_in_the_table_and_of_one_offer_the_newest_counts():
+def test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts():
     rows = list(data_table("offers.csv", Offer))
     assert len(rows) == len(list(data_rows("offers.csv"))) > 1_200
     newest = {}
@@ -87,7 +87,7 @@ def test_figures_of_a_market_and_what_cannot_be_ordered_never_rank():
         assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
 
 
-def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
+def test_medians_of_hosts_are_no_quotes_and_count_as_listings():
     medians = [o for o in embedded_offers().offers if o.kind == "index" and o.ask_count is not None]
     assert len(medians) == 8
     assert all(o.ask_median_usd_per_hour == o.price_usd_per_hour for o in medians)
@@ -100,7 +100,7 @@ def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
     assert with_it.median_usd_per_hour > without.median_usd_per_hour
 
 
-def test_an_ask_is_compared_with_the_median_of_its_own_marketplace():
+def test_a_listing_is_compared_with_the_median_of_its_own_marketplace():
     """At a quarter of the clouds' price it could be plausible; at a tenth of its neighbors it is not."""
     middle = dated("2026-10-10", 1.0, provider="vast", kind="index", ask_count=20,
                    ask_median_usd_per_hour=Decimal(1), instance="median")  # fmt: skip
@@ -177,12 +177,14 @@ def test_an_old_price_that_nothing_newer_replaces_is_reported_in_the_answer():
 
 
 def test_the_ranking_says_how_old_its_prices_are():
-    told = [each for each in rank("vgg16", as_of="2026-11-28").said("caution") if each.startswith("Prices")]
+    told = [
+        each for each in rank("vgg16", as_of="2026-11-28").said("caution") if each.startswith("Median price")
+    ]
     assert re.fullmatch(r"Median price age: \d+ days\.", *told)
 
 
 def test_the_ratio_of_hosts_to_clouds_is_fitted_to_the_shipped_prices():
-    """The median over 23 GPUs and its spread, on which the weight against few asks is based."""
+    """The median over 23 GPUs and its spread, on which the weight against few listings is based."""
     table = Offers.of(embedded_offers().offers)
     on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)
     believed, _, _ = leave_out_doubted(AskedPrices(table), table.where(on_sale & (table.price > 0)))

@@ -650,7 +650,7 @@ def test_published_rows_of_another_vendor_are_counted_though_they_are_in_no_fit(
     (answer,) = ask(vgg16, "amd-mi325x-256gb").values()
     fitted = load_calibration().train
     assert fitted.apart_by_gpu.keys().isdisjoint(fitted.rows_by_gpu)
-    assert f"{fitted.apart_by_gpu[answer.gpu_key]} published rows of this GPU (judged apart)" in reasons(
+    assert f"{fitted.apart_by_gpu[answer.gpu_key]} published rows of this GPU (scored separately)" in reasons(
         answer
     )
 

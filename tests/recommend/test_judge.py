@@ -61,7 +61,7 @@ def test_an_instance_counts_all_its_gpus():
     assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modeled")
 
 
-def test_offers_of_several_gpus_without_room_for_one_job_are_left_out_with_the_reason():
+def test_offers_of_several_gpus_that_cannot_hold_one_job_are_left_out_with_the_reason():
     """With as many jobs as GPUs, each has the memory of one."""
     offers = [offer(H100, 24.0, gpu_count=8), offer(H100, 3.0), offer(L4, 3.2, gpu_count=8)]
     answers = {"vgg16": {key: estimate(key, 3000.0) for key in (H100, L4)}}

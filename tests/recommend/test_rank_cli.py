@@ -173,7 +173,7 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_distinguished(gpubench):
     assert "P(best): this offer" in alone
 
 
-def test_the_ask_of_a_marketplace_has_one_wording_in_an_answer(gpubench):
+def test_a_marketplace_listing_has_one_wording_in_an_answer(gpubench):
     shown = gpubench(
         "vgg16",
         "--provider",

@@ -56,10 +56,10 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def expected(offer: Offer) -> float:
-    """The expected price from the table alone: a list price, or an ask that returns to the overall middle.
+    """The expected price from the table alone: a list price, or a host's price that returns to the overall middle.
 
     RunPod has one price of a GPU for all its hosts. The middle of an even number of asking prices is a geometric mean.
-    If clouds list the GPU, 0.56 of their median counts as another half ask.
+    If clouds list the GPU, 0.56 of their median counts as another half listing.
     """
     listed = float(offer.price_usd_per_hour)
     if offer.kind != "marketplace" or offer.provider == "runpod":
@@ -242,7 +242,7 @@ def test_the_assumptions_of_owning_are_listed_next_to_rent():
 
 
 def test_buying_lists_what_the_rent_that_it_is_compared_with_rests_on():
-    """The rival is a host's old ask, at the price expected from an assumed half-life."""
+    """The rival is a host's old listing, at the price expected from an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
     assert any("a host's asking price drifts toward the median" in note for note in notes)
     assert any("are over 30 days old" in note for note in notes)

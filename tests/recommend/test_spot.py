@@ -65,7 +65,7 @@ def test_the_half_hour_before_the_first_step_and_the_disk_are_paid_too():
     assert both(1.0, 2.0, **extras)[0].spot_break_even == pytest.approx(0.9545, abs=1e-4)
 
 
-def test_a_bill_by_the_hour_has_room_for_lost_work():
+def test_hourly_billing_leaves_time_for_lost_work():
     """10 h at 2.00 are 20 USD, as are 20 h at 1.00, so spot is cheaper up to 19 billed hours."""
     found = both(1.0, 2.0, samples=1.08e8, billing_minutes=60)[0].spot_break_even
     assert found == pytest.approx(0.9)

@@ -1,4 +1,4 @@
-"""The answer to an option is on the first screen, however little room is left next to the three answers."""
+"""The answer to an option is on the first screen, however little space the three answers leave."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
         ((None, None), "undecided"),
     ],
 )
-def test_who_sets_the_pace_is_told_by_the_interval(monkeypatch, ends, found):
+def test_the_interval_decides_who_sets_the_pace(monkeypatch, ends, found):
     rows = tuple(m for m in samples.h200_run().measurements if m.case.workload == "vgg16")
     data = samples.report_data(samples.h200_run(measurements=rows))
     low, high = ends

@@ -117,7 +117,7 @@ def test_an_optimizer_of_other_parameters_than_it_is_given_is_refused(measured):
     assert "make it of those that the factory is given" in done.reason
 
 
-def test_a_state_that_hardly_tells_in_the_loss_is_known_to_be_carried_on(measured):
+def test_a_state_that_hardly_shows_in_the_loss_is_known_to_be_carried_on(measured):
     """After twenty steps an LSTM has almost forgotten its initial state."""
     source = KINDS["carried"]
     long = source.replace("torch.randn(n, 5, 8)", "torch.randn(n, 40, 8)")

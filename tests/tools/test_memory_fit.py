@@ -284,7 +284,7 @@ def test_no_need_starts_above_what_a_card_was_read_to_hold() -> None:
     assert all(each.need.device.low <= each.device for each in readings)
 
 
-def test_a_graph_needs_room_for_transients_twice() -> None:
+def test_a_graph_needs_memory_for_transients_twice() -> None:
     """By the same readings: 3 of 13 would exceed an eager bound."""
     graphs = [each for each in own_readings() if each.is_sound and each.case.execution is Execution.GRAPH]
     eager = [

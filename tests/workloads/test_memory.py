@@ -1062,7 +1062,7 @@ def test_a_step_that_fits_only_eagerly_says_so() -> None:
     assert not judge_fit(profile, several, card(bound + 1.1)).in_eager_steps, "they take eager steps anyway"
 
 
-def test_a_peak_of_an_eager_step_tells_nothing_of_what_a_graph_finds_pinned() -> None:
+def test_the_peak_of_an_eager_step_says_nothing_about_what_a_graph_finds_pinned() -> None:
     profile = load_profiles()["transformer"]
     graph = case_of(profile, TaskKind.TRAIN, Precision.FP32, 8, execution=Execution.GRAPH)
     read = MeasuredMemory(

@@ -76,7 +76,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         note: Remarks on this price or how to order it.
         in_stock: Whether one is available at the moment; None if the source does not say.
         ask_count: Number of marketplace hosts of which this is the cheapest.
-        ask_median: The median of their asks [USD/h].
+        ask_median: The median of their prices [USD/h].
         seller: None for the default of the kind: a company, or any host of a marketplace.
         host: The source's facts about the host.
         row: The row number in a user's table of text cells; None for other sources.
