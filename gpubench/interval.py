@@ -73,7 +73,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(value, *ends)
 
     def inverse(self) -> Interval:
-        """Return the reciprocal, so that ``times`` divides.
+        """Return the reciprocal, so ``times`` divides.
 
         >>> Interval(4.0, 2.0, 8.0).inverse()
         Interval(value=0.25, low=0.125, high=0.5)

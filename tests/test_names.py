@@ -172,7 +172,7 @@ INSTANCES = [
     ("oci", "BM.GPU.H100.8", "nvidia-h100-sxm-80gb"),
 ]
 
-# GPUs known to gpuhunt but not in the specification table, so that each new one is noticed once.
+# GPUs known to gpuhunt but not in the specification table, so each new one is noticed once.
 NOT_IN_THE_TABLE = {
     "MI308X", "n150", "n300", "p100a", "p150", "p300", "tt-galaxy-bh", "tt-galaxy-wh",
 }  # fmt: skip

@@ -113,7 +113,7 @@ def test_the_first_screen_is_what_the_command_prints():
 
 
 def test_the_readme_is_short():
-    """Limits on words, commands and rows, so that the README fits on two screens."""
+    """Limits on words, commands and rows, so the README fits on two screens."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= MOST_WORDS
     assert sum(line.startswith("|") for line in text.splitlines()) <= MOST_ROWS

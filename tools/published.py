@@ -351,7 +351,7 @@ def mend_of(reason: str) -> str | None:
     return next((mend for part, mend in MENDS.items() if part in reason), None)
 
 
-# Columns that order otherwise equal rows, so that no answer depends on the order of a file.
+# Columns that order otherwise equal rows, so no answer depends on the order of a file.
 _ORDER = [
     "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
     "with_optimizer", "doubt", "batch_low", "batch_high",

@@ -77,7 +77,7 @@ class NarrowEmbedding(nn.Embedding):
 class LoraLinear(nn.Module):
     """A frozen linear layer with two narrow trained ones in parallel: low-rank adaptation.
 
-    The second starts at zero, so that the initial model equals its base.
+    The second starts at zero, so the initial model equals its base.
 
     Shapes:
         x: (N, T, inputs); out: (N, T, outputs).

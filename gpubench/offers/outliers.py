@@ -177,7 +177,7 @@ class AskedPrices:
         usd = offer.usd_per_gpu_hour
         ratio = format_number(usd / standard.usd, 2)
         whose = f"{standard.whose} ({format_usd(standard.usd)})"
-        return f"{format_usd(usd)} a GPU-hour is {ratio} times {whose}{standard.unless}"
+        return f"{format_usd(usd)} per GPU-hour is {ratio} times {whose}{standard.unless}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the reason in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""

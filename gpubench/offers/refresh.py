@@ -172,7 +172,7 @@ def _written(
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
-    # Return the transport with a deadline, so that a slow source does not delay the others.
+    # Return the transport with a deadline, so a slow source does not delay the others.
 
     def limited(
         url: str,

@@ -212,7 +212,7 @@ def most_of(estimate: Estimate) -> float:
 
 
 def _is_cut_off(estimate: Estimate) -> bool:
-    # Whether the peak of its GPU limits a prediction, so that no draw exceeds it.
+    # Whether the peak of its GPU limits a prediction, so no draw exceeds it.
     if estimate.basis != "predicted" or estimate.low is None or estimate.high is None:
         return False
     return estimate.high * estimate.low < (1 - ROUNDING) * estimate.samples_per_s**2

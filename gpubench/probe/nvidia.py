@@ -627,6 +627,6 @@ def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dump_text(calls: Iterable[dict[str, Any]]) -> str:
-    """The file format of a dump: one call per line, so that two dumps can be compared."""
+    """The file format of a dump: one call per line, so two dumps can be compared."""
     body = ",\n".join(json.dumps(call) for call in calls)
     return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'

@@ -374,7 +374,7 @@ def step_trace(
 
 
 def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
-    """An optimizer that has updated the weights once, so that its state exists; no gradient is left.
+    """An optimizer that has updated the weights once, so its state exists; no gradient is left.
 
     Args:
         task: The task with the weights to update.

@@ -266,7 +266,7 @@ def _never_ranked(meant: Collection[str]) -> str | None:
 
 
 def _rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
-    # Return the names that match a GPU on offer; all names if none does, so that the error gives the reason.
+    # Return the names that match a GPU on offer; all names if none does, so the error gives the reason.
     return [name for name in names if why_not_ranked(name, keys) is None] or names
 
 
@@ -441,7 +441,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
         (
             most_days is None,
             Filter(
-                "an old price where newer ones exist (setting max-price-age ranks it)",
+                "an old price when newer ones exist (setting max-price-age ranks it)",
                 lambda o, _: old.get(offer_key(o)),
                 suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
             ),
@@ -639,14 +639,14 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         (
             months > 1 + _ROUNDING,
             (
-                f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work "
-                f"for it: {math.ceil(months - _ROUNDING)} such machines would be needed"
+                f"{request.jobs_per_month or 0:g} jobs a month take {format_number(months, 2)} months on "
+                f"it: {math.ceil(months - _ROUNDING)} of these machines would be needed"
             ),
         ),
         (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan of its own{fan}"),
         (
             host is not None and form not in {None, "PCIe"} and not is_quoted,
-            f"it is a module ({form}), which no host for cards takes",
+            f"it is a module ({form}), which fits no host for cards",
         ),
     )
     return {limit: why for limit, (is_beyond, why) in zip(_HOST_LIMITS, beyond, strict=True) if is_beyond}

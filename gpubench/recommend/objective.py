@@ -32,7 +32,7 @@ from gpubench.recommend.candidates import (
 from gpubench.recommend.economics import DrawnPrices, drawn_prices
 from gpubench.recommend.request import RankRequest
 
-# Number of rows to compute together, so that intermediate results stay in the processor's cache.
+# Number of rows to compute together, so intermediate results stay in the processor's cache.
 _AT_ONCE = 16
 
 ALIKE = 0.02

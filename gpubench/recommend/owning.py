@@ -57,7 +57,7 @@ _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "utilization": (_percent(_DEFAULTS.utilization, "all hours at work"), "utilization"),
     "power_w": ("board power as the power at work", None),
     "pue": (f"PUE {_DEFAULTS.pue:g}", "pue"),
-    "tariff_usd_per_kwh": ("${1:.2f} a kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
+    "tariff_usd_per_kwh": ("${1:.2f} per kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
     "resale_usd": (f"resale at {_percent(_DEFAULTS.resale, 'the price')}", "resale"),
     "host_usd": ("a {name} for {price_usd} as the host", "host_usd"),
     "idle_w": ("no power when idle", None),

@@ -220,7 +220,7 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
 
     Args:
         ranking: The answer.
-        asked: The request as given, with its paths and settings, so that ``gpubench try`` can repeat it. None
+        asked: The request as given, with its paths and settings, so ``gpubench try`` can repeat it. None
             for a report, because reports are shared with others.
     """
     by_rule: dict[str, list[ExcludedOffer]] = {}
@@ -475,7 +475,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
     """Return the request, with inference as the task if the workload is never trained.
 
     Raises:
-        MisuseError: If training was asked for explicitly.
+        MisuseError: If training was requested explicitly.
     """
     known = [known_profile(name) for name in request.workload_names]
     if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):

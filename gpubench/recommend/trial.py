@@ -207,7 +207,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
 
 _SCRIPT = """#!/bin/sh
 # {about}.
-# Rents the machine, measures there, and takes the machine down, done or not.
+# Rents the machine, measures there, and shuts it down in any case.
 cd "$(dirname "$0")" || exit 1
 fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
 trap '{down}; exit 130' INT TERM

@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
     def undecided_at(self, tolerance: float) -> bool:
-        """Whether the interval contains the limit, so that ``tolerance`` may or may not be exceeded."""
+        """Whether the interval contains the limit, so ``tolerance`` may or may not be exceeded."""
         surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
         return not surely_within and not self.slower_than(tolerance)
 

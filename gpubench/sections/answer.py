@@ -599,7 +599,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 def _latency(row: Row) -> str:
     # Return the time of a batch; for a generation also the time of a token, to which limits apply.
     whole = format_duration(row.latency_s)
-    return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
+    return f"{_token_time(row)}\n{whole} per batch" if row.estimate.case.new_tokens else whole
 
 
 def _token_time(row: Row) -> str:
@@ -624,8 +624,8 @@ def remarks_of(row: Row) -> str:
     # The age of a price has its own column; repeating it as a remark on most rows would be noise.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
-    each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
-    batch = f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}"
+    each = f"{_token_time(row)} per token, " if row.estimate.case.new_tokens else ""
+    batch = f"{each}{format_duration(row.latency_s)} per batch of {row.estimate.case.batch_size}"
     pays = f"while interruptions add less than {format_percent(lost)} to the work" if lost else "at no share"
     remarks += [
         words

@@ -426,7 +426,7 @@ def together(data: ReportData) -> list[Part]:
 
 def _batch_each(pair: Effect) -> str:
     mine, theirs = pair.of.case.batch_size, pair.to.case.batch_size
-    return f"batch {mine} a GPU" if mine == theirs else f"batch {mine} a GPU, {theirs} on one"
+    return f"batch {mine} per GPU" if mine == theirs else f"batch {mine} per GPU, {theirs} on one"
 
 
 def threads(data: ReportData) -> list[Part]:

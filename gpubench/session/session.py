@@ -686,7 +686,7 @@ def _save(root: Path, state: Run) -> Path:
 
 
 class UnstoredRunError(StorageError):
-    """A run could not be written; the error carries the run, so that it can be printed instead."""
+    """A run could not be written; the error carries the run, so it can be printed instead."""
 
     def __init__(self, message: str, state: Run) -> None:
         super().__init__(message)

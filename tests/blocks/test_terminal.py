@@ -123,7 +123,7 @@ def test_the_sign_of_a_column_that_goes_stays_before_the_first_and_is_explained(
     assert "Basis (● measured, ○ predicted)" in " ".join(narrow[4:])
 
 
-def test_the_least_needed_column_goes_first_and_is_named(capsys, monkeypatch):
+def test_the_least_needed_column_is_dropped_first_and_named(capsys, monkeypatch):
     made = table(
         "",
         ["x" * 30],
@@ -144,7 +144,7 @@ def test_an_empty_column_is_left_out(capsys, monkeypatch):
     assert printed(capsys, monkeypatch, made)[0] == "Name"
 
 
-def test_figures_stand_to_the_right_and_their_ends_below_them(capsys, monkeypatch):
+def test_figures_are_right_aligned_with_their_bounds_below(capsys, monkeypatch):
     made = table("", ["5\n4 to 6", "1,234\n1,200 to 1,300"], text("Case", lambda _: "c"), number("Rate", str))
     lines = printed(capsys, monkeypatch, made, columns=20)
     assert [line[-14:] for line in lines[2:]] == [

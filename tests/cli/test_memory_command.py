@@ -83,7 +83,7 @@ def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     assert [line.split()[0] for line in every.splitlines()[2:]] == trained
 
 
-def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
+def test_several_gpus_and_checkpointing_can_be_requested(ask: Any) -> None:
     """Each of four GPUs holds a quarter of weights and states of BERT, 438 MB and twice that."""
     shared = "--gpu", "nvidia-h100-sxm-80gb", "--precision", "fp32", "--json"
     alone, four = (
@@ -101,7 +101,7 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
     ("more", "mode"),
     [((), "fsdp"), (("--jobs", "ddp"), "ddp")],
 )
-def test_a_model_made_for_shares_has_them_in_a_job_unless_told_otherwise(
+def test_a_model_made_for_sharding_is_sharded_in_a_job_by_default(
     ask: Any, more: tuple[str, ...], mode: str
 ) -> None:
     """Each of 8 H100s can hold its share of a job that no single one could hold; the answer says so."""
@@ -141,14 +141,14 @@ def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> 
     assert not two["fits"]
 
 
-def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None:
+def test_a_model_that_only_generates_runs_inference_by_default(ask: Any) -> None:
     answer = json.loads(ask("llama_8b", "--recipe", "weight-type=int4", "--gpu", "rtx-4090", "--json")[1])
     assert (answer["task"], answer["weight_type"], answer["basis"]) == ("infer", "int4", "traced")
     assert answer["cache_tokens"] > 0
     assert answer["parts"]["optimizer_bytes"] == 0
 
 
-def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
+def test_large_numbers_have_separators_wherever_they_appear(ask: Any) -> None:
     """Sentences on batches, micro-batches, and the need of each of several GPUs."""
     batch = "300000000"
     _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)

@@ -41,7 +41,7 @@ def test_a_run_says_what_the_limits_of_its_rounds_add_up_to() -> None:
     assert line_of(micro) == "measuring micro-benchmarks only on a GPU, budget default"
 
 
-def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
+def test_the_live_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     live = Shown()
     for event in (
         PLANNED,

@@ -41,7 +41,7 @@ SETTINGS = (
 
 
 def fingerprint(workload: Workload) -> dict[str, str]:
-    """Return a digest for each kind of fact, so that a failure names the kind that changed."""
+    """Return a digest for each kind of fact, so a failure names the kind that changed."""
     assert workload.tiny is not None
     trained = TaskKind.TRAIN in workload.tasks
     tiny = workload.tiny(8, 0)

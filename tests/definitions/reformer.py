@@ -146,7 +146,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Two halves, each changed by a function of the other, so that both can be recomputed from the outputs."""
+    """Two halves, each changed by a function of the other, so both can be recomputed from the outputs."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()

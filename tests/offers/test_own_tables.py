@@ -195,7 +195,7 @@ def test_the_shipped_table_is_one_that_a_user_may_give(tmp_path):
         ({"price_usd_per_hour": ""}, "no price"),
     ],
 )
-def test_a_way_of_paying_that_does_not_exist_is_set_aside(tmp_path, change, reason):
+def test_an_unknown_pricing_is_set_aside(tmp_path, change, reason):
     table = read_own(_by_field(tmp_path / "a.csv", change, {"instance": "good"}))
     assert [offer.instance for offer in table.offers] == ["good"]
     ((row, why),) = table.set_aside

@@ -157,7 +157,7 @@ def test_a_row_without_a_machine_is_a_fee_and_never_a_whole_instance(tmp_path):
     assert offer.kind == "attach-fee"
 
 
-def test_a_skypilot_row_that_breaks_off_is_no_crash(tmp_path):
+def test_a_truncated_skypilot_row_causes_no_crash(tmp_path):
     path = tmp_path / "aws.csv"
     path.write_text(
         "InstanceType,AcceleratorName,AcceleratorCount,Price,Region\ng6.xlarge,L4\ng6.xlarge,L4,1,0.8,r\n"

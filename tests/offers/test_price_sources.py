@@ -96,7 +96,7 @@ def short(table):
     return {(o.instance, o.pricing.value, o.term_years): float(o.price_usd_per_hour) for o in table.offers}
 
 
-def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
+def test_azure_is_paged_and_spot_reserved_and_other_products_are_distinguished():
     replay = Replay("azure_1.json", "azure_2.json", "azure_reserved.json")
     table = offers(azure.SOURCE, replay)
     assert short(table) == {
@@ -210,7 +210,7 @@ def test_a_vast_host_is_reported_with_what_it_says_of_itself():
     assert (offer.download_bytes_per_s, offer.upload_bytes_per_s) == (112.5e6, 12.5e6)
 
 
-def test_each_country_has_its_cheapest_vast_host_and_the_first_tells_of_the_others():
+def test_each_country_has_its_cheapest_vast_host_and_the_first_describes_the_others():
     asks = [("Texas, US", 1.0), ("Ohio, US", 0.9), ("Finland, FI", 1.2), ("Finland, FI", 1.6), (None, 2.0)]
     table = _vast(*(_vast_host("A100 SXM4", 80, usd, geolocation=where) for where, usd in asks))
     told = [(o.region, float(o.price_usd_per_hour), o.ask_count) for o in table.offers]
@@ -567,7 +567,7 @@ def _client():
     return boto3.client("pricing", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
 
 
-def test_aws_tells_on_demand_and_reserved_page_by_page(monkeypatch):
+def test_aws_lists_on_demand_and_reserved_page_by_page(monkeypatch):
     pricing = _client()
     lists = Stubber(pricing)
     first = [
@@ -665,7 +665,7 @@ def test_one_bad_row_affects_no_other_and_is_counted(name, how):
     assert added
     assert all("not read" in reason for _, reason in added)
     assert whole.claims or name == "gpurentalprices"
-    assert found.claims == (), "an answer of which a row cannot be read is not complete"
+    assert found.claims == (), "an answer with an unreadable row is not complete"
 
 
 @pytest.mark.parametrize("price", [None, "0.2", 0, -1, 1e-9, 1e308])

@@ -59,7 +59,7 @@ def test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts():
     }
 
 
-def test_an_earlier_price_counts_as_of_its_day_and_tells_how_prices_move():
+def test_an_earlier_price_counts_as_of_its_day_and_shows_how_prices_move():
     """CoreWeave's list did not change; JarvisLabs raised its H100 from 2.69 to 3.49 in nine days."""
     now = shipped(provider="jarvislabs", instance="H100 SXM", region=None)
     then = [o for o in load_offers(as_of=date(2026, 10, 5)).offers if o.provider == "jarvislabs"]
@@ -144,7 +144,7 @@ def test_an_old_price_competes_with_a_newer_one_of_the_same_gpu_and_pricing():
         ({"instance": "z"}, False),
     ],
 )
-def test_a_price_without_a_day_ranks_where_its_like_has_none_with_one(change, ranks):
+def test_a_price_without_a_day_ranks_if_no_similar_price_has_one(change, ranks):
     without = dated("2026-10", 1.0, instance="x")
     other = dated("2026-11-01", 1.0, **{"instance": "y"} | change)
     assert (offer_key(without) not in outdated(Offers.of([without, other]), TODAY)) == ranks

@@ -73,7 +73,7 @@ class TestWithoutDriver:
         assert "(libnvidia-ml.so.1: " in said
         assert "install its driver" in said
 
-    def test_alone_it_answers_a_popular_job_and_says_how_to_ask_for_ones_own(self) -> None:
+    def test_without_arguments_it_answers_a_popular_job_and_says_how_to_ask_for_another(self) -> None:
         done = gpubench(without_driver())
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line for line in done.stdout.splitlines() if line.strip()]

@@ -111,7 +111,7 @@ def test_offers_dropped_by_another_filter_are_not_mentioned():
     assert any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).said("note"))
 
 
-def test_the_standard_is_the_whole_market_whatever_is_asked_for():
+def test_prices_are_compared_with_the_whole_market_whatever_is_requested():
     """Even in a ranking of one provider, its price is compared with other providers' prices."""
     with pytest.raises(MisuseError, match="accept-outliers") as caught:
         rank_of([*HONEST, CENT], RATES, providers=("feed",))

@@ -363,7 +363,7 @@ def test_among_several_workloads_a_host_bound_one_names_its_cpu():
     assert ranking.rows[0].estimate.host_cpu == "Some CPU"
 
 
-def test_what_beats_an_offer_is_named_with_its_respects():
+def test_a_dominating_offer_is_named_with_what_it_does_better():
     offers = [offer(H100, 2.0, instance="cheap"), offer(H100, 3.0, instance="dear"), offer(L4, 0.1)]
     rows = rank_of(offers, {H100: 3000.0, L4: 200.0}).rows
     by_name = {row.offer.instance: row for row in rows}
@@ -412,7 +412,7 @@ def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
     assert any(" 2.0 times as much" in note for note in ranking.said("note"))
 
 
-def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
+def test_the_python_function_accepts_plain_words_and_numbers(tmp_path):
     given = {"gpu": "h100", "workload": ["cnn"], "utilization": 0.5, "results": str(tmp_path)}
     request = request_from(RankRequest, given, "rank")
     assert request.gpus == ("h100",)

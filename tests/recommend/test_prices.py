@@ -170,7 +170,7 @@ def test_a_strangers_fresh_listing_is_never_almost_certainly_the_best(tmp_path):
     assert first.p_best < 0.9
 
 
-def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
+def test_hardware_quoted_to_the_buyer_has_a_certain_price():
     own = offer(L4, 0.1, pricing=Pricing.OWNED, kind="owned", price_date="2024-01-01")
     assert np.ptp(drawn(own)) == 0
 
@@ -201,7 +201,7 @@ def test_the_cost_of_a_used_card_depends_on_the_age_of_its_price():
     assert usd.low == usd.value == usd.high
 
 
-def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_off():
+def test_ties_use_expected_prices_and_chances_include_their_uncertainty():
     old = {"kind": "marketplace", "price_date": "2025-11-20"}
     hosts = [offer(H100, price, instance=str(price), **old) for price in (1.0, 2.0, 2.5)]
     rows = rank_of([*hosts, offer(L4, 0.3)], {H100: 3000.0, L4: 500.0}, samples=1e8, width=1.05).rows

@@ -205,7 +205,7 @@ def test_the_jobs_of_a_month_determine_the_number_of_machines():
         assert each.utilization == pytest.approx(use)
         assert use <= 1
     asked = ["rank", "--buy", "--as-of", AS_OF.isoformat()]
-    with settings(jobs_per_month=600), pytest.raises(MisuseError, match=r"600 jobs .* \d+ such machines"):
+    with settings(jobs_per_month=600), pytest.raises(MisuseError, match=r"600 jobs .* \d+ of these machines"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
@@ -233,12 +233,12 @@ def test_the_assumptions_of_owning_are_listed_next_to_rent():
         "a desktop PC for $1,000 as the host",
         "a life of 3 years",
         "resale at 30 % of the price (15 to 50 %)",
-        "a kWh",
+        "per kWh",
         "150 W",
     ):
         assert words in assumed()
     assert "a life" not in assumed(years=3)
-    assert "a kWh" not in assumed(tariff=0.2)
+    assert "per kWh" not in assumed(tariff=0.2)
 
 
 def test_buying_lists_what_the_rent_that_it_is_compared_with_rests_on():

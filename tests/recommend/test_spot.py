@@ -45,7 +45,7 @@ def both(usd, on_demand_usd, *, count=1, **extras):
 
 @settings(max_examples=20, deadline=None)
 @given(EXTRAS, st.floats(0.3, 3), st.floats(0.8, 6), st.sampled_from([1, 8]), st.sampled_from([0.0, 0.3]))
-def test_spot_is_the_cheaper_up_to_its_break_even_and_no_longer(extras, usd, times, count, lost):
+def test_spot_is_cheaper_exactly_up_to_its_break_even(extras, usd, times, count, lost):
     row = both(usd, usd * times, count=count, spot_lost=lost, **extras)[0]
     share = row.spot_break_even
     assume(share < MOST_LOST)  # as if hourly billing has room for a short job many times
@@ -116,7 +116,7 @@ def test_interruptions_are_assumed_and_stated_unless_their_loss_is_given():
     ]
 
 
-def test_a_spot_price_of_long_ago_says_little_of_todays():
+def test_an_old_spot_price_says_little_about_todays():
     """The spread is 0 on its day, and 0.38 x sqrt(3 / 4) after a half-life of 30 days."""
     market = Market(today=date(2026, 11, 20), asks={})
     prices = prices_of(

@@ -160,7 +160,7 @@ def test_a_region_says_how_many_offers_state_none_and_a_country_is_one():
     assert found.rows
 
 
-def test_one_gpu_that_was_named_needs_none():
+def test_a_single_named_gpu_needs_no_extra_line():
     found = rank("vgg16", gpu=["h100"], draws=50)
     assert not [line for line in lines(found) if line.names == "Also named"]
     assert "Per dollar, " not in " ".join(found.said("asked"))

@@ -142,7 +142,7 @@ def test_a_case_that_ran_out_of_time_has_a_next_action(make_run):
     assert f"`gpubench run --resume {run.run_id}`, with more time" in issue.text
 
 
-def test_more_gpus_than_can_be_are_not_believed(make_run):
+def test_impossible_scaling_is_not_believed(make_run):
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
     eight = msgspec.structs.replace(

@@ -204,7 +204,7 @@ MIXTRAL = config("mixtral", architectures=["MixtralForCausalLM"], num_hidden_lay
 def test_a_model_of_repeated_layers_is_derived_from_two_shorter_ones(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dense layers first, local and global attention in turn, experts: all is as the whole trace counts it."""
+    """Dense layers first, local and global attention in turn, experts: all figures are those of a full trace."""
     pytest.importorskip("transformers")
     whole = load_own(written(tmp_path, fields))
     assert whole.shorter is not None

@@ -246,7 +246,7 @@ def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
             assert peaks[0] == pytest.approx(peaks[1], rel=0.02)  # torch's releases differ slightly
 
 
-def test_a_recipe_that_is_asked_about_is_traced_though_no_time_is_left() -> None:
+def test_a_requested_recipe_is_traced_even_if_no_time_is_left() -> None:
     """A user's model has no settings: weights in half precision and recomputed blocks are variants of it."""
 
     def build(batch_size: int, _seed: int) -> Task:
@@ -568,7 +568,7 @@ def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
     usable=st.floats(1e8, 1e12),
     accumulate=st.integers(1, 3),
 )
-def test_the_last_batch_along_pieces_of_lines_is_found_in_few_looks(
+def test_the_last_batch_along_pieces_of_lines_is_found_in_few_steps(
     bends: list[tuple[int, float]], last_slope: float, usable: float, accumulate: int
 ) -> None:
     """Each piece is this many batches long, and each batch of it this many bytes."""
@@ -764,7 +764,7 @@ def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
     assert not list(with_adapters(load_profiles()["resnet50"], case))
 
 
-def test_adapters_put_beside_a_model_need_what_a_model_built_with_adapters_needs() -> None:
+def test_adapters_added_to_a_model_need_what_a_model_built_with_adapters_needs() -> None:
     """Llama 3 8B at 8,192 tokens equals four samples of 2,048; our workload has adapters only on attention.
 
     On every linear layer adapters of rank 16 are 42 million parameters, with gradients and states 0.3 GiB.
@@ -971,7 +971,7 @@ def test_what_cudnn_takes_for_a_convolution_in_strict_float32_is_a_need() -> Non
     )
     read = MeasuredMemory(allocated_bytes=7989 * MIB, card_class=CardClass.HBM, same_card=False)
     elsewhere = need_of(profile, case, CardClass.HBM, measured=read)
-    assert elsewhere.allocated.value == 7989 * MIB, "what was read there is needed here"
+    assert elsewhere.allocated.value == 7989 * MIB, "what was measured there is needed here"
     assert elsewhere.algorithm_bytes == 0, "and holds what cuDNN took"
 
 

@@ -229,7 +229,7 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
 
 
 def in_order(sources: dict[str, T]) -> dict[str, T]:
-    """Sort collected catalogs first, so that a cloud's own answer overrides them."""
+    """Sort collected catalogs first, so a cloud's own answer overrides them."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))
 
 
@@ -289,9 +289,9 @@ def decode(raw: bytes, shape: type[T], who: str) -> T:
 def decode_rows(
     rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
 ) -> tuple[list[T], list[Unread]]:
-    """Decode the rows of an answer one by one, so that a bad row affects no other.
+    """Decode the rows of an answer one by one, so a bad row affects no other.
 
-    ``shape`` declares prices as numbers (``float``, ``Decimal``), so that text that is no number fails here.
+    ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is no number fails here.
     The source silently skips a readable row that can never rank, such as one without a GPU.
 
     Returns:
