@@ -212,7 +212,7 @@ def test_google_types_name_the_form_factor(name, key):
 
 
 @pytest.mark.parametrize(("provider", "instance", "key"), INSTANCES)
-def test_an_instance_tells_the_form_factor(provider, instance, key):
+def test_an_instance_determines_the_form_factor(provider, instance, key):
     machine = find_machine(provider, instance)
     assert machine
     assert machine.gpu_key == key

@@ -297,7 +297,7 @@ class AskedPrices:
         return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
-        """Return the price that others ask for the same GPU; None if there is none or it is not judged.
+        """Return the price of the same GPU elsewhere; None if there is none or it is not judged.
 
         The others are those of the same kind and pricing, else all with the same pricing, else all. For a
         third-party table, prices in other tables come first.

@@ -206,7 +206,7 @@ def runs_of(results: Path | None) -> tuple[Runs, tuple[str, ...]]:
     stored = newest_runs(results_root(results))
     notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]
     if results is not None and not results.exists():
-        notes.append(f"There is no folder {plain(results.name)}: nothing measured of yours is used.")
+        notes.append(f"There is no folder {plain(results.name)}: none of your measurements are used.")
     return Runs(stored.runs, reference_runs()), tuple(notes)
 
 
