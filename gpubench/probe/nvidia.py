@@ -502,7 +502,7 @@ def _survey(session: Session) -> BackendReport:
             left = f"GPU {index + 1} was" if last else f"GPUs {index + 1} to {count - 1} were"
             problems.append(
                 Problem(
-                    what=f"{left} not asked",
+                    what=f"{left} not queried",
                     value=f"GPU {index} did not answer",
                     fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if necessary",
                     exit_code=_UNUSABLE,

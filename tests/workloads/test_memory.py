@@ -290,7 +290,7 @@ class Attention(nn.Module):
         return self.layer(x, x, x, need_weights=False)[0]
 
 
-def test_attention_keeps_no_matrix_of_scores_whoever_calls_it() -> None:
+def test_attention_keeps_no_matrix_of_scores_whatever_calls_it() -> None:
     one, two = (_peak(Attention, (length, 32)) for length in (512, 1024))
     assert two < 2.1 * one
 
@@ -510,7 +510,7 @@ BENT = {"pairs": (Pairs, 1.03), "triplets": (Triplets, 1.05), "in pieces": (InPi
 
 
 @pytest.mark.parametrize("name", ["pairs", "triplets", pytest.param("in pieces", marks=pytest.mark.slow)])
-def test_a_step_that_is_not_linear_in_its_batch_is_answered_as_traced(name: str) -> None:
+def test_a_step_that_is_not_linear_in_its_batch_gets_the_traced_figures(name: str) -> None:
     model, most = BENT[name]
     workload = _own(model)
     profile = profile_workload(workload)
@@ -543,7 +543,7 @@ def test_a_batch_beyond_all_that_could_be_traced_is_predicted_with_a_wider_bound
     assert wider == pytest.approx(2, rel=0.1), "what the outputs are of the whole differs a little"
 
 
-def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
+def test_batches_made_by_numpy_are_not_enlarged_for_a_trace() -> None:
     asked = []
 
     def build(batch_size: int, _seed: int) -> Task:
@@ -799,7 +799,7 @@ def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
 
 @pytest.mark.parametrize("card_class", CardClass)
 @pytest.mark.parametrize("name", CLASSIC)
-def test_a_device_holds_what_its_tensors_take_and_a_context(name: str, card_class: CardClass) -> None:
+def test_a_device_holds_its_tensors_and_a_context(name: str, card_class: CardClass) -> None:
     """At both ends: also if the interval of the device is wide, and if the step is small."""
     profile = load_profiles()[name]
     context = load_allowance().classes[card_class].overhead_bytes
