@@ -26,7 +26,7 @@ COLUMNS = [
 
 
 def main() -> None:
-    """Print the ranking of both kinds of work, and when each purchase pays."""
+    """Print the ranking of both kinds of work, and when each purchase pays off."""
     for jobs, title in (("independent", "Many jobs, one on each GPU"), ("ddp", "One job over all GPUs")):
         ranking = gpubench.rank(
             "vgg16",
@@ -40,8 +40,8 @@ def main() -> None:
         print(ranking.to_frame()[COLUMNS].head(6).to_string(index=False), end="\n\n")
     for decision in ranking.buy_or_rent:
         hours = decision.break_even_hours
-        pays = "never" if hours is None else f"after {hours:,.0f} hours of work"
-        print(f"{decision.gpu_count}x {decision.gpu_key}, ${decision.purchase_usd:,.0f}: pays {pays}")
+        pays = "never pays off" if hours is None else f"pays off after {hours:,.0f} hours of work"
+        print(f"{decision.gpu_count}x {decision.gpu_key}, ${decision.purchase_usd:,.0f}: {pays}")
 
 
 if __name__ == "__main__":

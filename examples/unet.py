@@ -1,12 +1,12 @@
-"""A small U-Net as your own model: from this file to a ranking of GPUs, with no GPU here.
+"""A small U-Net as your own model: from this file to a ranking of GPUs, without a GPU.
 
     gpubench rank --workload examples/unet.py            which GPU or cloud instance trains it best per dollar
     gpubench run --workload examples/unet.py --quick     how fast it trains on this machine
     gpubench predict show --workload examples/unet.py --precision amp --gpu nvidia-h100-sxm-80gb
 
 The model segments images: each pixel gets one of two classes. Its only tie to gpubench is ``build``, which
-returns the model, one batch of inputs and targets, and the loss. It says nothing of devices, precision or
-timing; gpubench moves the model, runs it at FP32 and mixed precision, and checks that its loss falls.
+returns the model, one batch of inputs and targets, and the loss. It says nothing about devices, precision
+or timing; gpubench moves the model, runs it at FP32 and mixed precision, and checks that its loss falls.
 
 Source: Ronneberger, Fischer and Brox 2015, arXiv:1505.04597; here padded, with batch norm, at half the width.
 """
@@ -38,7 +38,7 @@ def double_convolution(channels: int, width: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Down through the widths, up again, with a shortcut across at each of them.
+    """Downsampling through the widths and upsampling again, with a skip connection at each width.
 
     Shapes:
         images: (N, 3, S, S) float32; logits: (N, CLASSES, S, S). S is a multiple of 8.
@@ -67,7 +67,7 @@ class UNet(nn.Module):
 
 
 def build(batch_size: int) -> tuple[nn.Module, Tensor, Tensor, nn.Module]:
-    """Return model, inputs, targets and loss; bright pixels are of class 1, so it can be learned."""
+    """Return model, inputs, targets and loss; bright pixels are in class 1, so the model can learn."""
     images = torch.randn(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE)
     masks = (images.mean(dim=1) > 0).long()
     return UNet(), images, masks, nn.CrossEntropyLoss()

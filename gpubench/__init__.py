@@ -1,7 +1,7 @@
 """gpubench: which GPU to buy or rent to train your model.
 
 The public Python API: functions, their return types, and their errors. Each is imported from its module at
-first use, so that ``import gpubench`` is fast; ``__init__.pyi`` has the signatures for editors and type
+first use, so ``import gpubench`` is fast; ``__init__.pyi`` has the signatures for editors and type
 checkers.
 """
 

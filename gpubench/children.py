@@ -142,7 +142,7 @@ class ParentChannel:
     def listen(
         self, decoder: msgspec.json.Decoder[_Command], stop: type[msgspec.Struct]
     ) -> queue.SimpleQueue[_Command]:
-        """Read commands in a thread, so that ``stop`` works during a round; return the queue of commands.
+        """Read commands in a thread, so ``stop`` works during a round; return the queue of commands.
 
         When the parent's end of the pipe closes, for any reason, this process ends at once.
         """
@@ -313,7 +313,7 @@ def commit_of_checkout() -> str | None:
 
 
 class ChildProcess(Generic[_Report]):
-    """A child in its own process group, so that Ctrl-C reaches only the parent."""
+    """A child in its own process group, so Ctrl-C reaches only the parent."""
 
     def __init__(
         self,

@@ -153,7 +153,7 @@ def checkout() -> Path | None:
 
 
 def _serve_from(folder: Path) -> None:
-    """Make the package of the standard workloads refer to this folder, so that edits take effect.
+    """Make the package of the standard workloads refer to this folder, so edits take effect.
 
     An editable install would find the copy made at installation.
     """

@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 
 _WORDS = {
     ExitCode.DONE: "done",
-    ExitCode.NO: "a check or comparison said no",
+    ExitCode.NO: "a check or comparison failed",
     ExitCode.MISUSE: "misuse",
     ExitCode.NO_DEVICE: "no usable device",
     ExitCode.EVERY_CASE_FAILED: "every case failed",

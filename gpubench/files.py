@@ -330,7 +330,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # Flush the rename to disk, so that it survives a power cut, if the file system supports that.
+    # Flush the rename to disk, so it survives a power cut, if the file system supports that.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

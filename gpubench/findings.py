@@ -139,7 +139,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.HOST_BUSY: (
         "other programs, or other guests of this machine, used its processors while rounds were timed",
-        "end them and measure again: this row neither leads a ranking nor anchors a prediction",
+        "stop them and measure again: this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.ON_BATTERY: (
         "the laptop ran on battery, which slows its processor and GPU",
@@ -174,14 +174,14 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.SHARED_GPU: (
         "something else is using this GPU",
-        "end the other processes and measure again alone",
+        "stop the other processes and measure again alone",
     ),
     FindingKind.TF32_IN_FORCE: (
-        "TF32 was in force although fp32 was asked for",
+        "TF32 was in force although fp32 was requested",
         "unset the variable that forces it",
     ),
     FindingKind.SWITCHES_CHANGED: (
-        "the TF32 switches of torch did not stay as the precision needs them",
+        "the TF32 switches of torch did not keep the values that the precision needs",
         "leave them out of the model: --precision sets them",
     ),
     FindingKind.PRECISION_UNPROVEN: (
@@ -193,7 +193,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.IMPLAUSIBLE: ("more FLOP/s than the device can do", "do not use this row; please report it"),
     FindingKind.ABOVE_PEAK: (
         "more counted FLOP/s than the arithmetic peak, or than the best matrix product measured with it",
-        "for information: Winograd's convolutions multiply less than is counted, by a factor of 2.25 at most",
+        "for information: Winograd convolutions do up to 2.25 times fewer multiplications than are counted",
     ),
     FindingKind.PRODUCT_IMPLAUSIBLE: (
         "faster than the best matrix product measured with it: something slowed that product down",
@@ -213,7 +213,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "reset the GPU with nvidia-smi -r, and have the card checked if they come back",
     ),
     FindingKind.LOSS_DIFFERS: (
-        "the loss differs from that of the same work in plain steps",
+        "the loss differs from the reference loss of the same work",
         "do not use this row; please report it with the versions of torch and driver",
     ),
     FindingKind.PARAMETERS_FROZEN: (
@@ -226,7 +226,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.ONE_BATCH: (
         "every step trained on the same batch",
-        "leave the random numbers of build() to the seed that gpubench sets, so that it can build four",
+        "let build() draw from the seed that gpubench sets, and gpubench can build four different ones",
     ),
     FindingKind.DRIFTING: (
         "the step time was still drifting",
@@ -244,9 +244,9 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the timed rounds add up to less time than passed while they arrived",
         "do not use this row: something changes the clock of the model's process, as freezegun does",
     ),
-    FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for its clock", "for information"),
+    FindingKind.CLOCK_EVENTS: ("the driver gave other reasons for its clock rate", "for information"),
     FindingKind.ENERGY_IMPLAUSIBLE: (
-        "the energy counter went back, did not move or exceeded the power limit",
+        "the energy counter went backward, did not move or exceeded the power limit",
         "energy stays unknown",
     ),
     FindingKind.TELEMETRY_HUNG: (
@@ -263,14 +263,14 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.STALE_PRICE: (
         "the price is old",
-        "read today's with gpubench offers refresh if it reads that provider, else on the provider's page",
+        "run gpubench offers refresh if it covers that provider, else see the provider's page",
     ),
     FindingKind.OUT_OF_DOMAIN: (
         "far from every GPU with published measurements",
         "treat the figure as a guess",
     ),
     FindingKind.EAGER_MEMORY: (
-        "the step fits this card in eager steps, and maybe not in a CUDA graph",
+        "the step fits this card when run eagerly, but may not fit in a CUDA graph",
         "a smaller batch fits in either; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
@@ -278,7 +278,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "measure a host with gpubench feed; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (
-        "several GPUs are faster than as many single ones can be",
+        "several GPUs are faster than the same number of single ones could be",
         "do not use this row; please report it",
     ),
     FindingKind.TEMPERATURE_NOT_JUDGED: (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
-"""Prefix of the module name of a user's file, so that it shadows nothing."""
+"""Prefix of the module name of a user's file, so it shadows nothing."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 LEAST_SHARED_BYTES = 64 * KIB  # a lock takes a page of it
 _INSTALLED = frozenset({"site-packages", "dist-packages"})

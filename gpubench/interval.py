@@ -73,7 +73,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(value, *ends)
 
     def inverse(self) -> Interval:
-        """Return the reciprocal, so that ``times`` divides.
+        """Return the reciprocal, so ``times`` divides.
 
         >>> Interval(4.0, 2.0, 8.0).inverse()
         Interval(value=0.25, low=0.125, high=0.5)
@@ -207,14 +207,14 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
     >>> faster_words(Interval(0.5, 0.4, 0.8), "B", "A")
     'A is 2.00 times (1.25 to 2.50) faster than B'
     >>> faster_words(Interval(1.0, 0.981, 1.02), "B", "A")
-    'no difference seen; one of 2 % would have been'
+    'no difference found; one of 2 % would have shown'
     """
     low, value, high = ratio.low, ratio.value, ratio.high
     if low is None or value is None or high is None:
         return "undecided: the interval of the ratio is not known"
     if low <= 1 <= high:
         reach = math.ceil(round(1000 * max(1 - low, high - 1), 6)) / 10
-        return f"no difference seen; one of {reach:g} % would have been"
+        return f"no difference found; one of {reach:g} % would have shown"
     if value < 1:
         ratio, first, second = ratio.inverse(), second, first
     return f"{first} is {_times(ratio)} faster than {second}"

@@ -24,7 +24,7 @@ SELLERS: Mapping[str, str] = {"cloud": "cloud", "secure": "vetted host", "commun
 FRONTIER = "nothing is faster and cheaper"
 """The caption of the Pareto line of offers."""
 
-HOSTS_ASK = "host's ask"
+HOSTS_ASK = "host's listing"
 """The short caption of a marketplace's price."""
 
 CONDITION_WORDS = {

@@ -15,7 +15,7 @@ class Pricing(StrEnum):
 
 
 class PriceCondition(StrEnum):
-    """The kind of a price. A rental has a provider's list price, or a single host's ask.
+    """The kind of a price. A rental has a provider's list price, or a single host's price.
 
     A card has the buyer's quote, a price for new or used cards, or the vendor's launch price; ``unstated`` if
     a listing does not say.

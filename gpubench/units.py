@@ -187,7 +187,7 @@ _RIGHT_TO_LEFT_WORDS = re.compile(rf"{_RIGHT_TO_LEFT}+(?:[\s_.-]+{_RIGHT_TO_LEFT
 
 
 def isolated(text: str) -> str:
-    """Isolate right-to-left words, so that they do not reorder adjacent text.
+    """Isolate right-to-left words, so they do not reorder adjacent text.
 
     Otherwise a price after a Hebrew name would appear before it, with its comma.
 

@@ -20,7 +20,7 @@ _PLACES = (str, torch.device, Tensor)
 
 
 class Joined(nn.Module):
-    """A model together with its loss module, so that both are moved and trained.
+    """A model together with its loss module, so both are moved and trained.
 
     Calling it calls the model, and its mode is the model's; the loss keeps the mode set by its author.
     """

@@ -246,7 +246,7 @@ def _config(match: re.Match[str]) -> Path:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file like a script, so that it can import its neighbors."""
+    """Import a file like a script, so it can import its neighbors."""
     if not is_there(path):
         raise MisuseError(
             f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
@@ -266,7 +266,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _look_in(folder: Path) -> None:
-    # Append a folder to the module search path, so that a neighbor random.py does not hide Python's.
+    # Append a folder to the module search path, so a neighbor random.py does not hide Python's.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 

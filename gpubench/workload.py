@@ -1,7 +1,7 @@
 """Workloads and tasks: the interface for plug-ins and users' files.
 
 A workload builds a model, learnable synthetic batches, and a loss, all on the CPU in float32. It does not
-depend on device, precision, timing or the step, so that FP32 and AMP differ in only one place. torch is
+depend on device, precision, timing or the step, so FP32 and AMP differ in only one place. torch is
 imported when a workload is built.
 """
 
@@ -36,7 +36,7 @@ BATCH_COUNT = 4
 and its zero loss would have zero gradients, unlike real training."""
 
 IMAGE_LABELS, TOKEN_LABELS = (0, 1, 2, 3), (1, 2, 3, 4)
-"""A small fixed set of labels, so that a training step must lower the loss."""
+"""A small fixed set of labels, so a training step must lower the loss."""
 
 NARROW_STD = 0.02
 """Standard deviation of a transformer's initial weights, as chosen by its authors."""
@@ -105,7 +105,7 @@ class Workload:
         sample_unit: What one sample is: image, sequence.
         sample_shape: Shape of one sample, without the batch.
         batches: Default batch sizes: small, main, large.
-        is_image: Whether the input is a batch of images, so that a memory format matters.
+        is_image: Whether the input is a batch of images, so a memory format matters.
         tasks: The tasks that can be measured with it.
         source: Publication that describes the model.
         summary: A short description for `gpubench list`.
@@ -116,7 +116,7 @@ class Workload:
             ``recipe=``.
         precisions: Precisions measured by default; empty for those of the device.
         also_at: Further precisions available on request.
-        variants: Other recipes with shipped profiles, so that questions about them need no torch.
+        variants: Other recipes with shipped profiles, so questions about them need no torch.
         checkpointing_from: Default checkpointing by the minimum number of GPUs of a job, in ascending order
             from 1; empty to use the recipe for any number.
         parallel_mode: How the GPUs of one job share it by default: with complete copies, or a share each.

@@ -23,7 +23,7 @@ os.environ.pop("COLUMNS", None)
 import msgspec
 import pytest
 from hypothesis import Phase, settings
-from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every room
+from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every folder
 
 from gpubench import draws
 from gpubench.discovery import workload_names

@@ -62,7 +62,7 @@ def run(
 
 
 def of_children() -> SimpleNamespace:
-    """Return the replacement for ``subprocess`` in ``gpubench.children``, so that children that import torch are forks."""
+    """Return the replacement for ``subprocess`` in ``gpubench.children``, so children that import torch are forks."""
 
     def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         is_forked = any(module in command for module in MODULES)

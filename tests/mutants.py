@@ -35,14 +35,14 @@ MUTANTS = (
         file="gpubench/recommend/objective.py",
         old="start = np.where(pool.is_owned[rows], 0.0, ",
         new="start = np.where(pool.is_owned[rows] & False, 0.0, ",
-        killer="recommend/test_owning.py::test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_disk",
+        killer="recommend/test_owning.py::test_a_job_on_an_owned_machine_has_no_startup_and_no_storage_cost",
     ),
     Mutant(
         name="a job on the user's own card pays for a cloud's disk and egress",
         file="gpubench/recommend/objective.py",
         old="np.where(pool.is_owned[rows], 0.0, 1.0)",
         new="np.where(pool.is_owned[rows], 1.0, 1.0)",
-        killer="recommend/test_owning.py::test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_disk",
+        killer="recommend/test_owning.py::test_a_job_on_an_owned_machine_has_no_startup_and_no_storage_cost",
     ),
     Mutant(
         name="one of eight jobs side by side pays for all eight GPUs",
@@ -336,7 +336,7 @@ MUTANTS = (
         file="gpubench/models/measurement.py",
         old="return hypot(self.within_launches[0], self._usual_process.half_width or 0.0)",
         new="return self.within_launches[0]",
-        killer="test_models.py::test_one_launch_has_what_processes_of_a_gpu_usually_differ_by_and_nothing_is_known_of_a_cpu",
+        killer="test_models.py::test_one_launch_gets_the_usual_difference_between_processes_on_a_gpu_and_none_on_a_cpu",
     ),
     Mutant(
         name="a card that still heats up is promised at the pace of its first minute",
@@ -378,21 +378,21 @@ MUTANTS = (
         file="gpubench/offers/listing.py",
         old="if (paid, place) in dated and not has_day(offer.price_date):",
         new="if (paid, place) in dated and has_day(offer.price_date):",
-        killer="offers/test_shipped_prices.py::test_a_price_without_a_day_ranks_where_its_like_has_none_with_one",
+        killer="offers/test_shipped_prices.py::test_a_price_without_a_day_ranks_if_no_similar_price_has_one",
     ),
     Mutant(
         name="of two prices of one offer the older is paid",
         file="gpubench/offers/snapshot.py",
         old="sorted(prices, key=lambda each: price_day(each.price_date))",
         new="sorted(prices, key=lambda each: price_day(each.price_date), reverse=True)",
-        killer="offers/test_shipped_prices.py::test_every_row_stays_in_the_table_and_of_one_offer_the_newest_counts",
+        killer="offers/test_shipped_prices.py::test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts",
     ),
     Mutant(
         name="the median of a marketplace is no standard for its hosts",
         file="gpubench/offers/outliers.py",
         old="hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))",
         new="hosts = None",
-        killer="offers/test_shipped_prices.py::test_an_ask_is_compared_with_the_median_of_its_own_marketplace",
+        killer="offers/test_shipped_prices.py::test_a_listing_is_compared_with_the_median_of_its_own_marketplace",
     ),
     Mutant(
         name="two names in one stranger's file bear each other out",
@@ -413,7 +413,7 @@ MUTANTS = (
         file="gpubench/specs.py",
         old="if all(abs(size - have) <= MEMORY_TOLERANCE * have for size in sizes if (have := memory_of[key]))",
         new="if True",
-        killer="offers/test_peoples_tables.py::test_a_family_is_ambiguous_with_its_keys_and_a_column_of_memory_tells",
+        killer="offers/test_peoples_tables.py::test_a_family_is_ambiguous_with_its_keys_and_a_memory_column_decides",
     ),
 )
 

@@ -38,7 +38,7 @@ for name in {FUNCTIONS!r}:
 """
 
 
-def test_every_public_name_is_callable_twice_and_after_its_room_was_imported() -> None:
+def test_every_public_name_is_callable_twice_and_after_its_package_was_imported() -> None:
     import gpubench.predict.estimate
     import gpubench.probe.select
     import gpubench.report.page
@@ -78,12 +78,12 @@ def said(code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_room_is_still_a_room() -> None:
-    import gpubench.predict as room
+def test_a_callable_package_is_still_a_module() -> None:
+    import gpubench.predict as package
 
-    assert inspect.ismodule(room)
-    assert room.__name__ == "gpubench.predict"
-    assert room.estimate.estimate
+    assert inspect.ismodule(package)
+    assert package.__name__ == "gpubench.predict"
+    assert package.estimate.estimate
 
 
 def test_dir_lists_the_public_names_whatever_was_imported() -> None:
@@ -101,7 +101,7 @@ def test_signatures_show_defaults_as_they_are_typed_and_only_public_types() -> N
 
 
 def test_the_stub_says_what_the_functions_take() -> None:
-    """``python tests/make_stub.py`` writes it again."""
+    """``python tests/make_stub.py`` updates it."""
     assert make_stub.STUB.read_text(encoding="utf-8") == make_stub.stub()
 
 
@@ -171,7 +171,7 @@ def test_probe_may_be_called_again() -> None:
     assert gpubench.probe().devices[-1].backend == "cpu"
 
 
-def test_a_room_that_is_a_function_passes_its_options() -> None:
+def test_a_callable_package_passes_its_options() -> None:
     assert "no_such_option" in str(_error(lambda: gpubench.report(no_such_option=1)))
     assert "no_such_option" in str(_error(lambda: gpubench.predict(no_such_option=1)))
 

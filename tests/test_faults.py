@@ -16,7 +16,7 @@ from gpubench import errors
 from gpubench.errors import ExitCode
 
 TESTS = Path(__file__).parent
-ROOM = TESTS.parent / "gpubench"
+PACKAGE = TESTS.parent / "gpubench"
 RUNS_CODE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
 CALLS_CODE = {"eval", "exec", "compile", "__import__"}
 
@@ -84,7 +84,7 @@ def calls(tree: ast.AST) -> set[str]:
 
 def test_nothing_is_executed_from_data():
     """All data is JSON, CSV or text; the linter rules out torch.load."""
-    for path in ROOM.rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assert not imports(tree) & RUNS_CODE, path
         assert not calls(tree) & CALLS_CODE, path

@@ -26,7 +26,7 @@ from gpubench.predict.calibration import read_calibration
 from gpubench.record.store import read_run
 from tools.published import read_csv
 
-ROOM = Path(__file__).resolve().parents[1] / "gpubench"
+PACKAGE = Path(__file__).resolve().parents[1] / "gpubench"
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="pipes and devices are of POSIX"),
@@ -405,8 +405,8 @@ def test_each_way_to_open_a_file_is_seen(source):
 
 def test_nothing_but_the_gate_opens_files():
     found = {
-        path.relative_to(ROOM).as_posix(): opened
-        for path in ROOM.rglob("*.py")
+        path.relative_to(PACKAGE).as_posix(): opened
+        for path in PACKAGE.rglob("*.py")
         if (opened := _opens(path.read_text(encoding="utf-8")))
     }
     assert found == BESIDE

@@ -18,8 +18,8 @@ from gpubench.models import GpuSpec, Offer
 from gpubench.offers.hardware import CardPrice
 from gpubench.offers.quotes import Machine
 
-ROOM = Path(__file__).resolve().parents[1] / "gpubench"
-OWNER = ROOM / "folders.py"
+PACKAGE = Path(__file__).resolve().parents[1] / "gpubench"
+OWNER = PACKAGE / "folders.py"
 ASK_WHERE_CODE_LIES = {
     "foreign_code.py": {"__file__"},  # which modules are the user's own
     # the folder of workloads in a checkout, and the modules in it
@@ -63,8 +63,8 @@ def test_each_way_to_package_data_is_seen(source):
 
 def test_one_module_opens_package_data():
     found = {
-        str(path.relative_to(ROOM)): ways
-        for path in sorted(ROOM.rglob("*.py"))
+        str(path.relative_to(PACKAGE)): ways
+        for path in sorted(PACKAGE.rglob("*.py"))
         if path != OWNER and (ways := _reads_package_data(path.read_text(encoding="utf-8")))
     }
     assert found == ASK_WHERE_CODE_LIES

@@ -64,7 +64,7 @@ def test_without_a_temperature_a_moving_clock_has_the_usual_rise_to_come():
 @pytest.mark.parametrize("apart_s", [36, 60, 92])
 @pytest.mark.parametrize("celsius", [83.0, None])
 @pytest.mark.parametrize("has_clock", [True, False])
-def test_where_the_temperature_tells_nothing_launches_and_clock_do(apart_s, celsius, has_clock):
+def test_without_a_useful_temperature_launches_and_clock_are_used(apart_s, celsius, has_clock):
     """A card held at its limit loses a tenth of its clock, with a time constant of 60 s; four cases, 8 s apart."""
 
     def row(first_s):
@@ -137,7 +137,7 @@ def test_a_card_that_heat_does_not_slow_has_almost_no_slowdown_to_come():
     assert slowing_per_c([faster, faster]) == 0.0
 
 
-def test_launches_too_noisy_or_too_alike_tell_no_slope():
+def test_launches_that_are_too_noisy_or_too_similar_give_no_slope():
     rng = np.random.default_rng(2)
     restless = [launches(*(1 + 0.07 * rng.standard_normal(3)).tolist()) for _ in range(7)]
     alike = [launches(1.0, 1.001, 1.002, celsius=(60.0, 60.0, 61.0))] * 3

@@ -20,7 +20,7 @@ def test_containment_is_unknown_without_both_ends(interval: Interval, expected: 
     assert interval.holds(1) is expected
 
 
-def test_dividing_keeps_what_is_unknown() -> None:
+def test_dividing_keeps_unknown_ends_unknown() -> None:
     assert Interval(8.0, 6.0).over(2) == Interval(4.0, 3.0)
     assert Interval(None).over(2) == Interval(None)
 
@@ -37,7 +37,7 @@ def test_dividing_keeps_what_is_unknown() -> None:
         (Interval(None), "—"),
     ],
 )
-def test_an_interval_is_written_as_its_digits_support(interval: Interval, expected: str) -> None:
+def test_an_interval_has_as_many_digits_as_its_width_supports(interval: Interval, expected: str) -> None:
     assert interval.text() == expected
 
 
@@ -58,7 +58,7 @@ def test_a_ratio_shows_no_more_digits_than_its_interval_supports() -> None:
 
 
 @given(st.floats(min_value=1e-3, max_value=1e12), st.floats(min_value=1.0, max_value=3.0))
-def test_a_worded_interval_holds_its_estimate(value: float, width: float) -> None:
+def test_a_worded_interval_contains_its_estimate(value: float, width: float) -> None:
     text = Interval(value, value / width, value * width).words()
     point, low, high = (
         float(t.replace(",", ""))

@@ -250,7 +250,7 @@ def test_rows_of_a_run_know_how_far_launches_of_the_others_differ():
     assert fewer.measurements[0].relative_half_width == alone.relative_half_width
 
 
-def test_one_launch_has_what_processes_of_a_gpu_usually_differ_by_and_nothing_is_known_of_a_cpu():
+def test_one_launch_gets_the_usual_difference_between_processes_on_a_gpu_and_none_on_a_cpu():
     row = make_measurement(((1.0, 1.001, 1.0, 1.001) * 3,))
     (gpu,), (cpu,) = run_of(row).measurements, run_of(row, backend="cpu").measurements
     assert gpu.relative_half_width == pytest.approx((row.relative_half_width**2 + 0.00588**2) ** 0.5)
@@ -260,7 +260,7 @@ def test_one_launch_has_what_processes_of_a_gpu_usually_differ_by_and_nothing_is
     assert run_of(bound).measurements[0].relative_half_width == pytest.approx(1.96 * 0.07, rel=1e-3)
 
 
-def test_the_ledger_names_every_part_of_what_a_figure_may_be_wrong_by():
+def test_the_ledger_lists_every_source_of_a_figures_error():
     three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
     rows = [msgspec.structs.replace(make_measurement(three), case=make_case(batch_size=n)) for n in (1, 2, 3)]
     parts = {part.name: part for part in run_of(*rows).measurements[0].ledger}

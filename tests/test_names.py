@@ -172,7 +172,7 @@ INSTANCES = [
     ("oci", "BM.GPU.H100.8", "nvidia-h100-sxm-80gb"),
 ]
 
-# GPUs known to gpuhunt but not in the specification table, so that each new one is noticed once.
+# GPUs known to gpuhunt but not in the specification table, so each new one is noticed once.
 NOT_IN_THE_TABLE = {
     "MI308X", "n150", "n300", "p100a", "p150", "p300", "tt-galaxy-bh", "tt-galaxy-wh",
 }  # fmt: skip
@@ -212,7 +212,7 @@ def test_google_types_name_the_form_factor(name, key):
 
 
 @pytest.mark.parametrize(("provider", "instance", "key"), INSTANCES)
-def test_an_instance_tells_the_form_factor(provider, instance, key):
+def test_an_instance_determines_the_form_factor(provider, instance, key):
     machine = find_machine(provider, instance)
     assert machine
     assert machine.gpu_key == key

@@ -147,7 +147,7 @@ def test_a_number_passes_exactly_within_its_limits(request_type, parameter, valu
     ],
     ids=str,
 )
-def test_python_may_give_text_for_a_path_and_one_for_several(options, field, value) -> None:
+def test_python_accepts_text_for_a_path_and_one_value_for_several(options, field, value) -> None:
     assert getattr(request_from(RankRequest, options, "rank"), field) == value
 
 

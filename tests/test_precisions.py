@@ -64,7 +64,7 @@ gpus = {
     )
     for name, key, capability in (("H100", "nvidia-h100-sxm-80gb", (9, 0)), ("A100", "nvidia-a100-sxm-80gb", (8, 0)))
 }
-# What a user may ask for, and read of it.
+# What a user may request, and what reads it.
 request = check_request(RunRequest(workloads=("cnn",), precisions=("amp-fp8",)), list(load_profiles()))
 check(RankRequest(precision="amp-fp8"))
 assert precision_of("amp-fp8") is fp8
@@ -124,7 +124,7 @@ def test_a_variable_forces_tf32_by_any_value_but_zero(value: str, forced: bool) 
 
 
 def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
-    """Every room reads the table: in a copy of the package, two edits of one file make amp-fp8 known everywhere."""
+    """Every module reads the table: in a copy of the package, two edits of one file make amp-fp8 known everywhere."""
     copies = [
         shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
         for folder in (PACKAGE, PACKAGE.with_name("tools"))

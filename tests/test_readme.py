@@ -108,12 +108,12 @@ MOST_WORDS, MOST_ROWS = 480, 10
 
 
 def test_the_first_screen_is_what_the_command_prints():
-    """Renew with ``python tests/golden/pages.py``."""
+    """Update it with ``python tests/golden/pages.py``."""
     assert pages.readme() == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_is_short():
-    """Limits on words, commands and rows, so that the README fits on two screens."""
+    """Limits on words, commands and rows, so the README fits on two screens."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= MOST_WORDS
     assert sum(line.startswith("|") for line in text.splitlines()) <= MOST_ROWS

@@ -20,8 +20,8 @@ from gpubench.recommend.request import RankRequest
 from gpubench.sections.data import gather
 from gpubench.today import day_of, now, today
 
-ROOM = Path(__file__).resolve().parents[1] / "gpubench"
-OWNER = ROOM / "today.py"
+PACKAGE = Path(__file__).resolve().parents[1] / "gpubench"
+OWNER = PACKAGE / "today.py"
 CLOCKS_OF_DAYS = {
     ("date", "today"), ("datetime", "today"), ("datetime", "now"), ("datetime", "utcnow"),
     ("time", "strftime"), ("time", "localtime"), ("time", "gmtime"), ("time", "ctime"), ("time", "asctime"),
@@ -45,8 +45,8 @@ def test_each_way_to_the_date_is_seen(source):
 
 def test_one_module_asks_the_clock_for_the_date():
     found = {
-        str(path.relative_to(ROOM)): ways
-        for path in sorted(ROOM.rglob("*.py"))
+        str(path.relative_to(PACKAGE)): ways
+        for path in sorted(PACKAGE.rglob("*.py"))
         if path != OWNER and (ways := _asks_the_date(path.read_text(encoding="utf-8")))
     }
     assert not found
@@ -61,7 +61,7 @@ def test_the_day_is_that_of_utc():
 
 
 @pytest.mark.parametrize("given", ["2026-10-04", date(2026, 10, 4)])
-def test_a_day_may_be_asked_for(given):
+def test_a_day_can_be_requested(given):
     asked = request_from(RankRequest, {"as_of": given}, "rank")
     assert day_of(asked.as_of) == date(2026, 10, 4)
 
@@ -84,14 +84,14 @@ def test_an_invalid_day_is_refused(given):
         request_from(RankRequest, {"as_of": given}, "rank")
 
 
-def test_a_day_to_come_is_refused():
+def test_a_future_day_is_refused():
     with pytest.raises(MisuseError, match="the future"):
         day_of(datetime.now(UTC).date() + timedelta(days=2))
 
 
 @pytest.mark.parametrize("verb", [("rank",), ("report",), ("offers", "list")])
 @pytest.mark.parametrize("day", ["2999-01-01", "soon"])
-def test_each_verb_refuses_such_a_day_in_one_line(verb, day):
+def test_each_verb_refuses_a_future_day_in_one_line(verb, day):
     done = here(*verb, "--as-of", day)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert day in done.stderr

@@ -777,9 +777,9 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
         columns[f"{words}, {by}"] = [*regret_cells(settings), *map(in_the_mean, disappointments(settings))]
     names = [
         *ways_of(settings),
-        "disappointment, named",
+        "disappointment, picked GPU",
         "disappointment, all GPUs",
-        "named beside the others of its setting",
+        "picked GPU minus the setting's mean",
     ]
     prices = price_disappointments()
     return (

@@ -332,7 +332,7 @@ _NO_TOKENS = "tokens/s of a model whose tokens per sample are not known"
 # The fix for a row that is left out, by a part of its reason.
 MENDS = {
     "unknown GPU": "name it as its driver does, or add gpu_key (gpubench list --gpus has the keys)",
-    "judged apart": "none: only GPUs of the vendor in the fit are scored",
+    "scored separately": "none: only GPUs of the vendor in the fit are scored",
     "unknown precision": "use fp32, tf32, amp, amp-fp16, amp-bf16, fp16 or bf16",
     "unknown mode": "use train or inference",
     "no profile of model": "name a workload, a model of your own by its file (./net.py, hf:PATH), or one of "
@@ -351,7 +351,7 @@ def mend_of(reason: str) -> str | None:
     return next((mend for part, mend in MENDS.items() if part in reason), None)
 
 
-# Columns that order otherwise equal rows, so that no answer depends on the order of a file.
+# Columns that order otherwise equal rows, so no answer depends on the order of a file.
 _ORDER = [
     "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
     "with_optimizer", "doubt", "batch_low", "batch_high",
@@ -476,7 +476,7 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
     scored = metric == "score"
     of_step = value * unit.map(_SECONDS).astype(float) / batch
     unknown_unit = _quoted(unit, 30) + " of " + _quoted(metric, 30)
-    apart = key + ": a GPU of " + vendor + ", which is judged apart"
+    apart = key + ": a GPU of " + vendor + ", which is scored separately"
     masks, kinds, details = zip(
         (key == "", "unknown GPU", _quoted(text.gpu, 60)),
         (~vendor.isin(vendors), apart, ""),

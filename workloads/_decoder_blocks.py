@@ -62,7 +62,7 @@ class NarrowLinear(nn.Linear):
         super().__init__(inputs, outputs, bias=False, dtype=dtype)
 
     def reset_parameters(self) -> None:
-        """Draw the weight."""
+        """Draw the weight from N(0, 0.02)."""
         nn.init.normal_(self.weight, std=NARROW_STD)
 
 
@@ -70,14 +70,14 @@ class NarrowEmbedding(nn.Embedding):
     """An embedding initialized from N(0, 0.02)."""
 
     def reset_parameters(self) -> None:
-        """Draw the weight."""
+        """Draw the weight from N(0, 0.02)."""
         nn.init.normal_(self.weight, std=NARROW_STD)
 
 
 class LoraLinear(nn.Module):
     """A frozen linear layer with two narrow trained ones in parallel: low-rank adaptation.
 
-    The second starts at zero, so that the initial model equals its base.
+    The second starts at zero, so the initial model equals its base.
 
     Shapes:
         x: (N, T, inputs); out: (N, T, outputs).
@@ -95,7 +95,7 @@ class LoraLinear(nn.Module):
         self.scale = 2.0  # alpha over rank: 32 over 16
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both."""
+        """Add the adapter's output to that of the frozen layer."""
         out: Tensor = self.base(x) + self.scale * self.up(self.down(x))
         return out
 
@@ -113,7 +113,7 @@ class RmsNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape kept."""
+        """Normalize each token; keeps the shape."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 

@@ -83,7 +83,7 @@ class Described:
     layers: int | None = None
 
     def config(self) -> Any:
-        """A new config object without dropout, so that equal seeds give equal losses on any device."""
+        """A new config object without dropout, so equal seeds give equal losses on any device."""
         made = _types()[self.fields["model_type"]].from_dict(dict(self.fields))
         for part in (made, *(getattr(made, name, None) for name in getattr(made, "sub_configs", {}))):
             for name, value in vars(part).items() if part is not None else ():

@@ -108,7 +108,7 @@ def _attend_cached(
 ) -> Tensor:
     """Attention of one token to the cache up to its position.
 
-    Heads that share a key take the place of the query dimension, so that no key is copied.
+    Heads that share a key take the place of the query dimension, so no key is copied.
 
     Shapes:
         x: (N, 1, width); where: place (1,) int64 and the mask of visible positions (length,) bool; cache:

@@ -28,7 +28,7 @@ class FrozenResNet(nn.Module):
         self.features = network.requires_grad_(requires_grad=False)
 
     def train(self, mode: bool = True) -> Self:
-        """Keep the frozen batch norms in eval mode, so that they neither use nor update batch statistics."""
+        """Keep the frozen batch norms in eval mode, so they neither use nor update batch statistics."""
         super().train(mode)
         self.features.eval()
         return self

@@ -161,7 +161,7 @@ def build(
         batch_size: N, images per step.
         seed: Fixes weights and batches; equal seeds give equal tasks.
         base: Channels of the first level.
-        factors: Channels of each level, over the first's.
+        factors: Channels of each level, relative to the first's.
         side: Side of the square images [pixels].
         attended_side: Side of the level with attention.
 

@@ -44,7 +44,7 @@ class EncoderLayer(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """The network.
+    """Patch embedding, encoder, and a head on the class token.
 
     Shapes:
         images: (N, 3, S, S); logits: (N, classes).

@@ -231,7 +231,7 @@ def drop_empty_columns(shown: Table) -> Table:
 def printable(value: Any) -> Any:
     """Strip control characters from every text of a block, whatever its source.
 
-    Every renderer calls this first, so that no escape sequence and no bidirectional control character is
+    Every renderer calls this first, so no escape sequence and no bidirectional control character is
     printed.
 
     >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
@@ -394,7 +394,7 @@ BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predi
 """Descriptions of the marks ``BASIS_LOOKS`` in a chart."""
 
 _FEWEST_TICKS, _MOST_TICKS = 3, 12
-# Maximum number of characters of an axis title, so that it fits on a phone.
+# Maximum number of characters of an axis title, so it fits on a phone.
 _AXIS_LENGTH = 46
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"

@@ -99,6 +99,6 @@ def make_safe() -> None:
 
 
 def leave_quietly(*streams: TextIO) -> None:
-    """Stop writing to broken streams (`| head`, a full disk), so that a flush at exit keeps the exit code."""
+    """Stop writing to broken streams (`| head`, a full disk), so a flush at exit keeps the exit code."""
     for stream in streams:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

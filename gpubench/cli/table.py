@@ -198,7 +198,7 @@ VERBS: Mapping[str, Verb] = {
         (AddRequest,),
     ),
     "share": Verb(
-        "Show what would be shared of a run, write it to one file, and print the text of a pull request.\n\n"
+        "Show what sharing a run publishes, write it to one file, and print the text of a pull request.\n\n"
         "The file names no host, path, serial number or user. If CI would refuse it, no file is written and "
         "the exit code is 1.",
         (ShareRequest,),
@@ -334,7 +334,7 @@ def command_of(path: str) -> Command:
         callback=called,
         help=verb.help,
         short_help=verb.help.partition("\n\n")[0],
-        epilog=f"Settings, in {' or '.join(FILES)} of the folder you are in: {', '.join(settings)}."
+        epilog=f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(settings)}."
         if settings
         else None,
     )

@@ -1,4 +1,4 @@
-"""The file of a check, and the rules that judge it: pure functions, so that new rules can judge an old file.
+"""The file of a check, and the rules that judge it: pure functions, so new rules can judge an old file.
 
 Everything written to a file is scrubbed, and everything read is untrusted. No reading is compared with a
 reference card: each rule compares two readings of the same card. A ratio fails only if its entire interval is

@@ -49,7 +49,7 @@ from gpubench.units import GIB, Bytes, Seconds, utc_stamp
 LIMIT_S: Seconds = 300.0
 """Time limit of the entire check; ``--full`` has none."""
 PART_SHARE = 0.6
-"""Share of the remaining time that a part may take, so that a hanging part leaves time for later ones."""
+"""Share of the remaining time that a part may take, so a hanging part leaves time for later ones."""
 LEAST_PART_S: Seconds = 10.0
 """Minimum time to start a part; starting a process alone takes five seconds."""
 OPENING = frozenset({"device", "precision"})
@@ -158,7 +158,7 @@ class Work:
             done = launcher.cut_short(seen, error)
             if done.status is Status.TIMEOUT and done.cause is None:
                 raise PartEndedError(
-                    PartState.CUT_OFF, f"cut off during {seen.phase}: its time was over"
+                    PartState.CUT_OFF, f"cut off during {seen.phase}: its time was up"
                 ) from error
             raise PartEndedError(PartState.FAILED, scrub(done.reason or "")) from error
         except NoDeviceError as error:
@@ -329,7 +329,7 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 def try_cases(work: Work) -> None:
     """Run a few steps of every usual case, as time permits; a dying process affects only the current case.
 
-    A case is started only if the longest case so far would finish in time, so that a cut-off case really
+    A case is started only if the longest case so far would finish in time, so a cut-off case really
     took too long.
 
     Raises:

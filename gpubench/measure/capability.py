@@ -233,7 +233,7 @@ def describe_fault(fault: str) -> str:
 
 
 class NotHereError(GpuBenchError):
-    """Something is not available here, as only its own library could tell; it makes the case unsupported."""
+    """Something is not available here, which only its own library could tell: the case is unsupported."""
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
         super().__init__(reason)

@@ -161,7 +161,7 @@ class WorkerContext(Bench):
 
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
-        tasks: Tasks as built, on the CPU; each case works on a copy, so that all start from the same state.
+        tasks: Tasks as built, on the CPU; each case works on a copy, so all start from the same state.
         proved: The control that shows that a proof of strict fp32 can fail here.
         expected: The latest task's float32 result on the CPU, kept because a language model takes seconds.
     """

@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 
 class NotPreparedError(NotHereError):
-    """The step cannot be captured or compiled; an eager run never takes that name."""
+    """The step cannot be captured or compiled; an eager run is never reported in its place."""
 
 
 def prepare(work: Work) -> Advance:
@@ -98,7 +98,7 @@ def compiled(work: Work) -> Advance:
 
 
 def capture(work: Work) -> Advance:
-    """Capture the entire step once per prebuilt batch, so that the timed step copies no inputs.
+    """Capture the entire step once per prebuilt batch, so the timed step copies no inputs.
 
     A generation has one graph for each batch's prompts, and one for a further token of all sequences.
 
@@ -462,7 +462,7 @@ def _randomness() -> tuple[object, ...]:
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
     """Return the relative error of two replays' or compiled steps' losses against those of two eager steps.
 
-    Both start from the same state. There are two steps, so that the second loss depends on the first one's
+    Both start from the same state. There are two steps, so the second loss depends on the first one's
     update. A replay draws dropout's random numbers from the generator as a step does. Compiled code and
     recurrent layers draw their own: for these dropout is turned off, and the step is captured again without
     it. Afterwards the earlier state is restored.

@@ -342,7 +342,7 @@ class Steps:
         """Return the function that issues a step; its result is the loss on the device.
 
         Raises:
-            NotHereError: Naming a layer that XLA does not compile, so that Keras would run it without XLA,
+            NotHereError: Naming a layer that XLA does not compile, so Keras would run it without XLA,
                 such as cuDNN's LSTM in TensorFlow.
         """
         step: Any = self.model.train_step

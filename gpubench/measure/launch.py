@@ -1,7 +1,7 @@
 """One case in one launch, for any framework: warm up, time, read the device, and end with a status.
 
 A framework provides a ``Job``: how a step is issued, how its loss is read, and what it knows about its own
-arithmetic. No framework is imported here, so that a process loads only the one that it measures.
+arithmetic. No framework is imported here, so a process loads only the one that it measures.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def _now_ns() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """A synchronizing clock; its wait and its time source are injected, so that a test can script time.
+    """A synchronizing clock; its wait and its time source are injected, so a test can script time.
 
     A CPU has finished a step when the call returns, so there is nothing to wait for. On a GPU without the
     synchronize, only issuing the work would be timed: a step of 47.5 ms on an H200 then "takes" 7.2 ms.

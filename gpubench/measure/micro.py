@@ -64,7 +64,7 @@ ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
 # Most exchanges between two waits for all processes; one wait takes as long as a small exchange.
 MOST_ALL_REDUCES = 100
-# Written before each repetition: more than any card's L2 cache, so that no operand is left in it.
+# Written before each repetition: more than any card's L2 cache, so no operand is left in it.
 CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
 # Below these sizes the start-up is timed rather than the work, so the probe is skipped.

@@ -222,9 +222,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def units(self) -> tuple[Unit, ...]:
         """Return every remaining case of every launch in measuring order, shuffled by the seed.
 
-        Launches are interleaved, each with its own process, so that heat and drift affect all cases equally.
+        Launches are interleaved, each with its own process, so heat and drift affect all cases equally.
         The executions of one case follow each other, with compile at the very end. The first launch begins
-        with the AMP case that has the most arithmetic, so that the first figure shown is a meaningful one.
+        with the AMP case that has the most arithmetic, so the first figure shown is a meaningful one.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
@@ -273,7 +273,7 @@ def plan(
         device: The device to measure.
         profiles: The profile of every workload of the request, by the reference that names it.
         peers: The GPUs of this machine that work with the first; each case is then measured on one GPU and on
-            all, so that one run shows what the others add.
+            all, so one run shows what the others add.
 
     Raises:
         MisuseError: If nothing in the request can be measured, or the request contradicts itself.

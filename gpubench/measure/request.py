@@ -160,7 +160,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     allow: Annotated[
         tuple[str, ...],
         Option(
-            "Measure although something else uses the GPU (shared); let rows be ranked although the GPU "
+            "Measure even if something else uses the GPU (shared); rank rows even if the GPU "
             "throttled (throttled).",
             choices=ALLOWANCES,
             commas=True,

@@ -108,7 +108,7 @@ class Hardware:
         return getattr(self.ask("get_device_properties", self.device), "total_memory", None)
 
     def release(self) -> None:
-        """Release everything, so that the next case starts from the same memory.
+        """Release everything, so the next case starts from the same memory.
 
         The garbage collector runs first: a model, its gradients and its graphs refer to each other.
 

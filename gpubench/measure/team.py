@@ -329,7 +329,7 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
     # Take part in a job in a child process, and tell the first process if that is killed.
-    # This process ends as the child did, so that torchrun reacts as configured. A child that is still in a
+    # This process ends as the child did, so torchrun reacts as configured. A child that is still in a
     # job after the next one has begun is hanging, and is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
@@ -438,7 +438,7 @@ def _sum_up(block: AllReduce, hardware: Hardware) -> None:
 
 
 def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Work]:
-    # Build the same task with a seed per process, so that each process has different samples.
+    # Build the same task with a seed per process, so each process has different samples.
     task = built(order.reference, order.case, seed)
     torch.manual_seed(seed)
     with switches_for(order.case.precision):

@@ -113,7 +113,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``is_floor`` marks a minimum price in the source: "from", "starting at", or the lowest of several.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set only on reserved prices.
     ``in_stock`` is whether the provider had one available on ``stock_date``; None if no source reports it.
-    The price on a marketplace is the lowest ask; ``ask_count`` is the number of asks, and
+    The price on a marketplace is the lowest listed price; ``ask_count`` is the number of listings, and
     ``ask_median_usd_per_hour`` their median, if a source gives them. ``seller`` is None only for owned
     hardware. ``host_id`` and ``machine_id`` are the marketplace's, ``reliability`` is the host's uptime
     share, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the maximum available.

@@ -1,4 +1,4 @@
-"""Raw results of a check of the CUDA path on one card. Another module judges them, at any later time."""
+"""Raw results of a check of the CUDA path on one card. Another module judges them, possibly much later."""
 
 from __future__ import annotations
 

@@ -380,7 +380,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def prior(self) -> Prior | None:
-        """The difference between launches estimated from all cases of the run; None for a row by itself."""
+        """The difference between launches estimated from all cases of the run; None for a row without one."""
         prior: Prior | None = self.__dict__.get("prior_of_run")
         return prior
 

@@ -43,11 +43,11 @@ class Job(Record, frozen=True, kw_only=True):
 
 
 class Asks(Record, frozen=True, kw_only=True):
-    """Asks of marketplace hosts per hour of one GPU of this model, with the same pricing [USD].
+    """Asking prices of marketplace hosts per hour of one GPU of this model, with the same pricing [USD].
 
     Attributes:
-        low, high: Ends of the 90 % range of asks, from the spread of their logarithms.
-        own_weight: Weight of the asks relative to the clouds' list prices; 1 uses the asks alone.
+        low, high: Ends of the 90 % range of these prices, from the spread of their logarithms.
+        own_weight: Weight of these prices relative to the clouds' list prices; 1 ignores the clouds.
     """
 
     median_usd_per_hour: float
@@ -72,14 +72,14 @@ class Choice(Record, frozen=True, kw_only=True):
     Attributes:
         row: The ranked offer. It has no rank if it is only shown next to the ranking, as hardware to buy is
             unless it was requested.
-        condition: Kind of price: a list price, one host's ask, a price of new or used cards, or the buyer's
+        condition: Kind of price: a list price, one host's price, a price of new or used cards, or the buyer's
             quote.
         purchase_usd: For owned hardware, the price of the GPUs plus the counted host share, ``host_usd``.
         assumed: For owned hardware, the inputs that were assumed.
         price_note: A doubt about the price, or a remark on it; for a card to buy, its source.
         price_doubt: How far the price is from those of other providers, none of which confirms it; None if
             it is not in doubt.
-        asks: The other asks on a marketplace.
+        asks: The other hosts' prices on a marketplace.
         regions: Regions where this provider has this GPU in this number, the offer's own first.
         needs_quota: Whether a new account must request a quota first.
         p_best_of_gpu: Probability that the best offer is one of this GPU, from any provider; computed
@@ -242,9 +242,9 @@ class Ranking(Record, frozen=True, kw_only=True):
     Attributes:
         objective: The sort order in words.
         sorted_by: The sort order as one word; P(best) and ties use it too: ``value`` (samples per dollar) or
-            ``throughput``, and for a job also ``total`` (dollars plus the worth of its hours), ``cost`` or
+            ``throughput``, and for a job also ``total`` (dollars plus the value of its hours), ``cost`` or
             ``time``.
-        hour_worth_usd: Worth of an hour of waiting for the job [USD]; None if there is no job.
+        hour_worth_usd: Value of an hour of waiting for the job [USD]; None if there is no job.
         unit: What a sample is, in the plural; "samples" for several workloads.
         by_reference: Whether figures are shown as multiples of the reference GPU, because the sum of samples
             of several workloads is meaningless; ``throughput_of`` and ``value_of`` return them.
@@ -253,7 +253,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         offer_count: Number of ranked offers; ``rows`` may hold only the first, or the best of each GPU.
         job: The job to which hours and dollars refer; None with the setting ``relative``, or if no job can
             be defined.
-        answers: The cheapest row (in dollars), the sensible row (in dollars plus the worth of the hours) and
+        answers: The cheapest row (in dollars), the sensible row (in dollars plus the value of the hours) and
             the fastest, whatever the sort order.
         cloud: The cheapest offer of a cloud, if the cheapest offer is from another kind of seller; else None.
         owned: Each ranked machine that the buyer named.

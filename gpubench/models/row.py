@@ -106,7 +106,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         score: Throughput of the instance over that of one reference GPU.
         reference_hours_per_usd: Hours of the reference GPU's work that a dollar buys.
         hours, cost_usd: Of the job; None without a job.
-        total_usd: The cost of the job plus the worth of its hours.
+        total_usd: The cost of the job plus the value of its hours.
         scaling_efficiency: Throughput over that of the same number of separate GPUs with the job's recipe. A
             gain from another recipe at this number (``checkpointing_from``) shows only in the samples.
         parallel_mode: How the GPUs of the instance share the job.

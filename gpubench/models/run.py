@@ -292,7 +292,7 @@ _ROWS = msgspec.Meta(max_length=10_000)
 class Run(Record, frozen=True, kw_only=True):
     """One file: one device, one environment, and all cases of the run.
 
-    ``planned`` and ``launch_count`` say what the run was to measure, so that it can be resumed.
+    ``planned`` and ``launch_count`` say what the run was to measure, so it can be resumed.
 
     Attributes:
         finished_at: When the run ended or was stopped; None while it is running or if it was killed.

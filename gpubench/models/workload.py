@@ -170,7 +170,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         """Upper bound on actual memory over the estimate at this batch size.
 
         It is 1 if the estimate is certain: on the lines, at a traced batch, and between points where memory
-        grows more and more steeply, so that no sum of powers is above the chord. Otherwise it is the ratio
+        grows more and more steeply, so no sum of powers is above the chord. Otherwise it is the ratio
         for the next larger traced batch.
         """
         if self.is_on_lines(batch_size) or not self.is_traced_at(batch_size):

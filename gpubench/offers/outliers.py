@@ -79,7 +79,7 @@ class _Asks(NamedTuple):
     Attributes:
         usd: Price per GPU-hour.
         gpus: Number of GPUs in the offer.
-        pricing, is_host: The pricing, and whether it is on a marketplace, where asks may be a sixth as high.
+        pricing, is_host: The pricing, and whether on a marketplace (prices there may be a sixth as high).
         provider, origin: Indexes of the provider and the table.
     """
 
@@ -177,7 +177,7 @@ class AskedPrices:
         usd = offer.usd_per_gpu_hour
         ratio = format_number(usd / standard.usd, 2)
         whose = f"{standard.whose} ({format_usd(standard.usd)})"
-        return f"{format_usd(usd)} a GPU-hour is {ratio} times {whose}{standard.unless}"
+        return f"{format_usd(usd)} per GPU-hour is {ratio} times {whose}{standard.unless}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the reason in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
@@ -203,7 +203,7 @@ class AskedPrices:
         standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, hand)
         is_taken = hand.origin in {self._tables.get(BY_USER), 0 if offer.seller == "cloud" else None}
         if not is_taken and (standard is None or self._is_alone(offer.gpu_key, hand)):
-            return "the only ask" if offer.kind == "marketplace" else "unconfirmed price"
+            return "the only listing" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
         if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
             return None
@@ -227,7 +227,7 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        # Return the range of prices without doubted ones, unless their source has the asks of other hosts.
+        # Return the range of prices without doubted ones, unless their source has the prices of other hosts.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return -math.inf, math.inf
@@ -297,7 +297,7 @@ class AskedPrices:
         return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
-        """Return the price that others ask for the same GPU; None if there is none or it is not judged.
+        """Return the price of the same GPU elsewhere; None if there is none or it is not judged.
 
         The others are those of the same kind and pricing, else all with the same pricing, else all. For a
         third-party table, prices in other tables come first.

@@ -323,9 +323,9 @@ def _check_field(field: str, value: Any, latest: date = date.max) -> None:
     if field == "gpu_key" and value not in load_specs():
         raise ImplausibleError(f"GPU {value[:60]!r} is unknown")
     if field == "pricing" and value not in TO_RENT:
-        raise ImplausibleError(f"pricing {value[:40]!r} is none of {', '.join(TO_RENT)}")
+        raise ImplausibleError(f"pricing {value[:40]!r} is not one of {', '.join(TO_RENT)}")
     if field == "kind" and value not in KINDS:
-        raise ImplausibleError(f"kind {value[:40]!r} is none of {', '.join(KINDS)}")
+        raise ImplausibleError(f"kind {value[:40]!r} is not one of {', '.join(KINDS)}")
 
 
 def _check_together(offer: Offer) -> None:
@@ -335,10 +335,12 @@ def _check_together(offer: Offer) -> None:
     # Hosts of a marketplace are vetted or not; a list price is that of a company or of vetted hosts.
     allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
     if offer.seller not in allowed:
-        raise ImplausibleError(f"seller {offer.seller!r} of a {offer.kind} is none of {', '.join(allowed)}")
+        raise ImplausibleError(
+            f"seller {offer.seller!r} of a {offer.kind} is not one of {', '.join(allowed)}"
+        )
     median = offer.ask_median_usd_per_hour
     if median is not None and _read_price(str(median), offer.kind) < offer.price_usd_per_hour:
-        raise ImplausibleError(f"a median of {median} is below the cheapest ask")
+        raise ImplausibleError(f"a median of {median} is below the cheapest listing")
 
 
 def check(struct: Offer | Coverage, latest: date = date.max) -> None:
@@ -435,7 +437,7 @@ def check_day(text: str, latest: date) -> None:
     """Raise unless a full or partial date is possible for a price and not later than ``latest``."""
     day = price_day(text)
     if day > latest:
-        raise ImplausibleError(f"price date {text} lies in the future")
+        raise ImplausibleError(f"price date {text} is in the future")
     if day < _EARLIEST_DAY:
         raise ImplausibleError(f"price date {text} is before {_EARLIEST_DAY.year}")
 

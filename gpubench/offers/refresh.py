@@ -172,7 +172,7 @@ def _written(
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
-    # Return the transport with a deadline, so that a slow source does not delay the others.
+    # Return the transport with a deadline, so a slow source does not delay the others.
 
     def limited(
         url: str,
@@ -287,7 +287,7 @@ def _published(url: str, transport: Transport, present: datetime) -> ReadSnapsho
     who = plain(place, 200)
     raw = transport(place)
     if sha256(raw).hexdigest() != (digest or _digest_beside(place, transport)).lower():
-        raise SourceError(f"{who} is not what its SHA-256 says: it was cut or changed; try again later")
+        raise SourceError(f"{who} does not match its SHA-256: it was truncated or changed; try again later")
     written = decode(raw, SnapshotAsWritten, f"{who} is not a price snapshot: it")
     if written.schema_version > SNAPSHOT_VERSION:
         raise SourceError(f"{who} was written by a newer gpubench: upgrade gpubench")

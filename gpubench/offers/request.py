@@ -47,21 +47,23 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     providers: Annotated[tuple[str, ...], with_help(PROVIDER, help="Only this provider.")] = ()
     regions: Annotated[
-        tuple[str, ...], with_help(REGION, help="Only this region; any where the source gives none.")
+        tuple[str, ...],
+        with_help(REGION, help="Only this region; `any` means offers without a stated region."),
     ] = ()
     sellers: Annotated[tuple[str, ...], SELLER] = ()
     gpus: Annotated[
         tuple[str, ...], with_help(GPU, help="Only this GPU: key, name, or part of it (h100).")
     ] = ()
     offers: Annotated[
-        Path | None, Option("Your own price table (CSV or JSON); its rows replace others of the same offer.")
+        Path | None,
+        Option("Your own price table (CSV or JSON); its rows replace other prices of the same offer."),
     ] = None
     explain: Annotated[bool, Option("Also list every row that is set aside, with its reason.")] = False
     as_of: Annotated[date | None, Option("List as of this day; later prices are left out.")] = None
     results: Results = None
 
 
-ACCEPT_OUTLIERS = Option("Take prices over 5 times, or under a fifth of, the last.")
+ACCEPT_OUTLIERS = Option("Accept prices over 5 times, or under a fifth of, the last one.")
 
 
 class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,13 +110,13 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
         Path, Option("CSV, or JSON in gpubench's columns.", place=True, bare=True, metavar="FILE")
     ]
     format: Annotated[
-        Format | None, Option("Whose columns the table has.", default="recognized by its columns")
+        Format | None, Option("Which tool's columns the table has.", default="recognized by its columns")
     ] = None
-    provider: Annotated[str | None, Option("The cloud, where the table does not name it.")] = None
+    provider: Annotated[str | None, Option("The cloud, if the table does not name it.")] = None
     price_date: Annotated[
         str | None,
         Option(
-            "Date of the prices, where the table has none.",
+            "Date of the prices, if the table has none.",
             read=read_price_date,
             takes="a date (YYYY, YYYY-MM or YYYY-MM-DD)",
             python="str",

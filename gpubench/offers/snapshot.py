@@ -81,7 +81,7 @@ class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
 SourceOffers: TypeAlias = SourceRows[Offer, Coverage]
 Snapshot: TypeAlias = SnapshotOf[SourceOffers]
 SnapshotAsWritten: TypeAlias = SnapshotOf[SourceRows[msgspec.Raw, msgspec.Raw]]
-"""A snapshot with undecoded, unchecked rows, so that a bad row affects no other. See ``believable``."""
+"""A snapshot with undecoded, unchecked rows, so a bad row affects no other. See ``believable``."""
 
 
 class ReadSnapshot(NamedTuple):
@@ -223,7 +223,7 @@ def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapsh
         try:
             return read_snapshot(path), tuple(notes)
         except MisuseError as error:
-            notes.append(f"{error}; the snapshot before it is used")
+            notes.append(f"{error}; the previous snapshot is used")
     return ReadSnapshot({}, {}, {}), tuple(notes)
 
 

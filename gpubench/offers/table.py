@@ -1,7 +1,7 @@
-"""The table of offers: its columns, rows set aside, how tables override each other, and the asks of hosts.
+"""The table of offers: its columns, rows set aside, how tables override each other, and the prices of hosts.
 
-Offers are plain structs; columns of their fields are made on demand, as arrays for the ranking. An ask on a
-marketplace is that of one host at one moment: it may be gone tomorrow, and then another host's ask counts.
+Offers are plain structs; columns of their fields are made on demand, as arrays for the ranking. A listing on
+a marketplace is that of one host at one moment: it may be gone tomorrow, and then another host's counts.
 """
 
 from __future__ import annotations
@@ -422,24 +422,26 @@ def _gone(
     ]
 
 
-# --- asks of marketplaces -------------------------------------------------------------------------------
+# --- listings of marketplaces ---------------------------------------------------------------------------
 
 ASKS_HALF_LIFE_DAYS = 30.0
-"""Half-life of an ask [days]; assumed, because nobody publishes how long hosts keep an offer."""
+"""Half-life of a listing [days]; assumed, because nobody publishes how long hosts keep an offer."""
 
 USUAL_ASK_SPREAD = 0.33
-"""Standard deviation of the logarithm of asks for one GPU, over the 27 GPUs of the shipped asks of 2026."""
+"""Standard deviation of the logarithm of hosts' prices for one GPU, over 27 GPUs of the shipped prices of
+2026."""
 LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
-"""Standard deviation of the logarithm of the price paid for a fresh ask, assumed. The host may be gone or not
-good enough, and then the next one counts."""
-# The usual spread weighs as much as this number of asks.
+"""Standard deviation of the logarithm of the price paid for a fresh listing, assumed. The host may be gone
+or not good enough, and then the next one counts."""
+# The usual spread weighs as much as this number of listings.
 _USUAL_ASKS = 3
 ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
-"""The ask of a kind of host over the median list price of clouds for the same GPU: the median over the 23
-GPUs with two asks or more since 2026-07 in the shipped tables; for vetted hosts from RunPod's two prices."""
+"""The price of a kind of host over the median list price of clouds for the same GPU: the median over the 23
+GPUs with two or more listings since 2026-07 in the shipped tables; for vetted hosts, from RunPod's two
+prices."""
 MARKET_ASKS = 0.5
-"""The price suggested by clouds weighs as much as this number of asks. In the logarithm, asks for one GPU
-spread by 0.33, and their medians by 0.45 around that price; 0.33^2 / 0.45^2."""
+"""The price suggested by clouds weighs as much as this number of listings. In the logarithm, the prices of
+one GPU spread by 0.33, and their medians by 0.45 around that price; 0.33^2 / 0.45^2."""
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})
@@ -448,20 +450,20 @@ dated prices in the shipped tables, 2 to 61 days apart, none moved."""
 
 SPOT_SPREAD = 0.38
 """Standard deviation of the logarithm of one provider's spot prices for one GPU, over the shipped tables: the
-uncertainty of a very old price. With age it is approached by halves, as for an ask."""
+uncertainty of a very old price. With age it is approached by halves, as for a listing."""
 
 
 AskKey: TypeAlias = tuple[str, Pricing]
 
 
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
-    """Return the asks of marketplace hosts, by GPU and pricing.
+    """Return the prices of marketplace hosts, by GPU and pricing.
 
-    If a source states the number of hosts and their median, these count too. The median of few asks is shrunk
+    If a source states the number of hosts and their median, these count too. A median of few prices is shrunk
     toward the price that the list prices of clouds suggest.
 
     Args:
-        offers: Asks, and the list prices of clouds, if any.
+        offers: Hosts' listings, and the list prices of clouds, if any.
     """
     every = Offers.of(offers)
     sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
@@ -481,11 +483,11 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
 
 
 def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
-    """Return the distribution of asks.
+    """Return the distribution of hosts' prices.
 
-    Its ends follow from the spread of the asks, which is shrunk toward the usual spread if asks are few.
+    Its ends follow from the spread of the prices, which is shrunk toward the usual spread if they are few.
 
-    Example: for one ask of 0.20 with clouds at 1.00, the ask has a weight of 1 in 1.5, so the middle is
+    Example: for one host at 0.20 and clouds at 1.00, the host has a weight of 1 in 1.5, so the middle is
     0.20^(2/3) x 0.56^(1/3) = 0.282.
     """
     logs: list[float] = []
@@ -516,5 +518,5 @@ def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
 
 
 def spread_of(asks: Asks) -> float:
-    """Return the standard deviation of the logarithm of asks."""
+    """Return the standard deviation of the logarithm of hosts' prices."""
     return math.log(asks.high_usd_per_hour / asks.low_usd_per_hour) / 2 / Z90

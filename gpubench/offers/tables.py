@@ -376,14 +376,14 @@ def read_table(
     if price_date is None:
         raise MisuseError(f"{format_} tables carry no dates: give the date of the prices with --price-date")
     if price_day(read_price_date(price_date, "--price-date")) > latest:
-        raise MisuseError(f"--price-date {plain(price_date)} lies in the future: give the day of the prices")
+        raise MisuseError(f"--price-date {plain(price_date)} is in the future: give the day of the prices")
     cloud = file.stem.lower()
     if format_ == "skypilot" and cloud == "vms":
         cloud = file.resolve().parent.name.lower()
     if provider is not None:
         cloud = provider.lower()
     elif not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", cloud):
-        raise MisuseError(f"{plain(file.name)} does not name the cloud: say it with --provider")
+        raise MisuseError(f"{plain(file.name)} does not name the cloud: name it with --provider")
     else:
         cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes

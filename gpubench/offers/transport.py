@@ -1,6 +1,6 @@
 """All network access: limited in time and size, https only, without redirects to another host.
 
-Plain http is allowed to this machine, without a proxy.
+Plain http is allowed only to this machine, without a proxy.
 """
 
 import time
@@ -21,7 +21,7 @@ from gpubench.units import count, plain
 
 MAX_BODY_BYTES = 64 * 1024**2
 REQUEST_TIMEOUT_S = 60.0
-"""Time limit of one request including its body, so that a slow server cannot delay a refresh longer."""
+"""Time limit of one request including its body, so a slow server cannot delay a refresh longer."""
 SILENCE_TIMEOUT_S = 15.0
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
@@ -177,7 +177,7 @@ def _host(url: str) -> str:
 
 
 def _was_cut(error: Exception) -> bool:
-    # Whether an established connection broke or timed out, so that a retry may help.
+    # Whether an established connection broke or timed out, so a retry may help.
     if isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)):
         return True
     broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))

@@ -242,7 +242,7 @@ def differences(reading: Reading, case: Case) -> dict[str, str]:
 
 
 def is_host_bound(measurement: Measurement) -> bool:
-    """Whether the reading is host-bound, so that it depends on the processor as much as on the GPU."""
+    """Whether the reading is host-bound, so it depends on the processor as much as on the GPU."""
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 

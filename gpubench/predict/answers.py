@@ -150,7 +150,7 @@ def evidence_on(estimate: Estimate) -> str:
     """Return the number of published rows for its GPU in the calibration, and the nearest GPU if none."""
     fitted = load_calibration().of(estimate.case.task)
     if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
-        return f"{apart} published rows of this GPU (judged apart)"
+        return f"{apart} published rows of this GPU (scored separately)"
     rows = fitted.rows_by_gpu
     if own := rows.get(estimate.gpu_key, 0):
         return f"{own} published rows of this GPU"
@@ -212,7 +212,7 @@ def most_of(estimate: Estimate) -> float:
 
 
 def _is_cut_off(estimate: Estimate) -> bool:
-    # Whether the peak of its GPU limits a prediction, so that no draw exceeds it.
+    # Whether the peak of its GPU limits a prediction, so no draw exceeds it.
     if estimate.basis != "predicted" or estimate.low is None or estimate.high is None:
         return False
     return estimate.high * estimate.low < (1 - ROUNDING) * estimate.samples_per_s**2

@@ -43,7 +43,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
         slow: For each e-fold by which the measured GPU is slower than its level: a power limit, a shared
             card or a slow host holds back that card alone. Faster readings err no more than others.
-            It is kept apart from the other terms and their factor, so that it never narrows an interval.
+            It is kept apart from the other terms and their factor, so it never narrows an interval.
     """
 
     base: float
@@ -61,7 +61,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
             datasheet.
         scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
         other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted;
-            by ``halved`` of such a name, the same in half precision where there are rows.
+            by ``halved`` of that name, the same in half precision if there are rows.
         factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log. One
             value is for GPUs whose architecture has rows (``known``), one for all others (``stranger``).
     """

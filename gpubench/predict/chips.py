@@ -72,7 +72,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     """Values of the specification table as arrays.
 
     A GPU without tensor cores runs half precision and TF32 at its FP32 rate. The rate of a tensor core is NaN
-    if it is not stated, so that nothing is predicted from it.
+    if it is not stated, so nothing is predicted from it.
     """
     held, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
     by_mode = [_by_mode(spec) for spec in specs]

@@ -145,7 +145,7 @@ def estimate(
 
     Args:
         question: Workload, precision, execution, task and batch.
-        specs: The GPUs to answer for. Where the default batch does not fit, the largest that does is taken.
+        specs: The GPUs to answer for. If the default batch does not fit, the largest that does is used.
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
         most_sharing: Maximum GPUs over which to shard a case (FSDP) that does not fit on one; 1 to refuse it.
@@ -210,7 +210,7 @@ class _ToPredict:
 
 
 def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
-    """Whether to take the largest batch that fits: the default batch does not fit, and nobody asked for it.
+    """Whether to use the largest batch that fits: the default batch does not fit, and was not requested.
 
     Not for a language model with all its weights, which is sharded instead, or for less than half the batch.
     """

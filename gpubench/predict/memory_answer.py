@@ -82,7 +82,7 @@ class CardAnswer(Record, frozen=True, kw_only=True):
     """Whether the step fits on cards of one size and class, and what would make it fit.
 
     Attributes:
-        gpu_keys: Every card of this size and class that was asked for.
+        gpu_keys: Every requested card of this size and class.
     """
 
     gpu_keys: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The prediction: the roofline as a ratio from measured GPUs, or by itself if there are none.
+"""The prediction: the roofline as a ratio from measured GPUs, or on its own if there are none.
 
 It uses two facts about the user's machine: the card's micro-benchmarks, and the speed of the host.
 """
@@ -44,7 +44,7 @@ OWN_SHARE = 0.3
 # Log deviation up to which that holds, the half-width of a level. At twice that the level is wrong for the
 # workload.
 OWN_LIMIT = 0.4
-# Log deviation above which a measured card is said to be slow, one standard deviation of a level.
+# Log deviation above which a measured card is reported as slow, one standard deviation of a level.
 SLOW_LIMIT = 0.25
 SAME_GPU_SHARE = 0.5  # of the usual scale, if only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; narrower layers use little of the chip

@@ -62,10 +62,10 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
     batch_size: GpuBatch = None
     power_limit: Annotated[
         Positive | None,
-        Option("Limit of the power of one GPU: what it costs in time and saves in energy [W]."),
+        Option("Power limit of one GPU: show what it costs in time and saves in energy [W]."),
     ] = None
     sort: Annotated[
-        str, Option("Order: the fastest first, or the least energy a sample.", choices=("speed", "energy"))
+        str, Option("Order: the fastest first, or the least energy per sample.", choices=("speed", "energy"))
     ] = "speed"
     results: Results = None
     asked: tuple[str, ...] = ()

@@ -227,7 +227,7 @@ def _fix(code: int, root: Path = Path("/")) -> str:
     inside = container(root)
     if code == UNKNOWN and inside:
         return (
-            f"in this {inside} container a reload of the host's service manager took the device cgroup away: "
+            f"in this {inside} container a reload of the host's service manager removed the device cgroup: "
             "recreate the container"
         )
     return {
@@ -502,7 +502,7 @@ def _survey(session: Session) -> BackendReport:
             left = f"GPU {index + 1} was" if last else f"GPUs {index + 1} to {count - 1} were"
             problems.append(
                 Problem(
-                    what=f"{left} not asked",
+                    what=f"{left} not queried",
                     value=f"GPU {index} did not answer",
                     fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if necessary",
                     exit_code=_UNUSABLE,
@@ -627,6 +627,6 @@ def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dump_text(calls: Iterable[dict[str, Any]]) -> str:
-    """The file format of a dump: one call per line, so that two dumps can be compared."""
+    """The file format of a dump: one call per line, so two dumps can be compared."""
     body = ",\n".join(json.dumps(call) for call in calls)
     return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'

@@ -58,7 +58,7 @@ class _Doing(NamedTuple):
 
 
 class Guard:
-    """A daemon thread that makes the calls, so that a stuck call blocks neither the caller nor the exit."""
+    """A daemon thread that makes the calls, so a stuck call blocks neither the caller nor the exit."""
 
     def __init__(self, limit_s: Seconds = CALL_LIMIT_S) -> None:
         """Set the time limit of each call [s]; the thread starts with the first call."""

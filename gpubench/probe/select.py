@@ -266,7 +266,7 @@ def visible_devices(
 ) -> tuple[DeviceProfile, ...]:
     """The devices that the variable makes visible, in its order.
 
-    CUDA silently stops at the first unknown entry. Here that is an error, so that fewer or other devices than
+    CUDA silently stops at the first unknown entry. Here that is an error, so fewer or other devices than
     requested are never measured.
 
     Args:

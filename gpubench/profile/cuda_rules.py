@@ -1,7 +1,7 @@
 """Make a CPU build of torch save the same tensors for the backward pass as a GPU.
 
 Autocast casts by a list of operators, which differs between CUDA and the CPU; some calls are one kernel on a
-GPU and many on a CPU. Both are corrected in torch's dispatcher, below all Python calls, so that attention
+GPU and many on a CPU. Both are corrected in torch's dispatcher, below all Python calls, so attention
 inside ``nn.MultiheadAttention`` is found too. Only shapes and types are right: the values are meaningless, so
 this is only for fake tensors.
 
@@ -234,7 +234,7 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 
 
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    # Output and sums of one kernel: its own operator, so that checkpointing can choose to keep it.
+    # Output and sums of one kernel: its own operator, so checkpointing can choose to keep it.
     *batch, length, _ = query.shape
     if batch:
         shape = (*batch[:-1], length, batch[-1], value.shape[-1])

@@ -27,7 +27,7 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
     Args:
         workload: Any workload.
-        with_values: Whether the step reads tensor values, so that it must be computed.
+        with_values: Whether the step reads tensor values, so it must be computed.
     """
     if not workload.is_image:
         return None

@@ -114,7 +114,7 @@ def trace_memory(
 
 
 def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bool:
-    """Whether a step of a model holds the same memory as two shorter ones tell; arguments as ``shorter``."""
+    """Whether a step of a model holds the memory derived from two shorter ones; arguments as ``shorter``."""
     with gpu_without_values() as mode:
         made = (_Made(each, each.recipe, mode) for each in (one, two, whole))
         steps = [each.follow(BATCHES[0], whole.tasks[0], is_amp=False) for each in made]
@@ -374,7 +374,7 @@ def step_trace(
 
 
 def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
-    """An optimizer that has updated the weights once, so that its state exists; no gradient is left.
+    """An optimizer that has updated the weights once, so its state exists; no gradient is left.
 
     Args:
         task: The task with the weights to update.

@@ -267,7 +267,7 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.layout is torch.strided and storage_id(tensor) not in own:
-            # kept alive, so that no other gets its address
+            # kept alive, so no other gets its address
             kept[storage_id(tensor)] = tensor.untyped_storage()
         return tensor
 

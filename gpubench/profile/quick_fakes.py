@@ -185,7 +185,7 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
 @contextmanager
 def _plain_casts() -> Iterator[None]:
     """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap rejects fakes."""
-    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so that no other gets its address
+    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so no other gets its address
 
     def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
         for child in self.children() if recurse else ():

@@ -1,8 +1,8 @@
 """Two models with fewer repeated blocks, from which the trace of a whole model is extrapolated.
 
-A model of eighty blocks takes twenty times as long to trace as one of two and one of three, and is traced
-once for every batch, precision and recipe. Whether its blocks are alike in what they do is not visible from
-the outside, so one step of the whole model is traced and compared.
+Tracing a model of eighty blocks takes twenty times as long as tracing one of two and one of three, and it is
+repeated for every batch, precision and recipe. Whether all blocks do the same is not visible from outside, so
+one step of the whole model is traced and compared.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Run:
 
 
 def with_shorter(workload: Workload) -> Workload:
-    """The workload with two shorter ones by which it is traced, if they tell the same as its own trace.
+    """The workload with two shorter ones by which it is traced, if they agree with its own trace.
 
     Args:
         workload: Any workload.
 
     Returns:
-        The workload unchanged if it has few repeated blocks, cannot be copied, or if a step of the whole
-        model runs other operators, or holds other memory, than the shorter ones tell.
+        The workload unchanged if it has few repeated blocks, if it cannot be copied, or if the operators or
+        the memory of a step of the whole model differ from those derived from the shorter ones.
     """
     if workload.shorter is not None:
         return workload

@@ -136,7 +136,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
 
 
 def _between(ranking: Ranking) -> Iterator[Told]:
-    # Yield the assumed worth of an hour of waiting, and the cost of each hour that a faster answer saves.
+    # Yield the assumed value of an hour of waiting, and the cost of each hour that a faster answer saves.
     if ranking.hour_worth_usd is None:
         return
     if ranking.hour_worth_usd:

@@ -135,7 +135,7 @@ class Market:
 
     Attributes:
         today: The day as of which ages are computed.
-        asks: The asks of hosts for each GPU.
+        asks: The prices of hosts for each GPU.
         drift: Standard deviation of the logarithm of a list price, or of a card's price, after a year.
         card_share: For hardware to buy at a dated price, the share of the cost of a useful hour that is
             proportional to the price of the cards. A price that the buyer quoted is certain and has no entry.
@@ -148,8 +148,8 @@ class Market:
 
 
 def ask_words(asks: Asks | None) -> str:
-    """Return what a host's ask is: "one of 10 asks", or the ask of a single host."""
-    return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} asks"
+    """Return what a host's asking price is: "one of 10 listings", or the price of a single host."""
+    return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} listings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Prices:
         expected: The expected price; the real one is as likely to be above it as below it.
         sigma: Standard deviation of its logarithm.
         group: The group of each price. A provider sets all its prices of a GPU, so they form a group and move
-            together. Each ask is a group of its own.
+            together. Each listing is a group of its own.
         names: Name of each group. It seeds the draws, which therefore do not depend on the other groups.
     """
 
@@ -204,7 +204,7 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
 
     def name(group: int) -> tuple[str, ...]:
         *named, ask = groups.values[group]
-        if ask:  # distinguishes the ask of a host from others of this provider for the GPU
+        if ask:  # distinguishes the listing of a host from others of this provider for the GPU
             o = every[ask - 1]
             named += (o.instance, o.region, o.gpu_count, o.price_usd_per_hour, o.price_date)
         return tuple(map(str, named))
@@ -251,11 +251,11 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
 
 
 def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
-    """Return the expected price for an ask of this age, and its sigma.
+    """Return the expected price for a listing of this age, and its sigma.
 
-    With each half-life, the logarithm of the ask moves halfway to the median of all asks, and its spread
-    grows toward that of all asks. Example: after one half-life, an ask of 0.20 is expected at
-    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few asks, even the price of a fresh one is
+    With each half-life, the logarithm of the price moves halfway to the median of all hosts, and its spread
+    grows toward that of all hosts. Example: after one half-life, a price of 0.20 is expected at
+    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few hosts, even the price of a fresh one is
     shifted, by the weight of the clouds' prices.
     """
     kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)

@@ -44,7 +44,7 @@ FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
 # Limits whose exclusions are sorted so that the offer closest to the limit is last.
 _NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
-NOT_ASKED_TODAY = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
+NOT_ASKED_TODAY = "a card without a current price (naming the card with --gpu ranks it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def _never_ranked(meant: Collection[str]) -> str | None:
 
 
 def _rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
-    # Return the names that match a GPU on offer; all names if none does, so that the error gives the reason.
+    # Return the names that match a GPU on offer; all names if none does, so the error gives the reason.
     return [name for name in names if why_not_ranked(name, keys) is None] or names
 
 
@@ -322,7 +322,7 @@ def _without_kernels(spec: GpuSpec) -> str:
     named_target = target if target.startswith("gfx") else f"compute capability {target}"
     still = "no known build has them" if build is None else f"{build} still has them"
     return (
-        f"torch {newest_release()} as pip installs it has no kernels for {named_target}: {still}; "
+        f"torch {newest_release()} from pip has no kernels for {named_target}: {still}; "
         "naming the GPU with --gpu ranks it"
     )
 
@@ -364,7 +364,7 @@ def filters_of(
         MisuseError: If a named GPU, provider or region is unknown.
     """
     yield Filter(
-        "being no offer of a machine today",
+        "not an offer of a machine today",
         lambda offer, _: NOT_RANKED.get(offer.kind),
         fields=("kind",),
     )
@@ -441,7 +441,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
         (
             most_days is None,
             Filter(
-                "an old price where newer ones exist (setting max-price-age ranks it)",
+                "an old price when newer ones exist (setting max-price-age ranks it)",
                 lambda o, _: old.get(offer_key(o)),
                 suspects=lambda offers: np.fromiter((offer_key(o) in old for o in offers), bool, len(offers)),
             ),
@@ -485,7 +485,7 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
         if gpu_count not in {None, *of_it}:
             raise MisuseError(
-                f"nobody offers {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
+                f"no offer has {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
                 f"--have {name!r} ranks your own"
             )
 
@@ -639,14 +639,14 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         (
             months > 1 + _ROUNDING,
             (
-                f"{request.jobs_per_month or 0:g} jobs a month are {format_number(months, 2)} months of work "
-                f"for it: {math.ceil(months - _ROUNDING)} such machines would be needed"
+                f"{request.jobs_per_month or 0:g} jobs a month take {format_number(months, 2)} months on "
+                f"it: {math.ceil(months - _ROUNDING)} of these machines would be needed"
             ),
         ),
         (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan of its own{fan}"),
         (
             host is not None and form not in {None, "PCIe"} and not is_quoted,
-            f"it is a module ({form}), which no host for cards takes",
+            f"it is a module ({form}), which fits no host for cards",
         ),
     )
     return {limit: why for limit, (is_beyond, why) in zip(_HOST_LIMITS, beyond, strict=True) if is_beyond}

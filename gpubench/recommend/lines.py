@@ -90,7 +90,7 @@ def lines(ranking: Ranking) -> list[Line]:
         found.append(Line(BOTH.join(titles[name] for name in same), of[0].choice, tuple(of)))
     named = {line.choice.offer for line in found}
     beside = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
-    beside += [("Also asked", each) for each in ranking.asked]
+    beside += [("Also named", each) for each in ranking.asked]
     found[1:1] = [Line(name, each) for name, each in beside if each is not None and each.offer not in named]
     return found
 
@@ -123,7 +123,7 @@ def _in_words(ranking: Ranking, line: Line) -> str:
     known = [each.p_best for each in line.answers if each.p_best is not None]
     chances = dict.fromkeys(map(format_chance, known))
     if chances:
-        what += f"; {' and '.join(chances)} to be best"
+        what += f"; {' and '.join(chances)} chance of being best"
     return say(
         "headline", title=line.names, gpu=what_of(line.choice), seller=seller(line.choice.offer), what=what
     )
@@ -180,8 +180,8 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
 
     A commitment is paid around the clock. It pays off once the utilization exceeds its price divided by the
     on-demand price: $2.00 versus $3.20 pays off above 62.5 %. It is compared with the seller's own list price
-    on demand, and with the cheapest list price of any seller; "starting at" prices and hosts' asks do not
-    count.
+    on demand, and with the cheapest list price of any seller; "starting at" prices and hosts' asking prices
+    do not count.
     """
     if found.request.commit is None:
         return

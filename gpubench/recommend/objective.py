@@ -1,6 +1,6 @@
 """The objective by which a ranking is sorted.
 
-For a job it is the cost plus the worth of its hours, or either one alone, including spot losses, startup,
+For a job it is the cost plus the value of its hours, or either one alone, including spot losses, startup,
 billing increments, storage, egress and tax. Without a job (``relative``) it is samples per dollar, or
 throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all use this module, so they are
 consistent.
@@ -32,7 +32,7 @@ from gpubench.recommend.candidates import (
 from gpubench.recommend.economics import DrawnPrices, drawn_prices
 from gpubench.recommend.request import RankRequest
 
-# Number of rows to compute together, so that intermediate results stay in the processor's cache.
+# Number of rows to compute together, so intermediate results stay in the processor's cache.
 _AT_ONCE = 16
 
 ALIKE = 0.02
@@ -64,7 +64,7 @@ _WORDS: dict[SortedBy, str] = {
 
 
 def sorted_by(request: RankRequest) -> SortedBy:
-    """Return the sort criterion; for a job, "value" is the cost plus the worth of its hours."""
+    """Return the sort criterion; for a job, "value" is the cost plus the value of its hours."""
     by = (_WITHOUT_A_JOB if request.relative else _OF_A_JOB)[request.sort]
     return "cost" if by == "total" and request.hour_worth_usd == 0 else by
 
@@ -323,7 +323,7 @@ def cost_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Flo
 
 
 def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats, Floats]:
-    """Return the cost plus the worth of the hours [USD], with a 90 % interval.
+    """Return the cost plus the value of the hours [USD], with a 90 % interval.
 
     Throughput, startup and price have independent errors, so their widths add in quadrature on a log scale.
     Fixed costs, such as egress, are certain and shift both ends equally.

@@ -57,7 +57,7 @@ _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "utilization": (_percent(_DEFAULTS.utilization, "all hours at work"), "utilization"),
     "power_w": ("board power as the power at work", None),
     "pue": (f"PUE {_DEFAULTS.pue:g}", "pue"),
-    "tariff_usd_per_kwh": ("${1:.2f} a kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
+    "tariff_usd_per_kwh": ("${1:.2f} per kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
     "resale_usd": (f"resale at {_percent(_DEFAULTS.resale, 'the price')}", "resale"),
     "host_usd": ("a {name} for {price_usd} as the host", "host_usd"),
     "idle_w": ("no power when idle", None),
@@ -483,12 +483,12 @@ def must_work(each: BuyOrRent) -> str:
 def payback(each: BuyOrRent) -> str:
     """Return whether a machine pays off within its life, as the predicate of a sentence.
 
-    Examples: "pays after 30 of 36 months at 50 %", "does not pay within 36 months at 50 %", "never pays".
+    Examples: "pays off after 30 of 36 months at 50 %", "does not pay off within 36 months at 50 %".
     """
     if each.break_even_hours is None:
-        return "never pays"
+        return "never pays off"
     life = f"{12 * each.years:.3g} months at {format_percent(each.utilization)}"
     if each.break_even_hours > each.years * HOURS_PER_YEAR * each.utilization:
-        return f"does not pay within {life}"
+        return f"does not pay off within {life}"
     months = each.break_even_hours / each.utilization / HOURS_PER_MONTH
-    return f"pays after {math.ceil(months - 1e-9)} of {life}"  # 36.0000000001 months are 36
+    return f"pays off after {math.ceil(months - 1e-9)} of {life}"  # 36.0000000001 months are 36

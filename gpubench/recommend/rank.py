@@ -206,7 +206,7 @@ def runs_of(results: Path | None) -> tuple[Runs, tuple[str, ...]]:
     stored = newest_runs(results_root(results))
     notes = [*stored.problems, *([stored.passed_over] if stored.passed_over else [])]
     if results is not None and not results.exists():
-        notes.append(f"There is no folder {plain(results.name)}: nothing measured of yours is used.")
+        notes.append(f"There is no folder {plain(results.name)}: none of your measurements are used.")
     return Runs(stored.runs, reference_runs()), tuple(notes)
 
 
@@ -220,7 +220,7 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
 
     Args:
         ranking: The answer.
-        asked: The request as given, with its paths and settings, so that ``gpubench try`` can repeat it. None
+        asked: The request as given, with its paths and settings, so ``gpubench try`` can repeat it. None
             for a report, because reports are shared with others.
     """
     by_rule: dict[str, list[ExcludedOffer]] = {}
@@ -475,7 +475,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
     """Return the request, with inference as the task if the workload is never trained.
 
     Raises:
-        MisuseError: If training was asked for explicitly.
+        MisuseError: If training was requested explicitly.
     """
     known = [known_profile(name) for name in request.workload_names]
     if any(each is None or each.task_for("train") is TaskKind.TRAIN for each in known):

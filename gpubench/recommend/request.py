@@ -53,7 +53,7 @@ _UPLOAD_MBIT_PER_S = 100.0
 _STARTUP_FACTOR = 2.0
 
 HOUR_WORTH_USD = 2.0
-"""The default worth of an hour of waiting [USD]."""
+"""The default value of an hour of waiting [USD]."""
 
 COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments [years], by their names in options."""
@@ -185,7 +185,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
 
-    samples: Annotated[Positive | None, Option("Samples to train on, in all.", JOB)] = None
+    samples: Annotated[Positive | None, Option("Total number of samples to train on.", JOB)] = None
     epochs: Annotated[
         Positive | None,
         Option("Epochs; needs --dataset-size, except for resnet50 (ImageNet).", JOB),
@@ -249,13 +249,13 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     storage_usd_per_month: Annotated[
         NotNegative, Option("Storage while the job runs.", JOB, way="setting")
     ] = 0.0
-    egress_usd: Annotated[NotNegative, Option("Egress of the job, in all.", JOB, way="setting")] = 0.0
+    egress_usd: Annotated[NotNegative, Option("Total egress of the job.", JOB, way="setting")] = 0.0
     tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB, way="setting")] = 0.0
 
     hour_worth_usd: Annotated[
         NotNegative,
         Option(
-            "What an hour of waiting is worth; offers are ranked by dollars plus hours at this worth [USD].",
+            "Value of an hour of waiting; offers are ranked by dollars plus the value of their hours [USD].",
             JOB,
             name="hour_worth",
         ),
@@ -345,7 +345,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     own: Annotated[
         tuple[str, ...],
         Option(
-            "What you have ('H100 SXM', '2x RTX 3090', pc for a host), or with a sum were quoted: "
+            "What you have ('H100 SXM', '2x RTX 3090', pc for a host), or were quoted a price for: "
             "'2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.",
             BUYING,
             name="have",
@@ -353,14 +353,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = ()
     max_purchase_usd: Annotated[
         Positive | None,
-        Option("Buy the best set of 1 to 8 cards or computer for at most this, host included [USD].", BUYING),
+        Option("Buy the best computer, or set of 1 to 8 cards with a host, for at most this [USD].", BUYING),
     ] = None
     condition: Annotated[
         str | None, Option("Only cards of this condition.", BUYING, choices=("new", "used"))
     ] = None
     jobs_per_month: Annotated[
         Positive | None,
-        Option("Jobs a month on owned hardware, which give its utilization.", BUYING, way="setting"),
+        Option("Jobs per month on owned hardware, which set its utilization.", BUYING, way="setting"),
     ] = None
     host_usd: Annotated[
         NotNegative | None,
@@ -415,7 +415,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     sort: Annotated[
         str,
         Option(
-            "Order of the rows; for a job, value is dollars plus hours at their worth.", OUTPUT, choices=SORTS
+            "Order of the rows; value is dollars plus the value of the hours of a job.", OUTPUT, choices=SORTS
         ),
     ] = "value"
     limit: Annotated[

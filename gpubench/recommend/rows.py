@@ -69,7 +69,7 @@ def owned(found: Eligible) -> Indices:
 def head(found: Eligible, most: int) -> Indices:
     """Return the first positions, the best of each GPU, and owned hardware.
 
-    Up to ``2 * most`` positions of the Pareto set are added, so that enough of them follow the first ones.
+    Up to ``2 * most`` positions of the Pareto set are added, so enough of them follow the first ones.
     """
     undominated = np.flatnonzero(_dominators(found, np.arange(len(found))) < 0)[: 2 * most]
     first = np.arange(min(most, len(found)))

@@ -207,7 +207,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
 
 _SCRIPT = """#!/bin/sh
 # {about}.
-# Rents the machine, measures there, and takes the machine down, done or not.
+# Rents the machine, measures there, and shuts it down in any case.
 cd "$(dirname "$0")" || exit 1
 fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
 trap '{down}; exit 130' INT TERM
@@ -352,7 +352,7 @@ _TRAINS_WITH = "torch transformers peft trl datasets accelerate bitsandbytes lig
 
 
 def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
-    """Return the work on the machine: gpubench measures what was asked, or a script trains a published model.
+    """Return the machine's work: gpubench measures the question, or a script trains a published model.
 
     Raises:
         MisuseError: If a published model is requested together with others, or a file to copy is missing.

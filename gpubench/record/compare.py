@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.ratio.high is not None and self.ratio.high < 1 - tolerance
 
     def undecided_at(self, tolerance: float) -> bool:
-        """Whether the interval contains the limit, so that ``tolerance`` may or may not be exceeded."""
+        """Whether the interval contains the limit, so ``tolerance`` may or may not be exceeded."""
         surely_within = self.ratio.low is not None and self.ratio.low >= 1 - tolerance
         return not surely_within and not self.slower_than(tolerance)
 
@@ -177,7 +177,7 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
     remarks = []
     for name, run in (("A", a), ("B", b)):
         if run.interrupted:
-            remarks.append(f"{name} was interrupted: gpubench run --resume {plain(run.run_id)} goes on")
+            remarks.append(f"{name} was interrupted: gpubench run --resume {plain(run.run_id)} continues")
         if kinds := doubts(run.findings):
             remarks.append(f"{name} as a whole carries {', '.join(kinds)}; see gpubench check")
     names = ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads")

@@ -106,7 +106,7 @@ def _of(finding: Finding, case: Case | None = None) -> Issue:
 
 
 def _resume(run: Run) -> str:
-    return f"go on with `gpubench run --resume {plain(run.run_id)}`"
+    return f"continue with `gpubench run --resume {plain(run.run_id)}`"
 
 
 def _status(measurement: Measurement, run: Run) -> Issue:

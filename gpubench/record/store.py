@@ -92,7 +92,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
     finally:
         with contextlib.suppress(OSError):
             if _is_at(path, descriptor):
-                path.unlink()  # before the lock is released, so that nobody can lock the file in between
+                path.unlink()  # before the lock is released, so nobody can lock the file in between
         with contextlib.suppress(OSError):
             os.close(descriptor)
         if sys.platform == "win32":  # which cannot remove an open file
@@ -198,7 +198,7 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     device may have changed.
 
     Raises:
-        StorageError: If a folder cannot be searched, so that the answer is unknown.
+        StorageError: If a folder cannot be searched, so the answer is unknown.
     """
     name, top = f"{id_of(run)}.json", root / "runs"
     try:
@@ -249,7 +249,7 @@ def check_writable(root: Path) -> Path:
 
 @contextmanager
 def writing(root: Path, run: Run) -> Iterator[None]:
-    """Hold the lock of a run, so that nobody else writes it between its first and last measurement.
+    """Hold the lock of a run, so nobody else writes it between its first and last measurement.
 
     Raises:
         RunLockedError: If another process, or another thread, holds it.
@@ -268,7 +268,7 @@ def file_of(root: Path, run: Run) -> Path:
     """Return the path of a stored or new run; a stored run stays in its current folder.
 
     Raises:
-        StorageError: If a folder cannot be searched, so that the answer is unknown.
+        StorageError: If a folder cannot be searched, so the answer is unknown.
     """
     path, stored = run_path(root, run), stored_paths(root, run)
     return path if path in stored or not stored else stored[0]
@@ -374,7 +374,7 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
 def _set_aside(folder: Path, path: Path) -> str:
     """Rename a run with bad content to ``NAME.corrupt``, ``NAME.2.corrupt`` and so on, and report it.
 
-    This holds the run's lock and checks again, so that only a bad file is renamed.
+    This holds the run's lock and checks again, so only a bad file is renamed.
 
     Args:
         folder: The folder of the locks.
@@ -461,7 +461,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     """Yield every run file of a results folder or of any folder of runs, without following links.
 
     A subfolder with its own ``runs`` is a separate results folder, like the example in this project, and is
-    read only if it is named. A folder that cannot be listed is reported to ``on_problem``, so that its runs
+    read only if it is named. A folder that cannot be listed is reported to ``on_problem``, so its runs
     are not missed silently.
     """
 

@@ -152,7 +152,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
-# Words reserved for the worth and cost of an hour of waiting.
+# Words reserved for the value and cost of an hour of waiting.
 _WORDS_OF_THE_RATE = 15
 
 # Words reserved for the rule of the table and the hint that there is more.
@@ -163,7 +163,7 @@ def screen(ranking: Ranking) -> list[Part]:
     """Return the first screen: title, answers, and the sentences that fit."""
     shown = answer_table(ranking)
     kept, left = _kept(ranking, shown)
-    rest = f"{count(left, 'more note')}, {count(len(ranking.by_gpu), 'GPU')}: add --table"
+    rest = f"--table adds {count(left, 'note')} and {count(len(ranking.by_gpu), 'GPU')}"
     return [
         Paragraph(text=title(ranking), tone="headline"),
         shown,
@@ -175,7 +175,7 @@ def screen(ranking: Ranking) -> list[Part]:
 def _answer(data: ReportData) -> Block:
     ranking = data.ranking
     if ranking is None or not ranking.rows:
-        why = data.ranking_problem or "no ranking was asked for"
+        why = data.ranking_problem or "no ranking was requested"
         told = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
         measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
         return Block(title="The answer", parts=(told, *measured), brief=(told,))
@@ -244,7 +244,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.feed_vcpus is not None:
         needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
-        has = "vCPUs, how many it has is unknown"
+        has = "vCPUs (how many it has is unknown)"
         yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
@@ -253,7 +253,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.also_at:
         yield f"also at {listing([_elsewhere_words(each, offer.gpu_count) for each in choice.also_at])}"
     if choice.needs_quota:
-        yield "a new account must ask for a quota"
+        yield "a new account must request a quota"
     if choice.price_note:
         yield f"price: {plain(choice.price_note, 120)}"
     if offer.in_stock is not None:
@@ -599,7 +599,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 def _latency(row: Row) -> str:
     # Return the time of a batch; for a generation also the time of a token, to which limits apply.
     whole = format_duration(row.latency_s)
-    return f"{_token_time(row)}\n{whole} a batch" if row.estimate.case.new_tokens else whole
+    return f"{_token_time(row)}\n{whole} per batch" if row.estimate.case.new_tokens else whole
 
 
 def _token_time(row: Row) -> str:
@@ -624,8 +624,8 @@ def remarks_of(row: Row) -> str:
     # The age of a price has its own column; repeating it as a remark on most rows would be noise.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
-    each = f"{_token_time(row)} a token, " if row.estimate.case.new_tokens else ""
-    batch = f"{each}{format_duration(row.latency_s)} a batch of {row.estimate.case.batch_size}"
+    each = f"{_token_time(row)} per token, " if row.estimate.case.new_tokens else ""
+    batch = f"{each}{format_duration(row.latency_s)} per batch of {row.estimate.case.batch_size}"
     pays = f"while interruptions add less than {format_percent(lost)} to the work" if lost else "at no share"
     remarks += [
         words

@@ -476,7 +476,7 @@ def price_date_words(row: Row) -> str:
     offer = row.offer
     if offer.pricing is Pricing.OWNED:
         return "cost of a useful hour"
-    listed = "" if row.is_expected_as_listed else f"asked {format_usd(row.listed_usd_per_hour)}, "
+    listed = "" if row.is_expected_as_listed else f"listed at {format_usd(row.listed_usd_per_hour)}, "
     return f"{listed}{dated(plain(offer.price_date, 20), row.price_age_days)}"
 
 

@@ -235,7 +235,7 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
         return "No pairing was measured well enough to state a gain (see the findings)."
     host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
-    said = f"The most that AMP gains: {_verdict(max(sure, key=lambda s: s.value))}."
+    said = f"The largest gain of AMP: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
         slower = f"In {count(len(losing), 'pairing')} AMP is slower, beyond the interval"
         said += f" {slower}: the host limits the speed of a small step."
@@ -343,7 +343,7 @@ def _host_sentence(pairs: Sequence[Effect]) -> str:
     bound = [pair for pair in graphs if _is_host_paced(pair)]
     most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
     words = faster_words(most.interval, "graph", "eager")
-    told = f"The most that a graph gains: {workload_name(most.of.case)}, {most.of.how}: {words}."
+    told = f"The largest gain of a graph: {workload_name(most.of.case)}, {most.of.how}: {words}."
     if bound:
         names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
         return (
@@ -426,7 +426,7 @@ def together(data: ReportData) -> list[Part]:
 
 def _batch_each(pair: Effect) -> str:
     mine, theirs = pair.of.case.batch_size, pair.to.case.batch_size
-    return f"batch {mine} a GPU" if mine == theirs else f"batch {mine} a GPU, {theirs} on one"
+    return f"batch {mine} per GPU" if mine == theirs else f"batch {mine} per GPU, {theirs} on one"
 
 
 def threads(data: ReportData) -> list[Part]:

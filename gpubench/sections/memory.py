@@ -61,7 +61,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
     shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
     yield Paragraph(text=capitalized(f"{shared}{whose}{_rests_on(need)}."), tone="note")
     yield table(
-        "Of which, at the highest moment of the step",
+        "Parts, at the peak of the step",
         _PARTS,
         text("Part", lambda part: part[0]),
         number("Memory", lambda part: format_bytes(getattr(need.parts, part[1]))),
@@ -176,7 +176,7 @@ def _rests_on(need: MemoryNeed) -> str:
         )
     if need.compiled_loss is not None:
         said.append(
-            "a loop of your own that compiles its loss too reserves some "
+            "a loop of your own that also compiles its loss reserves about "
             f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it, and no verdict counts it"
         )
     return "; ".join(said)

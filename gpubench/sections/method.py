@@ -72,7 +72,7 @@ def _unread(data: ReportData) -> list[Part]:
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    # The facts of the runs, one column per run, so that differences show.
+    # The facts of the runs, one column per run, so differences show.
     facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
@@ -261,7 +261,7 @@ def _telemetry_table(results: Sequence[Result]) -> list[Part]:
         number("Core clock", lambda m: _ends([s.sm_clock_hz for s in _samples(m)], "Hz")),
         number("Power", lambda m: _ends([s.power_w for s in _samples(m)], "W")),
         number("Temperature", lambda m: _heat([s.temperature_c for s in _samples(m)])),
-        number("Energy a sample", lambda m: format_si(m.joules_per_sample, "J")),
+        number("Energy per sample", lambda m: format_si(m.joules_per_sample, "J")),
         text("Clock events, share of samples", _events),
         folded=True,
     )

@@ -101,7 +101,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
 
 def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
     # The columns on energy, shown if the table is sorted by energy or has a power limit.
-    joules: Cell[Estimate] = number("Joules a sample", lambda e: stacked(e.joules_per_sample.text(" J")))
+    joules: Cell[Estimate] = number("Joules per sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     capped: tuple[Cell[Estimate], ...] = (
         number("Time", lambda e: stacked(e.capped_time.text("×"))),
         number("Energy", lambda e: stacked(e.capped_energy.text("×"))),

@@ -50,7 +50,7 @@ def _owning(data: ReportData) -> Block | None:
     assumed, best = listing(assumed_of(decisions)), _best(data)
     note = Paragraph(text=f"Assumed, because it was not given: {assumed}. {_OWN}", tone="note")
     caption = (
-        "Below 1 owning is the cheaper. The line spans resale, the share of hours at work, the price of "
+        "Below 1, owning is cheaper. The line spans resale, the share of hours at work, the price of "
         "energy, and the interval of its speed. An owned card costs most while it idles; a rented one is "
         "handed back."
     )
@@ -111,7 +111,7 @@ def _table(decisions: Sequence[BuyOrRent]) -> Table:
         number("Hour of work, owned", lambda each: stacked(each.hourly_usd.by(format_usd))),
         text("Against", lambda each: f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"),
         number("The same work, rented", lambda each: format_usd(each.equivalent_usd_per_hour)),
-        number("Hours of work to pay", _hours_to_pay, 2),
+        number("Hours of work to pay off", _hours_to_pay, 2),
         text("Must work", lambda each: stacked(must_work(each))),
         text("Payback", payback),
         text("Verdict", lambda each: each.verdict),

@@ -378,7 +378,7 @@ def run(request: RunRequest) -> Run:
     session = execute(prepare(request))
     if session.interrupted:
         raise InterruptedRunError(
-            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} goes on"
+            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} continues"
         )
     if session.every_case_failed:
         raise EveryCaseFailedError(f"every case failed; the reasons are in {session.path}")
@@ -686,7 +686,7 @@ def _save(root: Path, state: Run) -> Path:
 
 
 class UnstoredRunError(StorageError):
-    """A run could not be written; the error carries the run, so that it can be printed instead."""
+    """A run could not be written; the error carries the run, so it can be printed instead."""
 
     def __init__(self, message: str, state: Run) -> None:
         super().__init__(message)

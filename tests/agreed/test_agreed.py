@@ -30,7 +30,7 @@ WENT = {"calibrate", "predict evaluate"}
 """Removed verbs of the table, which say what to use instead."""
 MOST_WORDS = 30
 LATER: dict[str, dict[str, str]] = {}
-"""Options of the table that do not exist yet, or exist until the page has them, with the responsible work."""
+"""Options of the table that do not exist yet, or that stay until the page has them, with the work that ends it."""
 
 
 @cache
@@ -79,7 +79,7 @@ def offered() -> dict[str, set[str]]:
 # --- options ------------------------------------------------------------------------------------------------
 
 
-def test_every_option_of_today_has_its_place_in_the_table():
+def test_every_current_option_is_in_the_table():
     told: dict[str, set[str]] = {}
     for row in option_rows():
         told.setdefault(row["verb"], set()).update({row["option"], row["new"]} - {""})
@@ -90,7 +90,7 @@ def test_every_option_of_today_has_its_place_in_the_table():
     assert not {verb: options for verb, options in missing.items() if options}
 
 
-def test_an_option_that_goes_says_what_to_do_instead():
+def test_a_planned_removal_says_what_to_use_instead():
     for row in option_rows():
         assert row["becomes"] in {"stays", "new", "shared", "recipe", "renamed", "setting", "verb", "gone"}
         goes = row["becomes"] in {"recipe", "renamed", "setting", "verb", "gone"}
@@ -98,7 +98,7 @@ def test_an_option_that_goes_says_what_to_do_instead():
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_the_planned_options_keep_within_their_number(verb):
+def test_the_planned_options_stay_within_their_limit(verb):
     assert len(planned(verb)) <= OPTIONS[verb]
 
 
@@ -132,7 +132,7 @@ def ranking_text() -> str:
     return done.stdout
 
 
-def test_each_key_is_named_once_and_an_interval_by_its_three():
+def test_each_key_is_listed_once_and_an_interval_by_its_three_keys():
     row = keys()["row"]
     assert len(set(row)) == len(row)
     assert {name.rpartition("_")[0] for name in row if name.endswith(("_low", "_high"))} <= set(row)
@@ -160,7 +160,7 @@ def test_the_brief_ranking_is_for_a_script():
 # --- the sentences ------------------------------------------------------------------------------------------
 
 
-def test_each_sentence_is_one_of_a_kind_and_the_code_says_it():
+def test_each_sentence_has_a_known_kind_and_is_used():
     package = Path(str(resources.files("gpubench")))
     code = [
         path for suffix in ("py", "js") for path in package.rglob(f"*.{suffix}") if "vendor" not in path.parts

@@ -59,7 +59,7 @@ def test_complete_sentences_fit_and_the_others_are_named(made, width):
             )
 
 
-def test_the_tallest_column_gets_the_room_and_no_figure_leaves_its_unit(capsys, monkeypatch):
+def test_the_tallest_column_gets_the_width_and_no_figure_leaves_its_unit(capsys, monkeypatch):
     made = Table(
         caption="",
         columns=(Column(title="name", numeric=False), Column(title="time", numeric=True)),
@@ -123,7 +123,7 @@ def test_the_sign_of_a_column_that_goes_stays_before_the_first_and_is_explained(
     assert "Basis (● measured, ○ predicted)" in " ".join(narrow[4:])
 
 
-def test_the_least_needed_column_goes_first_and_is_named(capsys, monkeypatch):
+def test_the_least_needed_column_is_dropped_first_and_named(capsys, monkeypatch):
     made = table(
         "",
         ["x" * 30],
@@ -144,7 +144,7 @@ def test_an_empty_column_is_left_out(capsys, monkeypatch):
     assert printed(capsys, monkeypatch, made)[0] == "Name"
 
 
-def test_figures_stand_to_the_right_and_their_ends_below_them(capsys, monkeypatch):
+def test_figures_are_right_aligned_with_their_bounds_below(capsys, monkeypatch):
     made = table("", ["5\n4 to 6", "1,234\n1,200 to 1,300"], text("Case", lambda _: "c"), number("Rate", str))
     lines = printed(capsys, monkeypatch, made, columns=20)
     assert [line[-14:] for line in lines[2:]] == [
@@ -167,7 +167,7 @@ HOSTILE = "\x1b]0;owned\x07[red]\u202egnp.exe[/red]\x9b2J<b>"
     ],
     ids=lambda part: type(part).__name__,
 )
-def test_no_escape_no_markup_and_no_turned_writing_reaches_the_terminal(part, capsys, monkeypatch):
+def test_no_escape_markup_or_bidirectional_text_reaches_the_terminal(part, capsys, monkeypatch):
     out = "\n".join(printed(capsys, monkeypatch, part))
     assert "[red]gnp.exe[/red]2J<b>" in out
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", out)

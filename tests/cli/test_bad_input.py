@@ -179,7 +179,7 @@ def test_no_driver(tmp_path) -> None:
     assert line.startswith("gpubench: NVIDIA driver")
 
 
-def test_a_ranking_by_training_is_refused_of_what_is_never_trained_where_it_was_asked_for() -> None:
+def test_a_training_ranking_is_refused_for_a_workload_that_is_never_trained() -> None:
     arguments = ("rank", "llama_8b", "--task", "train")
     code, _, err = typed(dict(os.environ), *arguments)
     assert code == 2

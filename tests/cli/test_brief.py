@@ -91,7 +91,7 @@ def test_a_short_ranking_has_the_answers_of_the_whole_one():
     assert [each for each in short["sentences"] if each["kind"] != "note"] == verdict
 
 
-def test_what_a_short_ranking_has_no_room_for_is_counted_and_is_no_caution(monkeypatch):
+def test_what_a_short_ranking_omits_is_counted_and_never_a_caution(monkeypatch):
     asked = RankRequest(workloads=("resnet50",), spot=True)
     ranking = rank.rank(asked)
     whole = rank.brief_document(ranking, asked)
@@ -132,7 +132,7 @@ def test_a_short_prediction_can_be_in_order_of_energy_with_the_interval_of_each(
     )
 
 
-def test_a_short_prediction_tells_what_a_power_limit_costs_and_saves():
+def test_a_short_prediction_has_the_cost_and_savings_of_a_power_limit():
     asked = ("predict", "show", "resnet50", "--gpu", "a100", "--power-limit", "250", "--json", "--brief")
     (told,) = json.loads(said(*asked))["estimates"]
     assert told["gpu_key"] == "nvidia-a100-sxm-80gb"
@@ -140,7 +140,7 @@ def test_a_short_prediction_tells_what_a_power_limit_costs_and_saves():
     assert told["capped_energy_low"] < told["capped_energy"] < 1 < told["capped_energy_high"] < 1.2
 
 
-def test_a_short_answer_of_memory_has_every_card_with_its_verdict():
+def test_a_short_memory_answer_has_every_card_with_its_verdict():
     whole, short = (json.loads(said("memory", "vgg16", "--json", *more)) for more in ((), ("--brief",)))
     assert short["device_bytes"] == whole["device_bytes"]
     for mine, card in zip(short["cards"], whole["cards"], strict=True):
@@ -148,7 +148,7 @@ def test_a_short_answer_of_memory_has_every_card_with_its_verdict():
         assert set(mine) == {"gpu_keys", "memory_bytes", "verdict", "largest_batch"}
 
 
-def test_a_short_answer_of_memory_says_what_is_tuned_and_that_its_shape_tells_it():
+def test_a_short_memory_answer_has_the_recipe_and_says_it_comes_from_the_shape():
     told = json.loads(said("memory", "qwen2.5-7b", "--qlora", "--gpu", "H100", "--json", "--brief"))
     recipe = (told["trainable"], told["weight_type"], told["checkpointing"], told["stack"])
     assert recipe == ("qlora", "nf4", "full", "plain")
@@ -171,7 +171,7 @@ def test_a_short_refusal_says_why():
     [
         (("rank", "vgg16", "--brief"), "--brief shortens what --json prints: give both"),
         (("memory", "vgg16", "--brief"), "--brief shortens what --json prints: give both"),
-        (("memory", "--gpu", "L4", "--json", "--brief"), "is short as it is: leave --brief out"),
+        (("memory", "--gpu", "L4", "--json", "--brief"), "is short already: leave out --brief"),
     ],
 )
 def test_an_option_without_effect_is_one_line(arguments, words):

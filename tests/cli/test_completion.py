@@ -29,7 +29,7 @@ from gpubench.specs import load_specs, matching_keys
         ("gpubench memory --gpu nvidia-l40s", "nvidia-l40s-48gb"),
     ],
 )
-def test_a_shell_is_told_what_can_follow(line, found):
+def test_a_shell_gets_the_possible_completions(line, found):
     words = shlex.split(line + '"' * (line.count('"') % 2))
     asked = {
         "_GPUBENCH_COMPLETE": "bash_complete",

@@ -83,7 +83,7 @@ def test_the_terminal_says_what_it_knows(ask: Any) -> None:
     assert [line.split()[0] for line in every.splitlines()[2:]] == trained
 
 
-def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
+def test_several_gpus_and_checkpointing_can_be_requested(ask: Any) -> None:
     """Each of four GPUs holds a quarter of weights and states of BERT, 438 MB and twice that."""
     shared = "--gpu", "nvidia-h100-sxm-80gb", "--precision", "fp32", "--json"
     alone, four = (
@@ -101,10 +101,10 @@ def test_several_gpus_and_checkpointing_are_asked_for(ask: Any) -> None:
     ("more", "mode"),
     [((), "fsdp"), (("--jobs", "ddp"), "ddp")],
 )
-def test_a_model_made_for_shares_has_them_in_a_job_unless_told_otherwise(
+def test_a_model_made_for_sharding_is_sharded_in_a_job_by_default(
     ask: Any, more: tuple[str, ...], mode: str
 ) -> None:
-    """8 H100s have room for a share each of a job that none of them could hold; the answer says so."""
+    """Each of 8 H100s can hold its share of a job that no single one could hold; the answer says so."""
     wanted = "llama_8b_fsdp", "--gpu", "nvidia-h100-sxm-80gb", "--batch-size", "2", "--count", "8", *more
     document = json.loads(ask(*wanted, "--json")[1])
     assert document["parallel_mode"] == mode
@@ -141,14 +141,14 @@ def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> 
     assert not two["fits"]
 
 
-def test_a_model_that_only_generates_is_asked_for_what_it_does(ask: Any) -> None:
+def test_a_model_that_only_generates_runs_inference_by_default(ask: Any) -> None:
     answer = json.loads(ask("llama_8b", "--recipe", "weight-type=int4", "--gpu", "rtx-4090", "--json")[1])
     assert (answer["task"], answer["weight_type"], answer["basis"]) == ("infer", "int4", "traced")
     assert answer["cache_tokens"] > 0
     assert answer["parts"]["optimizer_bytes"] == 0
 
 
-def test_large_numbers_have_separators_wherever_they_stand(ask: Any) -> None:
+def test_large_numbers_have_separators_wherever_they_appear(ask: Any) -> None:
     """Sentences on batches, micro-batches, and the need of each of several GPUs."""
     batch = "300000000"
     _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)
@@ -173,8 +173,10 @@ def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: 
     assert compiled["cards"][0]["compiled_loss_bytes"] == ends[1]
     assert eager["compiled_loss_bytes"] is None
     _, text, _ = ask(*asked, "--execution", "compile")
-    told = f"reserves some {ends[1] / 2**30:.2f} GiB ({ends[0] / 2**30:.2f} GiB to {ends[2] / 2**30:.1f} GiB)"
-    assert f"compiles its loss too {told}; gpubench does not" in text
+    told = (
+        f"reserves about {ends[1] / 2**30:.2f} GiB ({ends[0] / 2**30:.2f} GiB to {ends[2] / 2**30:.1f} GiB)"
+    )
+    assert f"also compiles its loss {told}; gpubench does not" in text
     assert "compiles its loss" not in ask(*asked)[1]
     assert "compiles its loss" not in ask("bert_base", *asked[1:], "--execution", "compile")[1]
 
@@ -404,7 +406,7 @@ def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: st
     assert len(err.strip().splitlines()) == 1
 
 
-def test_throughput_of_training_is_refused_of_what_is_never_trained_where_it_was_asked_for() -> None:
+def test_training_throughput_is_refused_for_a_workload_that_is_never_trained() -> None:
     with pytest.raises(MisuseError, match="llama_8b is never trained"):
         predict(workload="llama_8b", task="train", gpu=["nvidia-l4-24gb"])
     (answer,) = predict(workload="llama_8b", gpu=["nvidia-l4-24gb"]).estimates

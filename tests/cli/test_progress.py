@@ -41,7 +41,7 @@ def test_a_run_says_what_the_limits_of_its_rounds_add_up_to() -> None:
     assert line_of(micro) == "measuring micro-benchmarks only on a GPU, budget default"
 
 
-def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
+def test_the_live_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     live = Shown()
     for event in (
         PLANNED,
@@ -53,7 +53,7 @@ def test_the_living_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
     line = live.line()
     assert line.startswith("0:00  rounds 0:00 of at most 5:00  2/6 cnn")
     assert line.endswith("  1,280 images/s ±2.0 %  timed, round 1")
-    assert " W" not in line, "what the device does not tell"
+    assert " W" not in line, "what the device does not report"
     live.note(
         RoundDone(
             timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652.4, temperature_c=61
@@ -145,7 +145,7 @@ def test_each_gain_from_mixed_precision_is_a_line_where_it_is_certain(
 def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six cases on a busy machine, each with all that is then to doubt, beside micro-benchmarks."""
+    """Six cases on a busy machine, each with every finding that this causes, and micro-benchmarks."""
     told_apart = ("HOST_BUSY", "NOISY", "NOT_CONVERGED", "NOT_STEADY", "SHORT_LOOK")
     doubts = tuple(Finding(kind=FindingKind(kind), value=0.87, limit=0.5) for kind in told_apart)
     four = samples.cpu_run().measurements
@@ -191,8 +191,8 @@ def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
     alike = msgspec.structs.replace(fp32, launches=launches)
     sentence = closing_sentence(samples.h200_run(measurements=(amp, alike)))
     assert sentence is not None
-    assert ": no difference seen; one of " in sentence
-    assert sentence.endswith(" % would have been.")
+    assert ": no difference found; one of " in sentence
+    assert sentence.endswith(" % would have shown.")
 
 
 def test_a_gain_that_the_page_does_not_claim_is_not_printed_below_it() -> None:

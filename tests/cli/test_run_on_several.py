@@ -49,7 +49,7 @@ def test_two_processes_on_a_cpu_are_timed_beside_one_and_are_in_the_report(tmp_p
     assert all(rows[count]["launches"][0]["rounds"] for count in (1, 2))
     text = Path(report(tmp_path / "page.html", tmp_path / "results")).read_text()
     sound = all(row["status"] == "ok" for row in rows.values())
-    if sound:  # a row gets a doubt if other programs load the machine
+    if sound:  # a row gets a finding if other programs load the machine
         assert "Throughput of several GPUs" in text
 
 

@@ -75,7 +75,7 @@ def said(run: Run, key: str) -> tuple[list[str], list[dict[str, str]]]:
     return sentences + [item for part in parts if isinstance(part, Bullets) for item in part.items], rows
 
 
-def test_each_effect_of_amp_says_of_which_batch_it_speaks() -> None:
+def test_each_effect_of_amp_states_its_batch() -> None:
     sentences, rows = said(run_of(*both(TaskKind.TRAIN, 1), *both(TaskKind.TRAIN, 64)), "amp")
     assert [(row["Baseline"], row["Case"].partition(" batch ")[2]) for row in rows] == [
         ("fp32 (IEEE, TF32 off)", "1"),
@@ -123,7 +123,7 @@ def test_ratios_of_one_launch_say_so_once() -> None:
     assert "single launch" not in said(run_of(*twice), "amp")[0][0]
 
 
-def test_a_ratio_names_what_speaks_against_either_row_or_the_run() -> None:
+def test_a_ratio_lists_the_findings_of_both_rows_and_the_run() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
     assert said(run_of(fp32, amp), "amp")[1][0]["Findings"] == "none"
     one = Finding(kind=FindingKind.ONE_BATCH, value=1, limit=4)

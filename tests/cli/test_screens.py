@@ -1,4 +1,4 @@
-"""Each screen at the widths of terminals: whole words, and no more lines than a person reads."""
+"""Each screen at the widths of terminals: whole words, and no more lines than fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def words(lines: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("command", SCREENS, ids=" ".join)
-def test_no_word_is_broken_and_no_line_too_long_or_one_too_many(command, tmp_path, monkeypatch):
+def test_no_word_is_broken_and_lines_stay_within_their_limits(command, tmp_path, monkeypatch):
     shown = {}
     for columns in ("80", "120", WIDE):
         monkeypatch.setenv("COLUMNS", columns)
@@ -52,7 +52,7 @@ def test_no_word_is_broken_and_no_line_too_long_or_one_too_many(command, tmp_pat
 
 @pytest.mark.parametrize(
     ("asked", "columns"),
-    [(("--sort", "energy"), ("Joules a sample",)), (("--power-limit", "250"), ("Time", "Energy"))],
+    [(("--sort", "energy"), ("Joules per sample",)), (("--power-limit", "250"), ("Time", "Energy"))],
     ids=["order", "limit"],
 )
 @pytest.mark.parametrize("whole", [(), ("--table",)], ids=["head", "table"])

@@ -100,15 +100,15 @@ def test_a_verb_starts_within_its_budget(benchmark, tmp_path, arguments, limit_s
     assert benchmark.stats.stats.min <= limit_s
 
 
-def test_the_help_reads_what_verbs_are_asked_and_no_room():
+def test_help_imports_requests_and_nothing_that_answers():
     """Every verb declares its options at each start, so their requests must not import the code that answers."""
     program = (
         "import sys; sys.argv = ['gpubench', '--help']\n"
         "from gpubench.cli.app import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "rooms = {'models', 'specs', 'stats', 'workload', 'profile', 'record.store', 'probe.backend', 'measure.plan'}\n"
-        "found = {f'gpubench.{room}' for room in rooms} | {'numpy', 'scipy', 'plotly', 'pandas', 'torch'}\n"
+        "heavy = {'models', 'specs', 'stats', 'workload', 'profile', 'record.store', 'probe.backend', 'measure.plan'}\n"
+        "found = {f'gpubench.{name}' for name in heavy} | {'numpy', 'scipy', 'plotly', 'pandas', 'torch'}\n"
         "sys.exit(' '.join(found & set(sys.modules)) or None)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -58,7 +58,7 @@ app.main()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
-def test_an_output_without_room_is_one_line(fake_nvml) -> None:
+def test_output_to_a_full_disk_is_one_line(fake_nvml) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         done = subprocess.run(
             COMMAND, env=fake_nvml("four"), stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -73,7 +73,7 @@ def test_an_output_without_room_is_one_line(fake_nvml) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"), [(("offers", "list"), ExitCode.STORAGE), (("nonsense",), ExitCode.MISUSE)]
 )
-def test_a_log_without_room_changes_no_exit_code(arguments, code) -> None:
+def test_a_log_on_a_full_disk_changes_no_exit_code(arguments, code) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "gpubench", *arguments]
         assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False).returncode == code

@@ -30,7 +30,7 @@ from gpubench.workload import Task, Workload, forward, seeded
 
 FINGERPRINTS = Path(__file__).parent.parent / "data" / "workload_fingerprints.json"
 OLDEST_TORCH = "2.13"
-"""Before it, torch records other calls of some workloads, and draws other weights of narrow types."""
+"""Older versions of torch record different calls of some workloads, and draw different weights of narrow types."""
 OWN_PACKAGE = "gpubench_workloads"
 OUTPUTS = 16
 """Number of stored outputs of the tiny model: enough to distinguish two functions, few enough to round alike."""
@@ -41,7 +41,7 @@ SETTINGS = (
 
 
 def fingerprint(workload: Workload) -> dict[str, str]:
-    """Return a digest for each kind of fact, so that a failure names the kind that changed."""
+    """Return a digest for each kind of fact, so a failure names the kind that changed."""
     assert workload.tiny is not None
     trained = TaskKind.TRAIN in workload.tasks
     tiny = workload.tiny(8, 0)
@@ -96,7 +96,7 @@ def _watched(model: nn.Module, inside: list[bool], found: list[Any]) -> Iterator
         own = type(module).__module__.startswith(OWN_PACKAGE)
         inside.append(own)
         if not own:
-            mode = [] if module.training else ["eval"]  # batch norm and dropout compute something else in it
+            mode = [] if module.training else ["eval"]  # batch norm and dropout compute differently
             found.append([type(module).__name__, _settings(module), *mode])
 
     def leave(_module: nn.Module, _args: Any, output: Any) -> None:

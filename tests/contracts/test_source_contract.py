@@ -58,7 +58,7 @@ class SourceContract:
             assert name == name.lower().strip()
             assert name.replace("-", "").isalnum()
 
-    def test_quotes_say_who_asks_how_much_for_what_and_from_where(self):
+    def test_quotes_name_provider_price_gpu_and_source(self):
         quotes = self.quotes()
         assert quotes
         for quote in quotes:

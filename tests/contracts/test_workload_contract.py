@@ -90,7 +90,7 @@ class WorkloadContract:
         least, most = self.train_ratio
         assert least <= ratio <= most
 
-    def test_nothing_computed_is_paid_once_a_step(self) -> None:
+    def test_all_arithmetic_grows_with_the_batch(self) -> None:
         assert all(
             abs(o.flops_fixed) <= 1e-9 * o.flops_per_sample
             for o in (*self.profile.train, *self.profile.infer)
@@ -507,7 +507,7 @@ class TestTransformer(StatedContract):
     parameters = 124_439_808
     forward_flops = 12 * (2 * 1024 * 12 * 768 * 768 + 2 * 2 * 1024 * 1024 * 768) + 2 * 1024 * 768 * 50_257
 
-    def test_it_starts_near_the_loss_of_knowing_nothing(self) -> None:
+    def test_its_first_loss_is_near_that_of_a_uniform_guess(self) -> None:
         task = self.tiny()
         with torch.no_grad():
             loss = task.loss(task.model(task.batches[0][0]), task.batches[0][1])
@@ -796,7 +796,7 @@ class TestAugment(StatedContract):
         assert out.mean().abs() < 0.5
         assert out.abs().max() <= 2.5
 
-    def test_each_image_is_drawn_for_apart(self) -> None:
+    def test_each_image_has_its_own_random_numbers(self) -> None:
         task = self.tiny(2)
         twice = task.batches[0][0][:1].repeat(2, 1, 1, 1)
         with torch.inference_mode(), seeded(0):
@@ -823,7 +823,7 @@ class TestAugmentVideo(TestAugment):
         assert out.shape == (3, 4, 3, 16, 16)
         assert out.abs().max() <= 2.5
 
-    def test_each_image_is_drawn_for_apart(self) -> None:
+    def test_each_image_has_its_own_random_numbers(self) -> None:
         """Clips differ, but frames of a clip do not: four equal frames stay equal."""
         task = self.tiny(2)
         twice = task.batches[0][0][:1, :1].repeat(2, 4, 1, 1, 1)

@@ -206,7 +206,7 @@ def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
         assert states(check(precisions=(made,)), "precision")["fp32 against float64"] == "FAILED"
 
 
-def test_a_recurrent_layer_of_fp32_has_room_that_a_product_has_not():
+def test_an_fp32_recurrent_layer_has_a_wider_limit_than_a_product():
     """An H100 has an error of 5.7e-6 in IEEE fp32, and 3.6e-4 in TF32."""
     sound = proof(Precision.FP32)
     made = replaced(sound, errors=sound.errors | {"rnn": 4.4e-5})

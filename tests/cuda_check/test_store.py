@@ -217,7 +217,7 @@ def test_a_file_comes_back_as_it_was_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["check.json"]
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_lost(tmp_path):
+def test_an_unwritable_folder_is_reported_before_anything_is_lost(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="-o"):
         write_check(tmp_path / "file" / "check.json", check())
@@ -249,7 +249,7 @@ def test_a_check_of_a_later_gpubench_or_of_another_kind_is_refused(tmp_path):
         read_check(tmp_path / "absent.json")
 
 
-def test_a_file_beyond_all_measure_is_not_read_whole(tmp_path):
+def test_a_huge_file_is_not_read_completely(tmp_path):
     path = tmp_path / "check.json"
     with path.open("wb") as file:
         file.truncate(17 * 1024**2)

@@ -51,7 +51,7 @@ class MaskedModel(nn.Module):
         self.apply(initialize_narrow)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score every word at each place."""
+        """Score every word at each position."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.words(tokens) + self.segments(torch.zeros_like(tokens)) + self.places(places)
         x = self.layers(self.dropout(self.norm(x)))

@@ -18,7 +18,7 @@ class NormOfChannels(nn.LayerNorm):
     """Layer norm over the channels of an image, which are the last dimension inside and the second outside."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize each place."""
+        """Normalize each position."""
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 

@@ -142,7 +142,7 @@ def build(batch_size: int, seed: int) -> Task:
     """Build one training step.
 
     Shapes:
-        inputs: (N, 3, 64, 64) float32; targets are not looked at; outputs: (N, 3, 64, 64) twice.
+        inputs: (N, 3, 64, 64) float32; targets are not used; outputs: (N, 3, 64, 64) twice.
     """
     with seeded(seed):
         return Task(

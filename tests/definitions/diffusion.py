@@ -40,10 +40,10 @@ class Residual(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of the places to themselves, or to the text.
+    """Attention of the positions to one another, or to the text.
 
     Shapes:
-        x, out: (N, places, width); seen: (N, places or tokens, its width).
+        x, out: (N, positions, width); seen: (N, positions or tokens, its width).
     """
 
     def __init__(self, width: int, seen_width: int) -> None:
@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Self-attention, attention to the text, and a gated feed-forward network, over all places of an image.
+    """Self-attention, attention to the text, and a gated feed-forward network, over all positions of an image.
 
     Shapes:
         x, out: (N, width, S, S); text: (N, 77, 768).

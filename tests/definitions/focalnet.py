@@ -1,4 +1,4 @@
-"""FocalNet-B with large fields of view: context from depthwise convolutions modulates each place."""
+"""FocalNet-B with large fields of view: context from depthwise convolutions modulates each position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMOOTHING = 0.1
 
 
 class Modulation(nn.Module):
-    """A query at each place, times the gated context from increasingly wide depthwise convolutions.
+    """A query at each position, times the gated context from increasingly wide depthwise convolutions.
 
     Shapes:
         x, out: (N, width, S, S).
@@ -44,7 +44,7 @@ class Modulation(nn.Module):
 
 
 class Block(nn.Module):
-    """Modulation, then two layers on each place, each after a norm and with a shortcut."""
+    """Modulation, then two layers on each position, each after a norm and with a shortcut."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Block(nn.Module):
         self.enter, self.leave = nn.Conv2d(width, 4 * width, 1), nn.Conv2d(4 * width, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape kept."""
+        """Return a tensor of the same shape."""
         x = x + self.modulate(self.norms[0](x))
         return x + self.leave(nn.functional.gelu(self.enter(self.norms[1](x))))
 

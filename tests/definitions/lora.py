@@ -58,7 +58,7 @@ class Adapted(nn.Module):
             self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both."""
+        """Add the adapter's output to that of the frozen layer."""
         out: Tensor = self.frozen(x)
         return out + 0.25 * self.up(self.down(self.dropout(x))) if self.is_adapted else out
 
@@ -71,7 +71,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape and type kept."""
+        """Return a tensor of the same shape and type."""
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(x) * self.weight
 
@@ -97,7 +97,7 @@ class Layer(nn.Module):
         self.leave = make(sizes.forward, sizes.width, name="leave")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: (N, T, width)."""
+        """Return a tensor of the same shape, (N, T, width)."""
         x = x + self._attend(self.norms[0](x))
         normed = self.norms[1](x)
         out: Tensor = x + self.leave(nn.functional.silu(self.gate(normed)) * self.enter(normed))

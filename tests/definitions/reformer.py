@@ -59,7 +59,7 @@ class Attention(nn.Module):
         return nn.functional.dropout(self.output(joined), DROPOUT), known
 
     def attend(self, heads: list[Tensor], known: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the output of each place, (N, heads, T, 64), and its buckets."""
+        """Return the output of each position, (N, heads, T, 64), and its buckets."""
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ class BackInOrder(torch.autograd.Function):
 
 
 class Hashed(Attention):
-    """Places with similar hashes are adjacent; each chunk of that order attends to itself and the one before."""
+    """Positions with similar hashes are adjacent; each chunk of that order attends to itself and the one before."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -132,7 +132,7 @@ class Hashed(Attention):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers on each place."""
+    """Two linear layers on each position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,13 +140,13 @@ class FeedForward(nn.Module):
         self.enter, self.leave = nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape kept."""
+        """Return a tensor of the same shape."""
         wide = nn.functional.relu(nn.functional.dropout(self.enter(self.norm(x)), DROPOUT))
         return nn.functional.dropout(self.leave(wide), DROPOUT)
 
 
 class Layer(nn.Module):
-    """Two halves, each changed by a function of the other, so that both can be recomputed from the outputs."""
+    """Two halves, each changed by a function of the other, so both can be recomputed from the outputs."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class Reformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(2 * WIDTH, eps=EPSILON), nn.Linear(2 * WIDTH, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score every word at each place."""
+        """Score every word at each position."""
         grid = [w.expand(*GRID, w.shape[-1]) for w in (self.rows, self.columns)]
         places = torch.cat(grid, dim=-1).reshape(1, LENGTH, WIDTH).expand(len(tokens), -1, -1)
         x = nn.functional.dropout(self.words(tokens), DROPOUT) + nn.functional.dropout(places, DROPOUT)

@@ -22,7 +22,7 @@ class Excitation(nn.Module):
         self.enter, self.leave = nn.Conv2d(width, narrow, 1), nn.Conv2d(narrow, width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scaled channels; shape kept."""
+        """Return the scaled channels, in the same shape."""
         means = nn.functional.adaptive_avg_pool2d(x, 1)
         return torch.sigmoid(self.leave(nn.functional.relu(self.enter(means), inplace=True))) * x
 
@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.relu = relu()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both paths."""
+        """Add the shortcut to the convolutions."""
         out: Tensor = self.relu(self.shortcut(x) + self.branch(x))
         return out
 

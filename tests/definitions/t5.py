@@ -21,7 +21,7 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape kept."""
+        """Return a tensor of the same shape."""
         x = x * torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + 1e-6)
         return self.weight * x
 
@@ -76,7 +76,7 @@ class FeedForward(nn.Module):
         self.enter, self.leave = nn.Linear(WIDTH, FORWARD, bias=False), nn.Linear(FORWARD, WIDTH, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape kept."""
+        """Return a tensor of the same shape."""
         wide = nn.functional.dropout(nn.functional.relu(self.enter(self.norm(x))), DROPOUT, self.training)
         return x + nn.functional.dropout(self.leave(wide), DROPOUT, self.training)
 
@@ -100,7 +100,7 @@ class T5(nn.Module):
         self.norms = nn.ModuleList([Norm(), Norm()])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score every word at each place of the output, which is the input again."""
+        """Score every word at each position of the output, which is the input again."""
         states = nn.functional.dropout(self.words(tokens), DROPOUT, self.training)
         bias = self.encoder[0][0].learned_bias(states)
         for attend, forward in self.encoder:

@@ -23,7 +23,7 @@ class Layer(nn.Module):
         self.enter, self.leave = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: (N, 1500, width)."""
+        """Return a tensor of the same shape, (N, 1500, width)."""
         normed = self.norms[0](x)
         query, key, value = (
             f(normed).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
@@ -36,7 +36,7 @@ class Layer(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Two convolutions, places, encoder, mean over time, two classes.
+    """Two convolutions, positions, encoder, mean over time, two classes.
 
     Shapes:
         spectrum: (N, 80, 3000) float32; logits: (N, 2).

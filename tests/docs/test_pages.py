@@ -26,7 +26,7 @@ def maker():
 
 @pytest.mark.parametrize("name", sorted(pages.PAGES))
 def test_a_generated_page_is_current(maker, name):
-    """Renew with ``python tests/golden/pages.py``; every command of the cookbook is run for it."""
+    """Update it with ``python tests/golden/pages.py``; that runs every command of the cookbook."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker.PAGES[name]()
 
 

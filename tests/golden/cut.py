@@ -1,4 +1,4 @@
-"""Makes the frozen fixture; run it again only if a table changes its columns or a file its format.
+"""Makes the frozen fixture; run it again only if the columns of a table or the format of a file change.
 
 ``python tests/golden/cut.py tables`` cuts the shipped tables to the rows named below, ``runs`` builds the
 stored runs, ``calibration`` fits the cut measurements. ``offers.csv`` was written by hand. Changed figures in

@@ -1,7 +1,7 @@
 """The documents of ``--json`` as types, and the JSON Schema of each: ``docs/schema/NAME.json``.
 
 A recorded type is its own schema; a document that a verb combines from several types is declared here. A test
-validates each golden against its closed schema, so that a missing or new key is noticed.
+validates each golden against its closed schema, so a missing or new key is noticed.
 """
 
 import json

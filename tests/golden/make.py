@@ -1,6 +1,6 @@
-"""Renews the goldens: ``python tests/golden/make.py values`` or ``words``, never both in one commit.
+"""Updates the goldens: ``python tests/golden/make.py values`` or ``words``, never both in one commit.
 
-Labels in the figures of page and Markdown are words: renewing words renews them if every figure stays.
+Labels in the figures of page and Markdown are words: updating words updates them if every figure stays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def renew(layer: str) -> None:
             path, text = EXPECTED / "values" / name, VALUES[name]()
             if only_figures(path.read_text(encoding="utf-8")) != only_figures(text):
                 sys.exit(
-                    f"{name}: not only words changed but figures too; renew the values in a commit of their own"
+                    f"{name}: figures changed, not only words; update the values in a commit of their own"
                 )
             write(path, text)
 

@@ -1,7 +1,7 @@
 """Makes the generated pages: cookbook, settings, JSON Schemas, and the first screen of the README.
 
 ``python tests/golden/pages.py`` writes all of them; a test compares them with today's output. All except the
-README come from the frozen tables and runs of ``tests/golden``, so that a new price changes no other page.
+README come from the frozen tables and runs of ``tests/golden``, so a new price changes no other page.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ GOLDENS = [
 
 
 def closed(part):
-    """The same schema without room for a key that it does not name."""
+    """The same schema, closed: it refuses a key that it does not name."""
     if isinstance(part, list):
         return [closed(each) for each in part]
     if not isinstance(part, dict):

@@ -38,7 +38,7 @@ def differences(expected: str, now: str, layer: str, name: str) -> str:
 
 
 @pytest.mark.parametrize(("layer", "name"), CASES, ids=[f"{layer}/{name}" for layer, name in CASES])
-def test_it_says_what_it_said(layer, name):
+def test_output_matches_its_golden(layer, name):
     path, now = EXPECTED / layer / name, LAYERS[layer][name]()
     expected = path.read_text(encoding="utf-8") if path.is_file() else ""
     assert now == expected, differences(expected, now, layer, name)
@@ -64,7 +64,7 @@ def test_outside_the_goldens_the_shipped_tables_are_read_again():
     assert len(load_specs()) == 12
 
 
-def test_a_difference_is_shown_with_the_command_that_renews_its_layer():
+def test_a_difference_is_shown_with_the_command_that_updates_its_layer():
     shown = differences("a\nb\nc\n", "a\nx\nc\n", "words", "rank-80.txt")
     assert "-b\n+x\n" in shown
     assert shown.endswith("python tests/golden/make.py words")

@@ -5,7 +5,7 @@
 
 These print the median ratio of pairs of blocks with its 95 % interval, as JSON. ``--device`` and
 ``--block-s`` set the device and the duration. ``--sampler`` compares rounds with telemetry against rounds
-without. Blocks of both sides alternate, so that heat and other processes affect both equally.
+without. Blocks of both sides alternate, so heat and other processes affect both equally.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LIMIT = 0.03
 PAIRS = int(os.environ.get("PAIRS", "24"))
 BLOCK_S = float(os.environ.get("BLOCK_S", "1"))
-"""Duration of a block [s]: at least twenty steps of 0.05 s, so that one delayed step weighs little."""
+"""Duration of a block [s]: at least twenty steps of 0.05 s, so one delayed step weighs little."""
 BATCHES = 4
 """Batches that each side trains on in turn: a single batch would be memorized, and small numbers are slow."""
 KEEPS_MEAN = os.environ.get("MEAN", "1") != "0"

@@ -202,7 +202,7 @@ def test_in_a_short_run_only_eager_rows_are_profiled_again(measured, monkeypatch
     assert "second look" in measured(execution=Execution.GRAPH)[1].phases
 
 
-def test_only_the_first_launch_is_looked_at_a_second_time(measured):
+def test_only_the_first_launch_gets_the_extra_readings(measured):
     assert "second look" in measured()[1].phases
     assert "second look" not in measured(launch=1)[1].phases
 

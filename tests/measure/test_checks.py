@@ -330,7 +330,7 @@ def strict(**changes):
     return Switches(**(fields | changes))
 
 
-def test_a_switch_that_was_found_otherwise_makes_the_row_invalid(make_measurement, make_case):
+def test_a_switch_with_a_wrong_value_makes_the_row_invalid(make_measurement, make_case):
     assert kinds(make_measurement(launch={"switches": strict()}))[0] == set()
     found, judged = kinds(make_measurement(launch={"switches": strict(matmul_allow_tf32=True)}))
     assert found == {K.SWITCHES_CHANGED}
@@ -370,7 +370,7 @@ def test_a_recurrent_layer_under_tf32_must_err_more_than_its_own_limit(make_meas
     ("came_s", "found"),
     [(None, set()), (0.0, set()), (23.0, set()), (28.7, set()), (28.8, {K.CLOCK_DISAGREES})],
 )
-def test_rounds_must_fill_the_time_in_which_they_came_in(make_measurement, came_s, found):
+def test_rounds_must_fill_the_time_in_which_they_arrived(make_measurement, came_s, found):
     """24 rounds of a second: they arrive within 23 s of the first, and the limit is four fifths of that."""
     row = make_measurement(launch={"rounds": rounds([1.0] * 24), "told_in_s": came_s})
     seen, judged = kinds(row)

@@ -37,7 +37,7 @@ def test_publish_holds_90_percent_and_so_does_the_default_where_three_launches_c
     assert all(0.90 <= shares[kind.words, "default"] <= 0.97 for kind in BY_THREE)
 
 
-def test_a_row_says_what_it_could_not_see():
+def test_a_row_states_what_it_could_not_see():
     for kind, budget in CASES:
         told = reached(kind, budget).findings.get(FindingKind.SHORT_LOOK, 0.0)
         assert told == pytest.approx(0.0 if budget == "publish" else 1.0)
@@ -52,6 +52,6 @@ def test_a_card_that_heats_says_so_by_its_second_launch():
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", RUNS)
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.words for kind in KINDS])
-def test_the_table_of_the_page_is_what_its_maker_finds(kind, budget):
+def test_the_table_of_the_page_is_what_its_script_writes(kind, budget):
     found = coverage(kind, BUDGETS[budget], runs=RUNS[budget])
     assert found.share == pytest.approx(stated()[kind.words, budget], abs=0.011)

@@ -111,7 +111,7 @@ def test_eight_bits_generate_nearly_the_scores_of_sixteen():
     assert narrow.step(0).shape == (3, 64)
 
 
-def test_weights_that_cannot_be_had_here_are_refused_with_the_reason(monkeypatch):
+def test_unavailable_weight_types_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(NotQuantizedError, match=r"torchao>=0\.15"):
         quantized(WeightType.INT4)

@@ -102,7 +102,7 @@ def test_without_torchao_the_line_that_installs_it_is_the_reason(monkeypatch):
         compute_in_int8(nn.Sequential(nn.Linear(64, 64)), "mine", CPU)
 
 
-def test_a_torchao_that_this_torch_is_too_old_for_is_the_reason(monkeypatch, tmp_path):
+def test_a_torchao_that_needs_a_newer_torch_is_the_reason(monkeypatch, tmp_path):
     """It uses names that torch 2.4 lacks."""
     (tmp_path / "torchao").mkdir()
     (tmp_path / "torchao" / "__init__.py").write_text("import torch\ntorch.no_such_type\n")

@@ -148,7 +148,7 @@ def test_a_case_is_measured_whole_on_each_backend(framework: Framework, order: s
     if "amp" in order:
         assert 0 < launch["reference_error"] < Precision(order.split("/")[1]).facts.loss_error
     if framework is Framework.KERAS_JAX:
-        assert said["loaded"] == ["jax"], "another framework was loaded beside it"
+        assert said["loaded"] == ["jax"], "another framework was loaded too"
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "devices.md"

@@ -490,7 +490,7 @@ def test_the_reason_for_shortened_micro_benchmarks_is_reported_unchanged(make_pl
     assert said(time_limit_s=500.0) == said() == silent
 
 
-def test_micro_benchmarks_are_judged_as_they_come_and_replace_their_like(make_plan, h100):
+def test_micro_benchmarks_are_judged_as_they_arrive_and_replace_earlier_ones(make_plan, h100):
     launcher = Launcher(make_plan(), h100)
     result = MicroResult(
         name="gemm", precision="bf16", size="4096", value=9e15, low=None, high=None, unit="FLOP/s", n=20
@@ -615,7 +615,7 @@ def test_reports_that_are_read_late_do_not_change_the_pace(walls, late, pace, pr
 
 @pytest.mark.parametrize("slower", [1, 1.3, 2])
 def test_a_clock_that_a_model_slows_down_makes_no_figure(make_plan, cpu, slower):
-    """One second of 10 ms rounds, so that the pauses are a large part, on a machine that may be busy."""
+    """One second of 10 ms rounds, so the pauses are a large part, on a machine that may be busy."""
     act = (
         "calls == 1 and (real := time.perf_counter_ns) and "
         f"setattr(time, 'perf_counter_ns', lambda: int(real() / {slower}))"

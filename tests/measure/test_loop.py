@@ -217,7 +217,7 @@ def test_a_deadline_in_the_timed_part_keeps_the_rounds_there_are(fake_clock):
         time_rounds(loop, LONG, short)
 
 
-def test_rounds_that_were_stopped_are_judged_like_any(fake_clock):
+def test_rounds_that_were_stopped_are_judged_like_any_others(fake_clock):
     series = Series(steps_per_round=25)
     with pytest.raises(StoppedError):
         time_rounds(make_loop(fake_clock, stopped=lambda: len(series.timed) == 6), LONG, series)

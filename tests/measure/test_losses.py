@@ -59,16 +59,14 @@ def test_a_falling_loss_is_hardly_ever_called_one_that_does_not_fall(single: int
 
             verdicts.append(falls(launch_of(loss, single=single, rounds=rounds, steps=steps)))
         assert len({verdict is None for verdict in verdicts}) == 1, (
-            "whether there is one hangs on the number alone"
+            "only the number decides whether there is one"
         )
         assert verdicts.count(False) <= 0.05 * len(verdicts), (rounds, verdicts.count(False))
 
 
 @pytest.mark.parametrize("hardest", range(BATCHES))
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
-def test_a_long_row_whose_loss_does_not_fall_is_always_called_so(
-    single: int, steps: int, hardest: int
-) -> None:
+def test_a_long_row_whose_loss_does_not_fall_is_always_flagged(single: int, steps: int, hardest: int) -> None:
     """Whichever batch is the hardest, and also if the loss creeps up."""
     for rounds in (16, 24, 60, 200):
         for creep in (0.0, 1e-6):

@@ -136,7 +136,7 @@ def job(tmp_path) -> Iterator[Job]:
 
 
 MEASURED = {"ok", "invalid"}
-"""A row gets a doubt if other programs load the machine in the middle of it."""
+"""A row gets a finding if other programs load the machine while it is measured."""
 QUICK = ("--quick", "--micro", "none", "--precision", "fp32")
 
 

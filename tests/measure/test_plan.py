@@ -73,7 +73,7 @@ def test_the_modern_suite_is_four_networks_at_amp_eager_and_compiled(h100):
     }
 
 
-def test_precisions_and_executions_that_are_named_take_the_place_of_those_of_the_suite(h100, profiles):
+def test_named_precisions_and_executions_replace_those_of_the_suite(h100, profiles):
     made = plan(RunRequest(precisions=("fp32", "tf32"), executions=("eager",)), h100, profiles)
     assert len(made.cases) == 4 * 2
     assert {p.case.execution for p in made.cases} == {Execution.EAGER}
@@ -98,7 +98,7 @@ def test_the_limits_of_a_plan_add_up_and_a_time_limit_is_the_last_of_them(h100, 
     assert plan(RunRequest(micro="only"), h100, profiles).most_s() == 0.0
 
 
-def test_a_row_says_whether_it_convolves_and_how_sure_it_was_to_be(h100):
+def test_a_row_records_whether_it_convolves_and_its_target(h100):
     """From the shipped profiles, through the plan or a resumed one, to the stored measurement."""
     profiles = load_profiles()
     asked = RunRequest(workloads=("cnn", "lstm", "resnet50", "bert_base"), budget="default")
@@ -130,7 +130,7 @@ def test_an_older_gpu_gets_fp16_and_no_tf32(h100, profiles):
     }
 
 
-def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_do(cpu, profiles):
+def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_run(cpu, profiles):
     made = plan(RunRequest(), cpu, profiles)
     cases = [planned.case for planned in made.cases]
     assert {c.execution for c in cases} == {Execution.EAGER}
@@ -216,7 +216,7 @@ def test_the_order_within_one_process_changes_from_launch_to_launch(h100, profil
     assert len({frozenset(order) for order in orders}) == 1
 
 
-def test_eager_comes_before_graph_in_whichever_order_they_are_asked_for(h100, profiles):
+def test_eager_comes_before_graph_in_any_order_of_the_request(h100, profiles):
     units = plan(RunRequest(executions=("graph", "eager")), h100, profiles).units()
     for eager, graph in zip(units[::2], units[1::2], strict=True):
         assert eager.planned.case.execution is Execution.EAGER
@@ -388,7 +388,7 @@ def test_inference_of_a_training_workload_is_refused_and_of_an_inference_workloa
     }
 
 
-def test_a_job_of_unequal_gpus_does_what_the_least_of_them_can(h100, profiles):
+def test_a_job_of_unequal_gpus_uses_what_all_of_them_support(h100, profiles):
     """amp means float16 if one of the GPUs has no bfloat16; a named precision is refused only for the job."""
     t4 = DeviceProfile(backend="cuda", name="Tesla T4", compute_capability=(7, 5))
     asked = RunRequest(gpus=2, executions=("eager",))

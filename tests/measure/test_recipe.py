@@ -79,7 +79,7 @@ def test_a_case_knows_the_tokens_of_its_sample(h100, name, asked, tokens):
     ],
 )
 def test_below_eight_gpus_every_block_is_computed_again_by_default(h100, asked, how):
-    """The row of one GPU has the recipe of the job, so that the gain from more GPUs is for the same work."""
+    """The row of one GPU has the recipe of the job, so the gain from more GPUs is for the same work."""
     made = planned(h100, workloads=("llama_8b_fsdp",), executions=("eager",), **asked)
     cases = [planned.case for planned in made.cases]
     assert {case.gpu_count for case in cases} == {1, asked.get("gpus", 1) * asked.get("nnodes", 1)}

@@ -64,7 +64,7 @@ def test_a_run_has_the_machines_of_torchrun_and_no_others():
             session.check_spread(wrong, place)
 
 
-def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
+def test_a_command_runs_the_first_launch_that_some_case_lacks(make_case):
     one, other = (make_case(batch_size=size) for size in (1, 2))
     cases = tuple(PlannedCase(reference="vgg16", case=case) for case in (one, other))
     made = Plan(budget=DEFAULT, seed=0, cases=cases)
@@ -80,7 +80,7 @@ def test_a_command_is_the_next_launch_that_not_every_case_has(make_case):
     )  # a failed one has no further launches
 
 
-def test_the_id_of_a_run_is_that_of_the_attempt_before_and_no_other_runs(monkeypatch):
+def test_a_run_keeps_the_id_of_the_previous_attempt(monkeypatch):
     monkeypatch.setattr(session, "_runs", iter((0, 1)))
     first, second = session.run_id_under_torchrun(), session.run_id_under_torchrun()
     assert re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{8}", first)

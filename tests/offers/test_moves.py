@@ -1,4 +1,4 @@
-"""The deviation of a price from what will be paid: the drift of list prices and the spread of asks."""
+"""The deviation of a price from what will be paid: the drift of list prices and the spread of hosts' prices."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_later_table_says_what_a_price_did():
     assert change_of(old, dated("2026-10-04", 3.99, kind="marketplace")) is None
 
 
-def test_asks_are_the_median_the_spread_and_the_number():
+def test_listings_have_a_median_a_spread_and_a_number():
     """0.20, 0.30 and 0.45 per GPU-hour: the median is 0.30; logarithms +-0.405 and three usual ones.
 
     A cloud asks 9.00, which suggests 0.56 of that, with the weight of half an ask: 0.30^(3/3.5) x 5.04^(0.5/3.5).

@@ -203,7 +203,7 @@ def _rows(count, **change):
     ("change", "reason"),
     [
         ({"kind": "gift"}, "kind 'gift'"),
-        ({"price_date": "2062-01-01"}, "lies in the future"),
+        ({"price_date": "2062-01-01"}, "is in the future"),
     ],
 )
 def test_a_table_without_a_usable_row_is_a_mistake_and_other_prices_do_not_replace_it(
@@ -231,9 +231,9 @@ def test_a_table_without_a_ranked_price_says_so(left_out, said, write_table, tmp
     path = write_table(left_out, left_out | {"instance": "big.2"})
     asked = {"results": tmp_path, "offers": path, "draws": 50, "limit": 1}
     note, *_ = rank("resnet50", **asked).said("caution")
-    assert re.match(f"No price of prices.csv is ranked: {said}", note)
+    assert re.match(f"No price from prices.csv is ranked: {said}", note)
     used = write_table(left_out, {"instance": "big.2"})
-    assert "No price of" not in rank("resnet50", **asked | {"offers": used}).verdict
+    assert "No price from" not in rank("resnet50", **asked | {"offers": used}).verdict
 
 
 def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):
@@ -273,7 +273,7 @@ def test_the_source_that_a_ranking_names_is_a_kind_that_a_table_takes():
     assert kinds == {"vm", "marketplace"}
 
 
-def test_a_list_of_offers_says_who_knows_what_is_free():
+def test_a_list_of_offers_says_that_availability_was_not_checked():
     done = here("offers", "list", "--gpu", "l4")
     assert done.returncode == 0
     assert "Availability was not checked." in done.stdout + done.stderr

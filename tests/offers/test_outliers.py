@@ -221,7 +221,7 @@ def test_a_price_that_is_no_higher_for_more_gpus_is_doubted_for_all_but_the_fewe
     rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}") for n in COUNTS]
     prices, table = asked(*rows, origins=["a table"] * 4)
     assert prices.doubted(table).tolist() == [False, True, True, True]
-    assert prices.doubt(rows[-1]) == "$0.312 a GPU-hour is 0.12 times what it asks for 1 of them ($2.50)"
+    assert prices.doubt(rows[-1]) == "$0.312 per GPU-hour is 0.12 times what it asks for 1 of them ($2.50)"
     assert prices.doubt_in_short(rows[-1]) == "0.12 times what it asks for 1 of them"
     assert prices.is_below(rows[-1])
 

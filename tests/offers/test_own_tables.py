@@ -83,9 +83,9 @@ def test_what_a_row_does_not_say_is_unknown(write_table):
         ({"price_date": ""}, "no price date"),
         ({"price_date": "yesterday"}, "price date 'yesterday'"),
         ({"price_date": "2026-02-31"}, "not a day of the calendar"),
-        ({"price_date": "2062-11-01"}, "lies in the future"),
+        ({"price_date": "2062-11-01"}, "is in the future"),
         ({"provider": ""}, "no provider"),
-        ({"kind": "gift"}, "kind 'gift' is none of"),
+        ({"kind": "gift"}, "kind 'gift' is not one of"),
         ({"vcpus": "-2"}, "vcpus -2"),
         ({"ram_gib": "nan"}, "RAM"),
         ({"provider": '=HYPERLINK("http://x")'}, "formula"),
@@ -185,8 +185,8 @@ def test_the_shipped_table_is_one_that_a_user_may_give(tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"pricing": "owned"}, "pricing 'owned' is none of on_demand, spot, reserved"),
-        ({"pricing": "gift", "term_years": ""}, "pricing 'gift' is none of"),
+        ({"pricing": "owned"}, "pricing 'owned' is not one of on_demand, spot, reserved"),
+        ({"pricing": "gift", "term_years": ""}, "pricing 'gift' is not one of"),
         ({"term_years": ""}, "cannot have the term None"),
         ({"term_years": "0.5"}, "not a whole number"),
         ({"term_years": "11"}, "term_years 11 is not above 0 and at most 10"),
@@ -195,7 +195,7 @@ def test_the_shipped_table_is_one_that_a_user_may_give(tmp_path):
         ({"price_usd_per_hour": ""}, "no price"),
     ],
 )
-def test_a_way_of_paying_that_does_not_exist_is_set_aside(tmp_path, change, reason):
+def test_an_unknown_pricing_is_set_aside(tmp_path, change, reason):
     table = read_own(_by_field(tmp_path / "a.csv", change, {"instance": "good"}))
     assert [offer.instance for offer in table.offers] == ["good"]
     ((row, why),) = table.set_aside

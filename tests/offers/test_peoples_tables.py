@@ -73,7 +73,7 @@ def test_another_size_a_part_of_a_card_and_an_empty_name_match_nothing(name):
     assert offered_gpu_key(name) is None
 
 
-def test_a_family_is_ambiguous_with_its_keys_and_a_column_of_memory_tells(tmp_path):
+def test_a_family_is_ambiguous_with_its_keys_and_a_memory_column_decides(tmp_path):
     assert offered_keys("A100") == ("nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb")
     path = tmp_path / "t.csv"
     rows = (
@@ -126,7 +126,7 @@ def test_machines_of_one_name_or_of_none_are_each_kept(tmp_path):
     assert "second on demand price" in reason
 
 
-def test_dollars_may_be_marked_on_either_side_and_euros_not_as_dollars(tmp_path):
+def test_a_dollar_sign_may_be_on_either_side_and_euros_are_not_dollars(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
         f"{HEAD},currency,usd_per_unit,rate_date\n"
@@ -159,7 +159,7 @@ def test_a_comma_separates_decimals_if_semicolons_separate_cells(tmp_path):
     assert offer.note.startswith("one, or two")
 
 
-def test_tabs_may_part_cells(tmp_path):
+def test_tabs_may_separate_cells(tmp_path):
     path = tmp_path / "t.tsv"
     path.write_text(f"{HEAD}\nacme,a,T4,1,2026-11-01,0.40".replace(",", "\t"))
     assert [o.price_usd_per_hour for o in read_own(path).offers] == [Decimal("0.40")]
@@ -236,7 +236,7 @@ def test_a_users_rows_set_aside_come_before_the_answer_with_the_command(tmp_path
     )
     shown = CliRunner().invoke(app, ["rank", "vgg16", "--offers", str(path)], env={"COLUMNS": "9000"}).stdout
     assert (
-        f"Set aside of {path}: 2 rows (mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, of "
+        f"Set aside from {path}: 2 rows (mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, of "
         f"those that gpubench list --gpus shows); `gpubench offers list --offers {path} --explain` shows why."
     ) in " ".join(shown.split())
     told = gpubench("list", "--offers", path, "--explain", "--provider", "acme").stderr

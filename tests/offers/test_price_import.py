@@ -157,7 +157,7 @@ def test_a_row_without_a_machine_is_a_fee_and_never_a_whole_instance(tmp_path):
     assert offer.kind == "attach-fee"
 
 
-def test_a_skypilot_row_that_breaks_off_is_no_crash(tmp_path):
+def test_a_truncated_skypilot_row_causes_no_crash(tmp_path):
     path = tmp_path / "aws.csv"
     path.write_text(
         "InstanceType,AcceleratorName,AcceleratorCount,Price,Region\ng6.xlarge,L4\ng6.xlarge,L4,1,0.8,r\n"
@@ -210,9 +210,9 @@ def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
             "aws.csv",
             "instance_name,gpu_name\n",
             {"price_date": "2136-01-01"},
-            "2136-01-01 lies in the future",
+            "2136-01-01 is in the future",
         ),
-        ("1.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "say it with --provider"),
+        ("1.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "name it with --provider"),
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "holds no usable offer"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_snapshot_that_cannot_be_read_is_named_by_the_refresh_that_carries_ove
     assert price(tmp_path) == [(0.5, "2026-11-17")]
     (note,) = done.notes
     assert newest.name in note
-    assert "the snapshot before" in note
+    assert "the previous snapshot" in note
 
 
 def test_without_an_answer_nothing_is_written(tmp_path):
@@ -433,7 +433,7 @@ def test_a_model_missing_from_a_complete_answer_is_unknown_and_its_prices_stay(t
     assert set(instances(tmp_path)) == {"big.1", "big.2", "l4.2"}
 
 
-def test_a_way_of_paying_of_which_a_complete_answer_names_none_is_unknown(tmp_path):
+def test_a_pricing_that_a_complete_answer_never_names_is_unknown(tmp_path):
     spot = [quote(0.2 * n, instance=f"big.{n}", pricing=Pricing.SPOT) for n in (1, 2)]
     both = Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT))
     run(tmp_path, 0, Fixed("acme", *SIZES, *spot, both))

@@ -96,7 +96,7 @@ def short(table):
     return {(o.instance, o.pricing.value, o.term_years): float(o.price_usd_per_hour) for o in table.offers}
 
 
-def test_azure_pages_and_tells_spot_reserved_and_other_products_apart():
+def test_azure_is_paged_and_spot_reserved_and_other_products_are_distinguished():
     replay = Replay("azure_1.json", "azure_2.json", "azure_reserved.json")
     table = offers(azure.SOURCE, replay)
     assert short(table) == {
@@ -210,7 +210,7 @@ def test_a_vast_host_is_reported_with_what_it_says_of_itself():
     assert (offer.download_bytes_per_s, offer.upload_bytes_per_s) == (112.5e6, 12.5e6)
 
 
-def test_each_country_has_its_cheapest_vast_host_and_the_first_tells_of_the_others():
+def test_each_country_has_its_cheapest_vast_host_and_the_first_describes_the_others():
     asks = [("Texas, US", 1.0), ("Ohio, US", 0.9), ("Finland, FI", 1.2), ("Finland, FI", 1.6), (None, 2.0)]
     table = _vast(*(_vast_host("A100 SXM4", 80, usd, geolocation=where) for where, usd in asks))
     told = [(o.region, float(o.price_usd_per_hour), o.ask_count) for o in table.offers]
@@ -316,7 +316,7 @@ def test_a_runpod_type_of_a_broken_shape_costs_no_other(broken):
     assert [row for row, _ in table.set_aside] == ["RunPod: row 1 of its answer"]
 
 
-def test_a_host_on_a_riser_or_often_away_is_no_quote_and_no_ask():
+def test_a_host_on_a_riser_or_often_away_is_not_listed():
     table = _vast(
         _vast_host("A100 SXM4", 80, 0.1, pcie_bw=0.4, reliability2=0.999),
         _vast_host("A100 SXM4", 80, 0.2, pcie_bw=22.0, reliability2=0.55),
@@ -368,7 +368,7 @@ def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
 
 
 def test_runpod_yields_both_clouds_and_distinguishes_the_form_factor_by_the_device_name():
-    """The secure price is a list price of data centers, the community price an ask of its hosts."""
+    """The secure price is a list price of data centers, the community price that of a host."""
     table = offers(runpod.SOURCE, Replay("runpod.json"))
     assert {(o.instance, o.gpu_key, o.seller, o.kind): float(o.price_usd_per_hour) for o in table.offers} == {
         ("A100 PCIe", "nvidia-a100-pcie-80gb", "community", "marketplace"): 1.19,
@@ -567,7 +567,7 @@ def _client():
     return boto3.client("pricing", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
 
 
-def test_aws_tells_on_demand_and_reserved_page_by_page(monkeypatch):
+def test_aws_lists_on_demand_and_reserved_page_by_page(monkeypatch):
     pricing = _client()
     lists = Stubber(pricing)
     first = [
@@ -665,7 +665,7 @@ def test_one_bad_row_affects_no_other_and_is_counted(name, how):
     assert added
     assert all("not read" in reason for _, reason in added)
     assert whole.claims or name == "gpurentalprices"
-    assert found.claims == (), "an answer of which a row cannot be read is not complete"
+    assert found.claims == (), "an answer with an unreadable row is not complete"
 
 
 @pytest.mark.parametrize("price", [None, "0.2", 0, -1, 1e-9, 1e308])
@@ -676,7 +676,7 @@ def test_a_host_without_a_price_hides_no_similar_host(price):
     assert len(table.set_aside) == 1
 
 
-def test_a_source_of_which_every_row_is_of_another_shape_gives_nothing_and_says_why():
+def test_a_source_with_only_unreadable_rows_gives_nothing_and_says_why():
     table = _vast({"gpu": "A100 SXM4", "usd": 1.0}, {"gpu": "A100 SXM4", "usd": 2.0})
     assert table.offers == ()
     assert [row for row, _ in table.set_aside] == [f"Vast A100 SXM4: row {n} of its answer" for n in (1, 2)]

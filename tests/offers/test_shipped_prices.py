@@ -48,7 +48,7 @@ def shipped(**wanted):
     ]
 
 
-def test_every_row_stays_in_the_table_and_of_one_offer_the_newest_counts():
+def test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts():
     rows = list(data_table("offers.csv", Offer))
     assert len(rows) == len(list(data_rows("offers.csv"))) > 1_200
     newest = {}
@@ -59,7 +59,7 @@ def test_every_row_stays_in_the_table_and_of_one_offer_the_newest_counts():
     }
 
 
-def test_an_earlier_price_counts_as_of_its_day_and_tells_how_prices_move():
+def test_an_earlier_price_counts_as_of_its_day_and_shows_how_prices_move():
     """CoreWeave's list did not change; JarvisLabs raised its H100 from 2.69 to 3.49 in nine days."""
     now = shipped(provider="jarvislabs", instance="H100 SXM", region=None)
     then = [o for o in load_offers(as_of=date(2026, 10, 5)).offers if o.provider == "jarvislabs"]
@@ -87,7 +87,7 @@ def test_figures_of_a_market_and_what_cannot_be_ordered_never_rank():
         assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
 
 
-def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
+def test_medians_of_hosts_are_no_quotes_and_count_as_listings():
     medians = [o for o in embedded_offers().offers if o.kind == "index" and o.ask_count is not None]
     assert len(medians) == 8
     assert all(o.ask_median_usd_per_hour == o.price_usd_per_hour for o in medians)
@@ -100,7 +100,7 @@ def test_medians_of_hosts_are_no_quotes_and_count_among_what_hosts_ask():
     assert with_it.median_usd_per_hour > without.median_usd_per_hour
 
 
-def test_an_ask_is_compared_with_the_median_of_its_own_marketplace():
+def test_a_listing_is_compared_with_the_median_of_its_own_marketplace():
     """At a quarter of the clouds' price it could be plausible; at a tenth of its neighbors it is not."""
     middle = dated("2026-10-10", 1.0, provider="vast", kind="index", ask_count=20,
                    ask_median_usd_per_hour=Decimal(1), instance="median")  # fmt: skip
@@ -144,7 +144,7 @@ def test_an_old_price_competes_with_a_newer_one_of_the_same_gpu_and_pricing():
         ({"instance": "z"}, False),
     ],
 )
-def test_a_price_without_a_day_ranks_where_its_like_has_none_with_one(change, ranks):
+def test_a_price_without_a_day_ranks_if_no_similar_price_has_one(change, ranks):
     without = dated("2026-10", 1.0, instance="x")
     other = dated("2026-11-01", 1.0, **{"instance": "y"} | change)
     assert (offer_key(without) not in outdated(Offers.of([without, other]), TODAY)) == ranks
@@ -177,12 +177,14 @@ def test_an_old_price_that_nothing_newer_replaces_is_reported_in_the_answer():
 
 
 def test_the_ranking_says_how_old_its_prices_are():
-    told = [each for each in rank("vgg16", as_of="2026-11-28").said("caution") if each.startswith("Prices")]
-    assert re.fullmatch(r"Prices: median \d+ days old\.", *told)
+    told = [
+        each for each in rank("vgg16", as_of="2026-11-28").said("caution") if each.startswith("Median price")
+    ]
+    assert re.fullmatch(r"Median price age: \d+ days\.", *told)
 
 
 def test_the_ratio_of_hosts_to_clouds_is_fitted_to_the_shipped_prices():
-    """The median over 23 GPUs and its spread, on which the weight against few asks is based."""
+    """The median over 23 GPUs and its spread, on which the weight against few listings is based."""
     table = Offers.of(embedded_offers().offers)
     on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)
     believed, _, _ = leave_out_doubted(AskedPrices(table), table.where(on_sale & (table.price > 0)))

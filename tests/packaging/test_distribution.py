@@ -122,7 +122,7 @@ def test_the_source_distribution_holds_the_examples_whole(source):
 
 
 def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
-    """No upper bound and no pin, so that pip keeps the existing build of an environment."""
+    """No upper bound and no pin, so pip keeps the existing build of an environment."""
     metadata = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("METADATA"))
     assert "Requires-Dist: torch>=2.4; extra == 'run'\n" in metadata
     assert "Requires-Dist: torch>=2.4\n" not in metadata

@@ -19,7 +19,7 @@ from gpubench.installing import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+) --hash=sha256:[0-9a-f]{64}")
-RENEW = "renew the lock: tests/packaging/lock.py says how"
+RENEW = "update the lock: tests/packaging/lock.py says how"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Profiles written by hand from published totals, so that these tests need no torch."""
+"""Profiles written by hand from published totals, so these tests need no torch."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_few_layers_give_the_figures_of_a_whole_trace(model, way, name, tokens
         assert member.step.peak(units).at(units) == pytest.approx(expected, rel=0.015)
 
 
-def test_every_model_has_every_way_and_less_room_on_a_smaller_card():
+def test_every_model_has_every_way_and_a_shorter_context_on_a_smaller_card():
     large, small = rooms(H100), rooms(RTX_4090)
     models = tuple(dict.fromkeys(model for model, _ in large))
     assert list(large) == [(model, way) for model in models for way in WAYS]

@@ -87,7 +87,7 @@ def test_memory_begins_with_whether_it_fits():
     assert largest.endswith(f"; needs {need.text()} of 24 GiB")
 
 
-def test_memory_of_no_card_in_particular_begins_with_how_many_hold_it():
+def test_memory_without_a_named_card_begins_with_how_many_hold_it():
     first = " ".join(here("memory", "vgg16").stdout.partition("\n\n")[0].split())
     assert " fits on " in first
     assert "; on the smallest of them (" in first

@@ -114,7 +114,7 @@ def test_own_measurements_come_before_reference_ones_and_both_before_predictions
     answer = ask(vgg16, T4, reference=[shipped])[T4]
     assert (answer.basis, answer.evidence) == ("reference", ("shipped",))
     assert ask(vgg16, T4)[T4].basis == "predicted"
-    assert answer.high / answer.samples_per_s > 1.05, "it was read on another card, in another host"
+    assert answer.high / answer.samples_per_s > 1.05, "it was measured on another card, in another host"
 
 
 def test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ(vgg16):
@@ -455,7 +455,7 @@ def test_each_measured_figure_replaces_its_own(vgg16):
     assert 6 * GIB <= there.device_bytes.low < 7 * GIB < there.device_bytes.high < 7.5 * GIB
 
 
-def test_memory_answers_of_a_card_as_its_prediction_does_where_a_run_is_known(vgg16):
+def test_memory_and_prediction_agree_about_a_card_with_a_run(vgg16):
     """Of two cards that differ only in name, one was measured; a step that ran on it fits, whatever the peak."""
     sxm, pcie = "nvidia-a100-sxm-80gb", "nvidia-a100-pcie-80gb"
     case = case_on(vgg16, sxm)
@@ -650,7 +650,7 @@ def test_published_rows_of_another_vendor_are_counted_though_they_are_in_no_fit(
     (answer,) = ask(vgg16, "amd-mi325x-256gb").values()
     fitted = load_calibration().train
     assert fitted.apart_by_gpu.keys().isdisjoint(fitted.rows_by_gpu)
-    assert f"{fitted.apart_by_gpu[answer.gpu_key]} published rows of this GPU (judged apart)" in reasons(
+    assert f"{fitted.apart_by_gpu[answer.gpu_key]} published rows of this GPU (scored separately)" in reasons(
         answer
     )
 

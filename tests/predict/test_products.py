@@ -268,7 +268,7 @@ def test_a_card_that_is_slower_than_its_level_is_doubted():
     assert doubted == {"nvidia-h100-nvl-94gb", "nvidia-rtx-6000-ada-48gb"}
 
 
-def test_a_slow_reading_still_tells_its_own_card_at_another_batch():
+def test_a_slow_reading_still_predicts_its_own_card_at_another_batch():
     """Whatever slows the card also slows its other batches; a faster reading than usual doesn't widen anything."""
     row = gpt_2().iloc[7]
     spec, asked = load_specs()[row.gpu_key], compiled(row.batch_size * 2)

@@ -128,13 +128,13 @@ def test_a_table_that_is_no_table_of_cases_is_refused_in_one_line(sealed, cases,
     assert "\n" not in str(caught.value)
 
 
-def test_a_switch_is_a_column_that_says_yes():
+def test_a_switch_is_a_column_with_yes():
     cells = {"workload": "llama_1b", "gpu": "T4"}
     found = [sealing._case_of(cells | {"lora": said}).trainable for said in ("yes", "no")]
     assert found == ["lora", None]
 
 
-def test_a_case_that_cannot_be_asked_is_named(cases):
+def test_an_invalid_case_is_named(cases):
     cases.write_text("workload,gpu,loss_chunks\nvgg16,T4,2\n")
     with pytest.raises(MisuseError, match=r"--workload vgg16 --gpu .* --recipe loss-chunks=2: vgg16: "):
         seal(cases)

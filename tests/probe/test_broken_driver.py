@@ -73,11 +73,11 @@ class TestWithoutDriver:
         assert "(libnvidia-ml.so.1: " in said
         assert "install its driver" in said
 
-    def test_alone_it_answers_a_popular_job_and_says_how_to_ask_for_ones_own(self) -> None:
+    def test_without_arguments_it_answers_a_popular_job_and_says_how_to_ask_for_another(self) -> None:
         done = gpubench(without_driver())
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line for line in done.stdout.splitlines() if line.strip()]
-        assert lines[0] == "No GPU is in this machine. To train resnet50, as an example:"
+        assert lines[0] == "This machine has no GPU. To train resnet50, for example:"
         assert lines[1].startswith("resnet50, 90 epochs of ImageNet")
         assert {"Cheapest", "Fastest"} <= {line.split()[0] for line in lines}
         assert "Ask for yours: gpubench llama-3.1-8b --lora" in lines[-1]

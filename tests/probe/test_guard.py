@@ -25,7 +25,7 @@ def test_a_call_may_have_a_limit_of_its_own() -> None:
     guard.close()
 
 
-def test_a_thread_that_was_given_up_asks_nothing_more_and_ends_when_it_comes_back() -> None:
+def test_an_abandoned_thread_makes_no_more_calls_and_ends_when_its_call_returns() -> None:
     guard, over, asked = Guard(limit_s=0.1), threading.Event(), []
 
     def work() -> None:

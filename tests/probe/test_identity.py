@@ -23,7 +23,7 @@ BLANK = msgspec.structs.replace(GPU, uuid="GPU-00000000-0000-0000-0000-000000000
 SAME = {"name": "NVIDIA H200", "uuid": GPU.uuid[4:], "sm_count": 132, "pci_bus_id": "0000:00:06.0"}
 
 
-def test_the_same_device_passes_without_a_word() -> None:
+def test_the_same_device_passes_without_a_message() -> None:
     assert check_same_device(GPU, **SAME) == ()
     assert check_same_device(GPU, name=None, uuid=None, sm_count=None, pci_bus_id=None) == ()
 

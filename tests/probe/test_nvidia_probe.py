@@ -147,7 +147,7 @@ def test_gpus_before_a_hanging_one_are_listed_and_later_ones_are_skipped(inside_
     assert None not in report.states
     assert [(p.device_index, p.exit_code) for p in report.problems] == [(1, 3), (None, 3)]
     assert f"({function} took over" in report.problems[0].line()
-    assert report.problems[1].what == "GPUs 2 to 3 were not asked"
+    assert report.problems[1].what == "GPUs 2 to 3 were not queried"
 
 
 def test_eight_gpus_that_answer_slowly_are_all_there(inside_nvml) -> None:

@@ -56,7 +56,7 @@ def test_every_card_that_shares_a_drivers_name_is_distinguished_from_its_twins()
             assert found.key == spec.key
 
 
-def test_one_that_left_the_factory_at_another_limit_is_no_guess():
+def test_a_card_with_another_factory_limit_is_not_guessed():
     assert find_spec("NVIDIA H100", 95830 * MIB, 585.0) is None
 
 

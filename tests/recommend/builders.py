@@ -1,4 +1,4 @@
-"""Offers, estimates and evidence made by hand, so that the core is tested on figures that are easy to check."""
+"""Offers, estimates and evidence made by hand, so the core is tested on figures that are easy to check."""
 
 from __future__ import annotations
 

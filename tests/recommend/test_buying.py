@@ -142,7 +142,7 @@ def test_jobs_for_more_than_one_machine_say_how_many_do_them():
         option, reason = left_out(used(cards(), jobs_per_month=jobs), jobs_per_month=jobs)
         assert option == "the setting jobs-per-month"
         assert f"{jobs} jobs" in reason
-        assert re.search(rf"\b{needed} such machines", reason)
+        assert re.search(rf"\b{needed} of these machines", reason)
 
 
 def test_what_a_useful_hour_costs_follows_from_the_jobs():
@@ -267,7 +267,7 @@ def test_a_host_at_another_price_has_the_same_power_supply():
 def test_every_assumption_is_reported_with_its_value():
     bought = weigh([cards(resale_usd=Range.of(600.0))], [offer(RTX3090, 1.0)], {RTX3090: 500}).buy_or_rent
     assert assumed_of(bought) == [
-        "$0.15 a kWh ($0.10 to 0.35)",
+        "$0.15 per kWh ($0.10 to 0.35)",
         "150 W for the host",
         "50 % of all hours at work (25 to 90 %)",
         "6 slots for cards (3 for a card of unknown width)",
@@ -345,7 +345,7 @@ def test_the_answer_says_what_to_buy_whether_new_or_used_and_for_how_much(monkey
 
 
 @pytest.mark.parametrize(
-    ("jobs", "weighed", "words"), [(1, "rent", "does not pay"), (7, "depends", "can pay")]
+    ("jobs", "weighed", "words"), [(1, "rent", "does not pay off"), (7, "depends", "can pay off")]
 )
 def test_a_purchase_that_does_not_pay_names_the_rent_for_the_same_money(jobs, weighed, words):
     """A job of 33 h a month on a card of three years."""

@@ -22,11 +22,11 @@ def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
     found = rank_of(prices, RATES, commit="1y")
     text = said(found)
     assert (
-        "at gcp costs $2.00 committed for 1 year, paid day and night. Against $3.20 on demand at gcp "
+        "at gcp costs $2.00 with a commitment of 1 year, paid day and night. Against $3.20 on demand at gcp, "
         "a commitment of 1 year pays off above 62 % use."
     ) in text
-    assert "Against $3.20 on demand at gcp a commitment of 3 years pays off above 40 % use." in text
-    assert "No price for 1 year is known of aws." in text
+    assert "Against $3.20 on demand at gcp, a commitment of 3 years pays off above 40 % use." in text
+    assert "No price for 1 year is known from aws." in text
     assert {row.offer.term_years for row in found.rows} == {None, 1}
     assert "ommitment" not in said(rank_of(prices, RATES))
 
@@ -38,13 +38,13 @@ def test_a_commitment_above_every_on_demand_price_never_pays():
         offer(H100, 1.9, provider="lambda"),
     ]
     text = said(rank_of(prices, RATES, commit="1y"))
-    assert "Against $3.20 on demand at gcp a commitment of 1 year pays off above 62 % use." in text
-    assert "Against $1.90 on demand at lambda a commitment of 1 year never pays." in text
+    assert "Against $3.20 on demand at gcp, a commitment of 1 year pays off above 62 % use." in text
+    assert "Against $1.90 on demand at lambda, a commitment of 1 year never pays off." in text
 
 
 def test_without_a_known_term_only_that_is_reported():
     found = rank_of([offer(H100, 3.2, provider="gcp")], RATES, commit="3y")
-    assert "No price for 3 years is known of gcp." in found.said("caution")
+    assert "No price for 3 years is known from gcp." in found.said("caution")
     assert "pays off" not in said(found)
 
 
@@ -53,7 +53,7 @@ def test_another_term_is_offered_for_the_same_gpu_or_the_named_ones():
     prices = [*prices, offer(L4, 0.4, provider="gcp")]
     assert "3 years" not in said(rank_of(prices, RATES, commit="1y"))
     named = rank_of(prices, RATES, commit="1y", gpus=("h100", "l4"))
-    assert "L4 at gcp costs $0.200 committed for 3 years" in said(named)
+    assert "L4 at gcp costs $0.200 with a commitment of 3 years" in said(named)
 
 
 def test_the_total_of_a_commitment_is_next_to_the_share_of_the_job():

@@ -99,7 +99,7 @@ def test_the_vcpus_for_feeding_are_next_to_each_choice():
     assert choice.feed_images_per_s == 3000
     assert choice.feed_vcpus == pytest.approx(3000 / IMAGES_PER_VCPU_S)
     assert choice.can_feed
-    assert any("3,000 photographs/s" in note and "it has 26," in note for note in ranking.said("note"))
+    assert any("3,000 photographs/s" in note and "it has 26." in note for note in ranking.said("note"))
 
 
 def hungry():
@@ -313,7 +313,7 @@ def test_a_note_on_the_price_is_with_each_winner():
     assert noted_of["aws"] == "note of aws"
     assert noted_of["host"] == "note of host"
     own = rank("vgg16", limit=1, draws=50).best_to_own
-    assert own.price_note, "where the price of a card was read"
+    assert own.price_note, "the source of a card's price"
 
 
 def test_hardware_above_the_budget_is_not_next_to_the_choice():

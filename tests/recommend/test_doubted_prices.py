@@ -79,13 +79,13 @@ def test_old_prices_are_reported_once_with_the_command_that_reads_new_ones():
     old = [offer(H100, 3.0 + n / 10, provider="aws", instance=f"i{n}", price_date="2026") for n in range(3)]
     fresh = offer(L4, 0.8, price_date="2026-11-19")
     (note,) = [note for note in rank_of([*old, fresh], RATES).said("note") if "offers refresh" in note]
-    assert note == "3 of the prices are over 30 days old; `gpubench offers refresh` reads today's of aws."
+    assert note == "3 of the prices are over 30 days old; `gpubench offers refresh` fetches today's from aws."
     assert not any("offers refresh" in note for note in rank_of([fresh], RATES).said("note"))
 
 
 def test_asking_for_commitments_where_there_are_none_is_reported_in_one_line():
     prices = [offer(H100, 3.0), offer(L4, 0.8)]
-    none = "No price left to rank is a commitment"
+    none = "None of the remaining prices is a commitment"
     assert none in said(rank_of(prices, RATES, commit="1y"))
     assert none not in said(rank_of(prices, RATES))
     held = offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1, provider="b")
@@ -111,7 +111,7 @@ def test_offers_dropped_by_another_filter_are_not_mentioned():
     assert any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).said("note"))
 
 
-def test_the_standard_is_the_whole_market_whatever_is_asked_for():
+def test_prices_are_compared_with_the_whole_market_whatever_is_requested():
     """Even in a ranking of one provider, its price is compared with other providers' prices."""
     with pytest.raises(MisuseError, match="accept-outliers") as caught:
         rank_of([*HONEST, CENT], RATES, providers=("feed",))

@@ -67,7 +67,7 @@ def test_own_runs_come_before_shipped_and_shipped_before_predicted():
     assert answers[H100].samples_per_s == pytest.approx(2000)
 
 
-def test_several_gpus_that_hold_the_gradients_twice_may_have_no_room_where_one_has():
+def test_several_gpus_that_hold_gradients_twice_may_not_fit_where_one_does():
     """`gpubench memory vgg16 --batch-size 360 --count 8` does not fit on 24 GB, but does on one GPU."""
     request = RankRequest(workloads=("vgg16",), batch_size=360, samples=1e6)
     found = gather(request, [RTX4090, H100], NOTHING)

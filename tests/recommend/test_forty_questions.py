@@ -208,7 +208,7 @@ OWNING = [
              "845 / (0.130 - 0.0525) = 10,903 h: / 26,280 = 41 %; / 0.5 / 730 = 29.9 months",
              lambda: [f(weigh([rtx_3090()], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent[0])
                       for f in (must_work, payback)],
-             ["41 % of all hours", "pays after 30 of 36 months at 50 %"]),
+             ["41 % of all hours", "pays off after 30 of 36 months at 50 %"]),
     Question("Do two RTX 3090 with a host cost at most 3,000 USD, or at most 3,500?", "2 x 1,207 + 1,000 = 3,414",
              lambda: [not too_dear(cards(2), max_purchase_usd=most) for most in (3000, 3500)], [False, True]),
     Question("How busy do 4 jobs of 73 h a month keep a card, and how busy would 14?",

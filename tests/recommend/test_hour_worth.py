@@ -55,11 +55,9 @@ def test_the_three_answers_are_of_dollars_of_both_and_of_hours():
 def test_the_cost_of_an_hour_between_two_answers_is_reported_and_needs_no_worth():
     """15.00 USD in 25 h, and 40.00 in 10."""
     for worth in (1, 2):
-        told = [text.partition(": ")[2] for text in ranked(worth).said("answer")]
-        slower = (
-            "Sensible" if worth == 1 else "Cheapest"
-        )  # the sensible one is the cheapest, then the fastest
-        assert f"$25.00 over {slower} saves 15.0 h at $1.67/h." in told
+        # The sensible one is the cheapest, then the fastest.
+        names = " than Sensible, Fastest" if worth == 1 else ", Sensible"
+        assert f"For $25.00 more{names} saves 15.0 h ($1.67/h)." in ranked(worth).said("answer")
     begin, _, _ = texts()["hour_worth"].partition("{")
     for worth in (0, 1):
         waiting = [text for text in ranked(worth).said("caution") if text.startswith(begin)]

@@ -61,7 +61,7 @@ def test_an_instance_counts_all_its_gpus():
     assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modeled")
 
 
-def test_offers_of_several_gpus_without_room_for_one_job_are_left_out_with_the_reason():
+def test_offers_of_several_gpus_that_cannot_hold_one_job_are_left_out_with_the_reason():
     """With as many jobs as GPUs, each has the memory of one."""
     offers = [offer(H100, 24.0, gpu_count=8), offer(H100, 3.0), offer(L4, 3.2, gpu_count=8)]
     answers = {"vgg16": {key: estimate(key, 3000.0) for key in (H100, L4)}}
@@ -363,7 +363,7 @@ def test_among_several_workloads_a_host_bound_one_names_its_cpu():
     assert ranking.rows[0].estimate.host_cpu == "Some CPU"
 
 
-def test_what_beats_an_offer_is_named_with_its_respects():
+def test_a_dominating_offer_is_named_with_what_it_does_better():
     offers = [offer(H100, 2.0, instance="cheap"), offer(H100, 3.0, instance="dear"), offer(L4, 0.1)]
     rows = rank_of(offers, {H100: 3000.0, L4: 200.0}).rows
     by_name = {row.offer.instance: row for row in rows}
@@ -412,7 +412,7 @@ def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
     assert any(" 2.0 times as much" in note for note in ranking.said("note"))
 
 
-def test_plain_words_and_numbers_will_do_for_the_python_function(tmp_path):
+def test_the_python_function_accepts_plain_words_and_numbers(tmp_path):
     given = {"gpu": "h100", "workload": ["cnn"], "utilization": 0.5, "results": str(tmp_path)}
     request = request_from(RankRequest, given, "rank")
     assert request.gpus == ("h100",)
@@ -493,7 +493,7 @@ def test_doubts_about_the_price_of_the_choice_reach_its_row_and_the_notes():
     hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (2.0, 3.0, 4.5)]
     first = msgspec.structs.replace(hosts[0], note="cheapest of two verified hosts")
     ranking = rank_of([first, *hosts[1:]], {H100: 3000.0}, samples=1e8)
-    assert "the median of 3 asks is $3.00" in said(ranking)
+    assert "the median of 3 listings is $3.00" in said(ranking)
     assert any(note.endswith(f": {first.note}.") for note in ranking.said("note"))
     assert ranking.rows[0].offer.note == first.note
     assert not any("host" in note for note in rank_of([offer(H100)], {H100: 3000.0}).said("note"))
@@ -508,12 +508,14 @@ def notes_on_a_price_of(provider, price_date):
 
 def test_an_old_price_is_to_be_read_again_before_it_is_paid():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
-    assert note == "1 of the prices are over 30 days old; `gpubench offers refresh` reads today's of verda."
+    assert (
+        note == "1 of the prices are over 30 days old; `gpubench offers refresh` fetches today's from verda."
+    )
 
 
 def test_an_old_price_that_no_source_reads_names_no_command():
     (note,) = notes_on_a_price_of("lium", "2024-11-20")
-    assert note == "Prices of lium must be read on their own pages."
+    assert note == "For today's prices of lium, see their own pages."
 
 
 @pytest.mark.parametrize("price_date", ["2026-11-20", "2026-11-19"])
@@ -538,7 +540,7 @@ def test_hostile_names_reach_no_terminal():
 def test_a_row_at_another_batch_is_reported_and_shown():
     alike = estimate(L4, 900.0)
     other = msgspec.structs.replace(alike, case=msgspec.structs.replace(alike.case, batch_size=32))
-    note = "Not every device was measured at the batch asked for: see the column batch."
+    note = "Not every device was measured at the requested batch: see the batch column."
     offers = [offer(H100, 2.0), offer(L4, 1.0)]
     assert note in rank_of(offers, {H100: 3000.0, L4: other}).said("note")
     assert note not in rank_of(offers, {H100: 3000.0, L4: alike}).said("note")
@@ -556,7 +558,7 @@ def test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances(
     assert named[2] < 2 * rival[2]
     (told,) = {each.text for each in even.sentences if each.text.startswith("A toss-up")}
     assert named[2] < rival[2]
-    assert re.fullmatch(r"A toss-up: .* leads on the likely figures, .* wins more often\.", told)
+    assert re.fullmatch(r"A toss-up: .* leads on the likely figures, but .* wins more often\.", told)
     ahead = rank_of(offers, {H100: 1000.0, A100: 500.0}, **asked)
     mine, other = ahead.answers["cheapest"].toss_up
     assert mine[2] > other[2]

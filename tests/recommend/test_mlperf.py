@@ -119,7 +119,7 @@ def test_the_shipped_table_names_known_gpus_rounds_and_sources() -> None:
     assert all(r.source.startswith(f"mlcommons/training_results_{r.round}@") for r in runs)
 
 
-def test_what_of_mlperf_is_fitted_is_reported_on_the_page_of_workloads_as_the_rows_count_it() -> None:
+def test_the_page_of_workloads_counts_the_mlperf_jobs_that_are_fitted() -> None:
     tables = [file for folder in (DATA, PUBLISHED) for file in folder.iterdir() if file.name.endswith(".csv")]
     named = {file.name for file in tables if "mlperf" in file.read_text(encoding="utf-8").casefold()}
     assert named - {"mlperf.csv", "labels.csv"} == {"scaling.csv"}, (

@@ -178,7 +178,7 @@ def test_renting_wins_where_rent_is_below_the_running_cost():
     ranking = weigh([machine()], [offer(H100, 0.10)], {H100: 3000})
     decision = ranking.buy_or_rent[0]
     assert (decision.verdict, decision.break_even_hours) == ("rent", None)
-    assert "does not pay against" in said(ranking)
+    assert "does not pay off against" in said(ranking)
 
 
 def rtx_3090(**changes):
@@ -200,7 +200,7 @@ def test_a_break_even_is_reported_as_hours_that_it_must_work_and_months_until_it
     assert decision.break_even_hours == pytest.approx(10_903, abs=1)
     assert (decision.years, decision.utilization) == (3, 0.5)
     assert must_work(decision) == "41 % of all hours"
-    assert payback(decision) == "pays after 30 of 36 months at 50 %"
+    assert payback(decision) == "pays off after 30 of 36 months at 50 %"
     assert payback(decision) in said(ranking)
     assert "of its life" not in said(ranking)
 
@@ -209,11 +209,11 @@ def test_a_machine_that_does_not_pay_within_its_life_says_so():
     """10,903 h at 0.3 x 730 h a month are 49.8 months; at 0.060 USD/h 845 / 0.0075 = 112,667 h, over 26,280."""
     little = rtx_3090(utilization=Range(0.1, 0.3, 0.9))
     (decision,) = weigh([little], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent
-    assert payback(decision).endswith("not pay within 36 months at 30 %")
+    assert payback(decision).endswith("not pay off within 36 months at 30 %")
     assert must_work(decision).startswith("41 % of all hours")
     (decision,) = weigh([rtx_3090()], [offer(H100, 0.06)], {H100: 3000}).buy_or_rent
     assert must_work(decision).startswith("more than")
-    assert payback(decision).endswith("not pay within 36 months at 50 %")
+    assert payback(decision).endswith("not pay off within 36 months at 50 %")
     (decision,) = weigh([rtx_3090()], [offer(H100, 0.04)], {H100: 3000}).buy_or_rent
     assert payback(decision).startswith("never")
 
@@ -230,12 +230,12 @@ def test_against_a_commitment_it_pays_after_months_whatever_it_works():
     committed = offer(H100, 0.13, pricing=Pricing.RESERVED, term_years=3)
     (decision,) = weigh([rtx_3090()], [offer(L4, 9.0, kind="historic"), committed], {H100: 3000}).buy_or_rent
     assert must_work(decision) == "—"
-    assert payback(decision) == "pays after 12 of 36 months at 50 %"
+    assert payback(decision) == "pays off after 12 of 36 months at 50 %"
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.06, 5), st.floats(0.05, 1), st.floats(0.5, 6))
-def test_both_ways_to_say_a_break_even_agree(rent, use, years):
+def test_both_forms_of_a_break_even_agree(rent, use, years):
     """It pays within its life at a utilization exactly if it needs no more than that."""
     owned = rtx_3090(utilization=Range.of(use), years=years)
     (decision,) = weigh([owned], [offer(H100, rent)], {H100: 3000}).buy_or_rent
@@ -364,7 +364,9 @@ JOB_OF_RENT = st.fixed_dictionaries(
 
 @settings(max_examples=40, deadline=None)
 @given(JOB_OF_RENT, st.floats(0.2, 6), st.floats(300, 6000), st.sampled_from([1, 2]))
-def test_owning_pays_within_its_life_just_where_its_job_costs_less_than_rented(extras, usd, rate, count):
+def test_owning_pays_off_within_its_life_exactly_when_its_job_costs_less_than_renting(
+    extras, usd, rate, count
+):
     rent = [offer(L4, f"{usd:.9f}", gpu_count=2), offer(RTX5090, f"{usd * 1.1:.9f}")]
     rates = {H100: 3000.0, L4: rate / 2, RTX5090: rate}
     ranking = weigh([machine(gpu_count=count)], rent, rates, **extras)
@@ -390,7 +392,7 @@ def test_start_up_cost_counts_in_the_break_even():
         assert weighed.break_even_hours == pytest.approx(4818.5, abs=1)
 
 
-def test_a_job_on_an_own_machine_waits_for_nothing_and_pays_no_cloud_for_its_disk():
+def test_a_job_on_an_owned_machine_has_no_startup_and_no_storage_cost():
     """An hour at 1.325 USD. Rented: 1.5 h at 2.99, a disk for 0.10 an hour and 5 USD of egress, 9.635 USD."""
     job = {"samples": 1.08e7, "startup_minutes": 30, "storage_usd_per_month": 73, "egress_usd": 5}
     own, rented = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, **job).rows
@@ -416,7 +418,7 @@ def test_for_many_short_jobs_a_rental_is_started_and_billed_once():
     assert an_hour.buy_or_rent[0].equivalent_usd_per_hour == pytest.approx(2.99 * 7 / 6, rel=1e-3)
 
 
-def test_the_rival_of_short_jobs_is_who_does_an_hour_of_them_for_least():
+def test_the_rival_of_short_jobs_is_the_cheapest_for_an_hour_of_them():
     """Per job, a start costs the expensive fast machine less; per hour of jobs, the cheap slow one."""
     rent = [offer(L4, 0.9, instance="slow"), offer(RTX5090, 3.0, instance="fast")]
     rates = {H100: 3000.0, L4: 1000.0, RTX5090: 3000.0}

@@ -78,8 +78,8 @@ def test_the_upper_of_two_rows_costs_less_in_at_least_half_of_the_draws(market, 
         assert (above <= below).mean() >= 0.45
 
 
-def test_an_old_low_ask_is_expected_between_itself_and_what_hosts_ask():
-    """Asks of 0.20, 0.40 and 0.45, median 0.40.
+def test_an_old_low_listing_is_expected_between_itself_and_the_hosts_median():
+    """Hosts at 0.20, 0.40 and 0.45, median 0.40.
 
     After 30 days: sqrt(0.20 x 0.40) = 0.283; a job of 10 h costs 2.83.
     """
@@ -93,7 +93,7 @@ def test_an_old_low_ask_is_expected_between_itself_and_what_hosts_ask():
     assert first.usd_per_hour.low < 0.2828 < first.usd_per_hour.high
 
 
-def test_the_expected_price_of_an_ask_does_not_depend_on_filters():
+def test_the_expected_price_of_a_listing_does_not_depend_on_filters():
     hosts = [
         (H100, price, HOST | {"price_date": "2026-08", "provider": f"p{price}"}) for price in (0.2, 0.4, 0.5)
     ]
@@ -104,7 +104,7 @@ def test_the_expected_price_of_an_ask_does_not_depend_on_filters():
 
 
 def test_a_certain_charge_moves_both_ends_of_a_cost_equally():
-    """A wide speed and an old ask, for a job that costs less than its egress."""
+    """A wide speed and an old listing, for a job that costs less than its egress."""
     old = [(H100, 0.20, HOST | {"price_date": "2026-08"}), (H100, 0.40, HOST | {"provider": "other"})]
     asked = {"width": 1.8, "samples": 1e7}
     for plain, sent in zip(

@@ -1,4 +1,4 @@
-"""Prices in the draws: list prices are certain on their day and then drift; asks of single hosts vary."""
+"""Prices in the draws: list prices are certain on their day and then drift; prices of single hosts vary."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def drawn(*offers):
     return drawn_prices(prices_of(offers, MARKET), rows, DRAWS, 0).of(slice(None))
 
 
-def test_the_time_of_many_asks_grows_with_their_number_alone():
+def test_the_time_for_many_listings_grows_only_with_their_number():
     """A table of 100,000 hosts took a second per 20,000 of them, once for each of its rows."""
     many = [offer(H100, 2.0, kind="marketplace", instance=f"host {n}") for n in range(40_000)]
     before = process_time()
@@ -74,7 +74,7 @@ def test_a_list_price_drifts_with_its_age_and_a_providers_prices_move_together()
     assert abs(np.corrcoef(mine[0], mine[2])[0, 1]) < 0.05
 
 
-def test_an_ask_is_as_listed_when_fresh_and_any_other_hosts_when_old():
+def test_a_listing_is_as_listed_when_fresh_and_like_any_other_hosts_when_old():
     """0.20 per GPU with a median of 0.40: after 30 days sqrt(0.20 x 0.40) = 0.283, spread 0.3 x sqrt(3) / 2."""
     host = {"kind": "marketplace", "gpu_count": 2}
     hosts = [
@@ -117,7 +117,7 @@ def test_no_price_of_this_marketplace_has_changed_in_the_shipped_tables():
     assert all(len({min(usd) for usd in days.values()}) == 1 for days in twice)
 
 
-def test_a_fresh_ask_is_uncertain_alone_and_among_others_and_a_list_price_is_not():
+def test_a_fresh_listing_is_uncertain_alone_and_among_others_and_a_list_price_is_not():
     """Half the usual spread of 0.33: nine tenths within a factor of exp(1.645 x 0.165) = 1.31."""
     alone = offer(L4, 0.4, kind="marketplace")  # no other host asks for this GPU
     prices = prices_of([alone, offer(H100, 0.4, kind="marketplace"), offer(H100, 0.4)], MARKET)
@@ -125,7 +125,7 @@ def test_a_fresh_ask_is_uncertain_alone_and_among_others_and_a_list_price_is_not
     assert prices.expected == pytest.approx([0.4, 0.4, 0.4])
 
 
-def test_a_strangers_fresh_ask_is_never_almost_certainly_the_best(tmp_path):
+def test_a_strangers_fresh_listing_is_never_almost_certainly_the_best(tmp_path):
     """The cheapest of six hosts of today had one exact price, and thus over 99 %."""
     hosts = [
         Quote(
@@ -170,7 +170,7 @@ def test_a_strangers_fresh_ask_is_never_almost_certainly_the_best(tmp_path):
     assert first.p_best < 0.9
 
 
-def test_hardware_that_the_buyer_quotes_costs_what_it_costs():
+def test_hardware_quoted_to_the_buyer_has_a_certain_price():
     own = offer(L4, 0.1, pricing=Pricing.OWNED, kind="owned", price_date="2024-01-01")
     assert np.ptp(drawn(own)) == 0
 
@@ -201,7 +201,7 @@ def test_the_cost_of_a_used_card_depends_on_the_age_of_its_price():
     assert usd.low == usd.value == usd.high
 
 
-def test_ties_are_at_the_prices_expected_and_chances_count_how_far_they_may_be_off():
+def test_ties_use_expected_prices_and_chances_include_their_uncertainty():
     old = {"kind": "marketplace", "price_date": "2025-11-20"}
     hosts = [offer(H100, price, instance=str(price), **old) for price in (1.0, 2.0, 2.5)]
     rows = rank_of([*hosts, offer(L4, 0.3)], {H100: 3000.0, L4: 500.0}, samples=1e8, width=1.05).rows
@@ -219,7 +219,7 @@ def test_the_ends_of_a_cost_include_the_drift_of_its_price():
     assert ends == pytest.approx([row.cost_usd.value * math.exp(side * 0.4801) for side in (-1, 1)], rel=1e-3)
 
 
-def test_an_old_ask_makes_the_choice_less_sure_than_a_fresh_one():
+def test_an_old_listing_makes_the_choice_less_sure_than_a_fresh_one():
     def p_best(day):
         hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]
         cheap = offer(H100, 1.0, kind="marketplace", price_date=day)

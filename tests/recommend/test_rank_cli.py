@@ -173,7 +173,7 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_distinguished(gpubench):
     assert "P(best): this offer" in alone
 
 
-def test_the_ask_of_a_marketplace_has_one_wording_in_an_answer(gpubench):
+def test_a_marketplace_listing_has_one_wording_in_an_answer(gpubench):
     shown = gpubench(
         "vgg16",
         "--provider",
@@ -186,7 +186,7 @@ def test_the_ask_of_a_marketplace_has_one_wording_in_an_answer(gpubench):
         COLUMNS="200",
     ).stdout
     shown = " ".join(shown.split())
-    assert "one host's ask" in shown
+    assert "one host's listing" in shown
     for other in ("single host", "marketplace ask", "one host at one moment"):
         assert other not in shown
 
@@ -204,12 +204,12 @@ def test_each_answer_is_below_with_what_must_be_known_before_it_is_paid(gpubench
     assert f"in {found.cloud.regions[0]}" in shown
     assert f"of its {found.cloud.offer.vcpus:g} vCPUs" in shown
     assert "feeding takes " in shown
-    assert "(one host's ask" in shown
+    assert "(one host's listing" in shown
 
 
 def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
     shown = gpubench("vgg16", "--provider", "aws", "--limit", "1").stdout
-    assert "New accounts at aws must ask for a quota first." in " ".join(shown.split())
+    assert "New accounts at aws must request a quota first." in " ".join(shown.split())
 
 
 def test_the_table_is_ascii_where_the_locale_is():
@@ -412,7 +412,7 @@ def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     best = gpubench("cnn", "--batch-size", "max", "--limit", "3", COLUMNS="160")
     assert best.returncode == 0
     assert "Batch" in best.stdout
-    assert "no comparison at equal batch" in " ".join(best.stdout.split())
+    assert "does not compare GPUs at equal batch" in " ".join(best.stdout.split())
     equal = gpubench("cnn", "--limit", "3", COLUMNS="160")
     assert "largest batch" not in equal.stdout
     assert "Batch" not in equal.stdout

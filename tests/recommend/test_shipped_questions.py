@@ -56,10 +56,10 @@ def table(name: str) -> list[dict[str, str]]:
 
 
 def expected(offer: Offer) -> float:
-    """The expected price from the table alone: a list price, or an ask that returns to the overall middle.
+    """The expected price from the table alone: a list price, or a host's price that returns to the overall middle.
 
-    RunPod has one price of a GPU for all its hosts. The middle of an even number of asks is a geometric mean.
-    If clouds list the GPU, 0.56 of their median counts as another half ask.
+    RunPod has one price of a GPU for all its hosts. The middle of an even number of asking prices is a geometric mean.
+    If clouds list the GPU, 0.56 of their median counts as another half listing.
     """
     listed = float(offer.price_usd_per_hour)
     if offer.kind != "marketplace" or offer.provider == "runpod":
@@ -205,15 +205,15 @@ def test_the_jobs_of_a_month_determine_the_number_of_machines():
         assert each.utilization == pytest.approx(use)
         assert use <= 1
     asked = ["rank", "--buy", "--as-of", AS_OF.isoformat()]
-    with settings(jobs_per_month=600), pytest.raises(MisuseError, match=r"600 jobs .* \d+ such machines"):
+    with settings(jobs_per_month=600), pytest.raises(MisuseError, match=r"600 jobs .* \d+ of these machines"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
 def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
     """No source reads the prices of Lium and CoreWeave; one reads those of Azure."""
     notes = answer("resnet50", "--count", "1", "--sort", "time").said("note")
-    (aged,) = [note for note in notes if "reads today's of" in note]
-    read = aged.partition("reads today's of ")[2].removesuffix(".")
+    (aged,) = [note for note in notes if "fetches today's from" in note]
+    read = aged.partition("fetches today's from ")[2].removesuffix(".")
     assert "azure" in read.split(", ")
     assert "lium" not in read
     assert [note for note in notes if "own pages" in note]
@@ -233,18 +233,18 @@ def test_the_assumptions_of_owning_are_listed_next_to_rent():
         "a desktop PC for $1,000 as the host",
         "a life of 3 years",
         "resale at 30 % of the price (15 to 50 %)",
-        "a kWh",
+        "per kWh",
         "150 W",
     ):
         assert words in assumed()
     assert "a life" not in assumed(years=3)
-    assert "a kWh" not in assumed(tariff=0.2)
+    assert "per kWh" not in assumed(tariff=0.2)
 
 
 def test_buying_lists_what_the_rent_that_it_is_compared_with_rests_on():
-    """The rival is a host's old ask, at the price expected from an assumed half-life."""
+    """The rival is a host's old listing, at the price expected from an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
-    assert any("a host's ask drifts toward the median" in note for note in notes)
+    assert any("a host's asking price drifts toward the median" in note for note in notes)
     assert any("are over 30 days old" in note for note in notes)
 
 

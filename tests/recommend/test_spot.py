@@ -45,7 +45,7 @@ def both(usd, on_demand_usd, *, count=1, **extras):
 
 @settings(max_examples=20, deadline=None)
 @given(EXTRAS, st.floats(0.3, 3), st.floats(0.8, 6), st.sampled_from([1, 8]), st.sampled_from([0.0, 0.3]))
-def test_spot_is_the_cheaper_up_to_its_break_even_and_no_longer(extras, usd, times, count, lost):
+def test_spot_is_cheaper_exactly_up_to_its_break_even(extras, usd, times, count, lost):
     row = both(usd, usd * times, count=count, spot_lost=lost, **extras)[0]
     share = row.spot_break_even
     assume(share < MOST_LOST)  # as if hourly billing has room for a short job many times
@@ -65,7 +65,7 @@ def test_the_half_hour_before_the_first_step_and_the_disk_are_paid_too():
     assert both(1.0, 2.0, **extras)[0].spot_break_even == pytest.approx(0.9545, abs=1e-4)
 
 
-def test_a_bill_by_the_hour_has_room_for_lost_work():
+def test_hourly_billing_leaves_time_for_lost_work():
     """10 h at 2.00 are 20 USD, as are 20 h at 1.00, so spot is cheaper up to 19 billed hours."""
     found = both(1.0, 2.0, samples=1.08e8, billing_minutes=60)[0].spot_break_even
     assert found == pytest.approx(0.9)
@@ -104,21 +104,19 @@ def test_interruptions_are_assumed_and_stated_unless_their_loss_is_given():
     found = rank_of(offers, {H100: 3000.0}, spot=True, samples=1e8)
     assert found.rows[0].samples_per_s.value == pytest.approx(3000 / 1.0407, rel=1e-4)
     (risk,) = [each for each in found.said("caution") if "spot interruption" in each]
-    (seen,) = [each for each in found.said("caution") if "taken away" in each]
+    (seen,) = [each for each in found.said("caution") if "took back" in each]
     assert "in 24 hours, checkpoints every 54 minutes" in risk
     assert "4.1 % of the work" in risk
-    assert seen == "At aws 15 to 20 % of H100 SXM5 80GB machines were taken away in a month (2026-02-24)."
+    assert seen == "aws took back 15 to 20 % of its H100 SXM5 80GB machines in a month (2026-02-24)."
     given = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=0.0, samples=1e8)
     on_demand = rank_of(offers[1:], {H100: 3000.0}, spot=True, samples=1e8)
-    assert not [
-        each for found in (given, on_demand) for each in found.said("caution") if "taken away" in each
-    ]
+    assert not [each for found in (given, on_demand) for each in found.said("caution") if "took back" in each]
     assert not [
         each for found in (given, on_demand) for each in found.said("caution") if "spot interruption" in each
     ]
 
 
-def test_a_spot_price_of_long_ago_says_little_of_todays():
+def test_an_old_spot_price_says_little_about_todays():
     """The spread is 0 on its day, and 0.38 x sqrt(3 / 4) after a half-life of 30 days."""
     market = Market(today=date(2026, 11, 20), asks={})
     prices = prices_of(

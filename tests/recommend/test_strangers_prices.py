@@ -79,7 +79,9 @@ def uncautioned(ranking: Ranking) -> list[str]:
     """Return the answers that are bait, with no caution in the answer that names their GPU."""
     told = [each for each in ranking.said("caution") if each.startswith("Check before you pay: ")]
     parts = [part for each in told for part in each.split("; ")]
-    every_host = re.compile(r"\(one (host's ask|of \d+ asks)\)")  # this holds for each, and is not a doubt
+    every_host = re.compile(
+        r"\(one (host's listing|of \d+ listings)\)"
+    )  # this holds for each, and is not a doubt
     cautions = " ".join(part for part in parts if not every_host.search(part))
     named = {name: answer.row.offer for name, answer in ranking.answers.items()}
     named["first"] = ranking.first.offer

@@ -116,14 +116,14 @@ def test_a_computer_is_bought_whole():
 def test_a_module_an_old_price_and_a_planned_one_are_not_bought_unless_the_card_is_named():
     found = spend(1_000_000, "resnet50")
     reasons = {(each.gpu_key, each.rule): each.reason for each in found.excluded if each.provider == "buy"}
-    old = "a card's price that nobody asks today (naming the card with --gpu ranks it)"
+    old = "a card without a current price (naming the card with --gpu ranks it)"
     assert "days old" in reasons["nvidia-rtx-a6000-48gb", old]
     assert "planning figure" in reasons["nvidia-rtx-pro-5000-blackwell-48gb", old]
     named = spend(50000, "resnet50", gpu=["rtx a6000"])
     assert named.answers["fastest"].row.offer.gpu_key == "nvidia-rtx-a6000-48gb"
     module = gpubench.rank("resnet50", max_purchase_usd=50000, gpu=["h100-sxm"], as_of="2026-11-20", draws=50)
     assert {each.reason for each in module.excluded if "module" in each.rule} <= {
-        "it is a module (SXM5), which no host for cards takes"
+        "it is a module (SXM5), which fits no host for cards"
     }
     assert module.first.source != "own"
 
@@ -198,6 +198,6 @@ def test_serving_is_priced_per_million_tokens_and_described():
 def test_a_host_of_the_user_is_answered_with_the_best_card_for_it():
     found = gpubench.rank("resnet50", have=["pc"], as_of="2026-11-20", draws=50)
     card = found.best_to_own
-    (text,) = [each for each in found.said("asked") if each.startswith("In your PC 1x ")]
+    (text,) = [each for each in found.said("asked") if each.startswith("In your PC, 1x ")]
     assert f"for ${card.purchase_usd:,.0f} would do the job in" in text
     assert not card.host_usd

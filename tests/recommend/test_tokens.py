@@ -65,7 +65,7 @@ def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
     assert training.low < flat["usd_per_million_tokens"] < training.high
 
 
-def test_a_million_tokens_of_a_context_that_was_asked_for_are_counted_by_it():
+def test_a_million_tokens_are_counted_by_the_requested_context():
     found = document(rank("gpt2", gpu=["h100"], context=512, as_of="2026-11-20", draws=50))
     row = next(row for row in found["rows"] if row["gpu_count"] == 1)
     tokens_per_usd = 3600 * row["samples_per_s"] * 512 / row["price_usd_per_hour"]
@@ -151,7 +151,7 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_applies_to():
     assert "of a token" in shown
     assert "Latency" not in shown
     token = format_duration(generation_times(row.estimate).per_token_s.value)
-    assert f"{token} ({format_duration(row.latency_s)} a batch)" in shown
+    assert f"{token} ({format_duration(row.latency_s)} per batch)" in shown
 
 
 def test_inference_of_a_training_workload_is_refused_and_a_latency_limit_on_training():

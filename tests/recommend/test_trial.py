@@ -608,7 +608,7 @@ def test_a_users_model_travels_with_what_it_imports(tmp_path, monkeypatch):
         carried("somebody.models:NET", {})
 
 
-def test_only_into_an_empty_folder_is_written(tmp_path):
+def test_files_are_written_only_into_an_empty_folder(tmp_path):
     """Files there would be transferred to the machine, and a planted link would lead out of the folder."""
     written(tmp_path, ranking())
     with pytest.raises(MisuseError, match="is not empty: name another --output"):
@@ -640,7 +640,7 @@ def test_an_invalid_answer_is_refused_in_a_line(tmp_path):
     ],
 )
 def test_an_answer_of_another_version_is_refused_by_its_version(tmp_path, stated, seen):
-    """Whatever else it lacks: the version is the reason."""
+    """The version is the reason, whatever else it lacks."""
     path = tmp_path / "answer.json"
     path.write_bytes(msgspec.json.encode({**stated, "rows": [{}]}))
     with pytest.raises(MisuseError) as refused:

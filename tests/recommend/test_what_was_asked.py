@@ -1,4 +1,4 @@
-"""The answer to an option is on the first screen, however little room is left next to the three answers."""
+"""The answer to an option is on the first screen, however little space the three answers leave."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ASKED = {
     "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
     "lost spot machines": ("resnet50 --provider aws --spot", r"Spot stays cheaper than on demand unless interruptions add \d+ % to the work"),
     "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
-    "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
-    "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} committed for 3 years"),
+    "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
+    "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 3 years"),
     "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
     "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
-    "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of it is a PC for the cards; `--have pc` leaves that out"),
-    "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} of energy alone"),
+    "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of that is for a PC for the cards; `--have pc` leaves that out"),
+    "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} \(energy only\)"),
     "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
     "what to ask where weights can be shared out": (
-        "llama-3.1-70b --qlora --have '2x RTX 3090'", r"all weights on each; .* with `--count 2 --jobs fsdp`"
+        "llama-3.1-70b --qlora --have '2x RTX 3090'", r"all weights on each GPU; .* with `--count 2 --jobs fsdp`"
     ),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
     "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that finish within 3.00 days"),
@@ -160,9 +160,9 @@ def test_a_region_says_how_many_offers_state_none_and_a_country_is_one():
     assert found.rows
 
 
-def test_one_gpu_that_was_named_needs_none():
+def test_a_single_named_gpu_needs_no_extra_line():
     found = rank("vgg16", gpu=["h100"], draws=50)
-    assert not [line for line in lines(found) if line.names == "Also asked"]
+    assert not [line for line in lines(found) if line.names == "Also named"]
     assert "Per dollar, " not in " ".join(found.said("asked"))
 
 
@@ -181,7 +181,7 @@ def test_a_memory_size_is_a_name_of_cards_however_it_is_written():
 
 
 def test_a_number_of_gpus_without_offers_is_answered_with_the_offered_ones():
-    with pytest.raises(MisuseError, match=r"nobody offers 3x RTX 3090.*: offers have 1.* of them"):
+    with pytest.raises(MisuseError, match=r"no offer has 3x RTX 3090.*: offers have 1.* of them"):
         rank("vgg16", gpu=["3x RTX 3090"])
 
 

@@ -1,4 +1,4 @@
-"""Importing runs of other machines never replaces a stored run, whoever writes and whenever."""
+"""Importing runs of other machines never replaces a stored run, whichever process writes it and when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_runs_of_other_machines_are_imported_and_bad_files_named(tmp_path, make_
         add_runs(tmp_path / "mine", [tmp_path / "nowhere"])
 
 
-def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_imported(tmp_path, make_run):
+def test_a_run_with_impossible_scaling_is_not_imported(tmp_path, make_run):
     """The same step time on four GPUs is four times the throughput; another fifth is impossible."""
     (one,) = make_run().measurements
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
@@ -62,7 +62,7 @@ def test_a_run_in_which_several_gpus_do_more_than_as_many_single_ones_is_not_imp
         assert count or "4 GPUs at 4.8 times" in added.refused[0]
 
 
-def test_another_content_under_a_stored_id_is_refused_with_exit_5_and_the_stored_run_stays(
+def test_different_content_under_a_stored_id_is_refused_with_exit_5_and_the_stored_run_stays(
     tmp_path, make_run
 ):
     mine = tmp_path / "mine"
@@ -86,7 +86,7 @@ def test_another_content_under_a_stored_id_is_refused_with_exit_5_and_the_stored
     assert snapshot(mine).items() >= before.items()
 
 
-def test_the_same_content_again_is_nothing_however_it_is_laid_out(tmp_path, make_run):
+def test_the_same_content_in_another_layout_changes_nothing(tmp_path, make_run):
     mine = tmp_path / "mine"
     stored = store.write_run(mine, make_run())
     before = snapshot(mine)
@@ -99,7 +99,7 @@ def test_the_same_content_again_is_nothing_however_it_is_laid_out(tmp_path, make
     assert snapshot(mine) == before
 
 
-def test_an_id_is_one_in_any_case_of_its_letters(tmp_path, make_run):
+def test_ids_are_case_insensitive(tmp_path, make_run):
     mine = tmp_path / "mine"
     stored = store.write_run(mine, make_run())
     before = snapshot(mine)

@@ -48,7 +48,7 @@ def test_launches_and_outliers_are_distinguished(make_run):
     assert nothing == dict.fromkeys(SPREAD) | {"rounds": 0}
 
 
-def test_the_spread_stands_flat_in_the_json_of_a_run(make_run):
+def test_the_spread_is_flat_in_the_json_of_a_run(make_run):
     (row,) = run_document(make_run())["measurements"]
     assert row["step_time_mad_s"] == pytest.approx(0.0025)
     assert row["step_time_p5_s"] < row["step_time_median_s"] < row["step_time_p95_s"]
@@ -71,7 +71,7 @@ def test_one_time_costs_are_ranges_over_launches_in_order(make_run):
     assert not [part for part in brief(of_run(make_run()), "method") if isinstance(part, Paragraph)]
 
 
-def test_a_run_says_what_is_to_be_doubted_of_its_micro_benchmarks(make_run):
+def test_a_run_reports_doubts_about_its_micro_benchmarks(make_run):
     doubt = Finding(kind=FindingKind.NOT_CONVERGED, value=0.3, limit=0.02)
     result = MicroResult(
         name="gemm", precision="fp32", size="64", value=1.0, low=None, high=None, unit="FLOP/s", n=9

@@ -72,7 +72,7 @@ def test_pytest_workloads_measures_and_writes_json_with_case_and_device(measured
 
 @pytest.mark.parametrize(("factor", "code"), [(0.01, 1), pytest.param(100, 0, marks=pytest.mark.slow)])
 def test_a_stored_result_is_compared_and_a_slowdown_fails(measured, tmp_path, factor, code):
-    """The stored times are scaled, so that this run is slower or faster by more than any noise."""
+    """The stored times are scaled, so this run is slower or faster by more than any noise."""
     document = json.loads(measured.read_text())
     stats = document["benchmarks"][0]["stats"]
     for name in ("min", "max", "mean", "median", "stddev", "iqr", "q1", "q3"):

@@ -61,7 +61,7 @@ main()
 """
 
 
-"""It also creates a file once a round has been timed, so that a test can wait for it."""
+"""It also creates a file once a round has been timed, so a test can wait for it."""
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def _spoiled(run: Run, what: str) -> Run:
         ("interrupted", "the run was interrupted"),
     ],
 )
-def test_a_file_that_holds_more_or_cannot_be_is_refused(run: Run, what: str, words: str) -> None:
+def test_a_file_with_extra_or_impossible_content_is_refused(run: Run, what: str, words: str) -> None:
     other = msgspec.structs.replace(run, run_id="another")
     assert any(words in line for line in doubts(_spoiled(run, what), [other]))
 

@@ -437,7 +437,7 @@ def test_a_run_id_that_is_no_file_name_is_refused(tmp_path, make_run, run_id):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_runs_of_a_results_folder_inside_are_not_taken_for_ones_own(tmp_path, make_run):
+def test_runs_of_a_nested_results_folder_are_not_taken_for_the_users_own(tmp_path, make_run):
     """As in a fresh checkout, with an example in the results folder and no run yet."""
     store.write_run(tmp_path / "example", make_run())
     assert store.read_runs(tmp_path).runs == ()

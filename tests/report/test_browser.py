@@ -176,7 +176,7 @@ BOX = "all => all.filter(e => e.checkVisibility()).map(e => e.scrollWidth - e.cl
 
 
 @pytest.mark.parametrize("name", list(PAGES))
-def test_opens_to_its_end_without_a_word_or_a_request_and_every_chart_is_drawn(visit, name):
+def test_the_page_opens_without_messages_or_requests_and_draws_every_chart(visit, name):
     """Its first screen is checked in passing, because opening a page takes longer than the check."""
     one = visit(name, viewport={"width": 1280, "height": 800})
     assert all(is_drawn(one.page))  # of what is open, at once
@@ -308,7 +308,7 @@ def test_the_raw_data_can_be_saved(visit):
 
 
 @pytest.mark.parametrize("name", ["shipped", "ten"])
-def test_a_print_is_five_pages_of_what_a_reader_of_paper_needs(visit, name):
+def test_a_printout_has_five_pages_with_what_a_reader_needs(visit, name):
     page = visit(name).page
     for paper in (
         ("A4", "Letter") if name == "ten" else ("Letter",)

@@ -54,7 +54,7 @@ def engine(browser):  # noqa: F811
 # --- equal draws --------------------------------------------------------------------------------------------
 
 
-def test_the_draws_of_a_name_are_what_they_were():
+def test_the_draws_of_a_name_never_change():
     """Written down once: an old page must still show the same figures."""
     name = "gpu", "nvidia-h100-sxm-80gb"
     flat = [0.2717391919577494, 0.8442965558497235, 0.02324769424740225, 0.9888790963450447]
@@ -318,7 +318,7 @@ def test_limits_that_nothing_meets_say_what_would_be_enough(opened):
     page = opened("#budget=0.5&deadline=0.2")
     assert page.locator("#three").is_hidden()
     said = page.locator("#said").inner_text()
-    assert said.startswith("Nothing keeps to these limits")
+    assert said.startswith("Nothing stays within these limits")
     page = opened("#deadline=0.2")
     enough = re.search(r"A deadline of ([\d.]+) h would be enough", page.locator("#said").inner_text())
     page.locator("[name=deadline]").fill(enough[1])
@@ -365,7 +365,7 @@ def test_the_legend_is_of_what_is_drawn_and_looks_like_it(shown):
         if drawn.count():
             assert page.eval_on_selector(f"#legend circle.{name}", look) == drawn.first.evaluate(look)
     assert page.eval_on_selector("#legend .frontier", look) == page.eval_on_selector("#hero .frontier", look)
-    assert "leaves out waiting; Sensible adds $2.00 for each hour" in page.locator("#worth").inner_text()
+    assert "exclude waiting; Sensible adds $2.00 for each hour" in page.locator("#worth").inner_text()
 
 
 def test_the_first_screen_has_no_word_of_the_glossary(shown):
@@ -415,7 +415,7 @@ def test_nothing_runs_off_the_plot(shown):
         assert outside == []
 
 
-def test_no_dot_hides_what_an_answer_is_called(shown):
+def test_no_dot_hides_the_name_of_an_answer(shown):
     """On a phone there may be no free space for its name."""
     page = shown(width=390)
     last = "all => all.slice(-3).map(e => [e.tagName, e.classList.contains('answer'), getComputedStyle(e).pointerEvents])"
@@ -423,7 +423,7 @@ def test_no_dot_hides_what_an_answer_is_called(shown):
 
 
 def assert_told_alike(still, answered):
-    """The same words; the script has six digits of each figure, so that a last digit may round the other way."""
+    """The same words; the script has six digits of each figure, so a last digit may round the other way."""
     number = re.compile(r"\d+(?:\.\d+)?")
     texts = [json.dumps(each) for each in (still, answered)]
     assert len({number.sub("0", text) for text in texts}) == 1

@@ -68,7 +68,7 @@ def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):
     assert data.is_cpu
 
 
-def test_the_ranking_can_be_asked_about_one_workload_and_a_job(tmp_path):
+def test_the_ranking_can_be_about_one_workload_and_a_job(tmp_path):
     page.report(tmp_path / "page.md", tmp_path, workload="vgg16", samples=1e6)
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "Ranked for vgg16, training" in text
@@ -76,7 +76,7 @@ def test_the_ranking_can_be_asked_about_one_workload_and_a_job(tmp_path):
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_users_model_is_never_said_to_fit_without_its_bound(tmp_path):
+def test_a_users_model_never_fits_without_its_bound(tmp_path):
     """On the page and on the card of the ranking."""
     path = tmp_path / "net.py"
     path.write_text(BY_VALUE)

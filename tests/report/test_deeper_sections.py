@@ -61,14 +61,14 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
     ("ends", "found"),
     [
         ((1.01, 1.03), "No case is limited"),
-        ((0.98, 1.06), "no difference seen; one of 6 % would have been"),
+        ((0.98, 1.06), "no difference found; one of 6 % would have shown"),
         ((0.9, 1.3), "undecided"),
         ((0.99, 1.6), "undecided"),
         ((1.2, 1.4), "limited by launch overhead on the CPU when run eagerly (vgg16)"),
         ((None, None), "undecided"),
     ],
 )
-def test_who_sets_the_pace_is_told_by_the_interval(monkeypatch, ends, found):
+def test_the_interval_decides_who_sets_the_pace(monkeypatch, ends, found):
     rows = tuple(m for m in samples.h200_run().measurements if m.case.workload == "vgg16")
     data = samples.report_data(samples.h200_run(measurements=rows))
     low, high = ends
@@ -192,7 +192,7 @@ def test_no_doubtful_figure_is_a_headline_and_each_doubt_is_named(kind, of_run):
 def test_telemetry_names_the_reasons_for_holding_the_clock():
     text = words_of("method", samples.report_data(samples.h200_run()))
     assert "SwPowerCap 30 %" in text
-    assert "Energy a sample" in text
+    assert "Energy per sample" in text
     assert "Telemetry while" not in words_of("method", samples.report_data(samples.cpu_run()))
 
 
@@ -400,7 +400,7 @@ def test_owning_is_compared_with_renting_the_same_work():
     table = table_of("owning", samples.report_data(buy_or_rent=(decision,)))
     assert table.rows[0][5].split("\n") == ["13,000 h", "4,000 h to never"]
     assert [line.partition(" %")[0] for line in table.rows[0][6].split("\n")] == ["50", "15"]
-    assert table.rows[0][7].endswith("not pay within 36 months at 40 %")
+    assert table.rows[0][7].endswith("not pay off within 36 months at 40 %")
     assert "of its life" not in " ".join(column.title for column in table.columns).lower()
     text = words_of("owning", samples.report_data())
     assert "depends on how" in text
@@ -494,7 +494,7 @@ def test_the_throughput_beside_a_latency_is_of_the_same_work_at_the_main_batch()
     assert cell(best, *others) == "—"
 
 
-def test_offers_that_are_left_out_stand_by_their_reason():
+def test_excluded_offers_are_listed_by_reason():
     data = samples.report_data()
     table = next(
         p for p in block_of("value", data).parts if isinstance(p, Table) and "Not ranked" in p.caption
@@ -508,7 +508,7 @@ def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alon
     four = msgspec.structs.replace(one, gpu_count=4)
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
-    assert row[:3] == ("resnet50\namp-bf16 batch 64 a GPU", "4", "ddp")
+    assert row[:3] == ("resnet50\namp-bf16 batch 64 per GPU", "4", "ddp")
     assert row[4].startswith("3.595×")
     assert row[5] == "90 %"
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
@@ -521,11 +521,11 @@ def test_the_parallel_mode_and_the_shared_batch_are_in_the_row():
     )
     rows = (samples.measurement(one, 0.064), samples.measurement(strong, 64 / 3600))
     row = table_of("together", samples.report_data(samples.h200_run(measurements=rows))).rows[0]
-    assert row[:3] == ("resnet50\namp-bf16 batch 16 a GPU, 64 on one", "4", "fsdp, 2 machines")
+    assert row[:3] == ("resnet50\namp-bf16 batch 16 per GPU, 64 on one", "4", "fsdp, 2 machines")
     assert row[4].startswith("3.596×")
 
 
-def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_stand():
+def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_appear():
     """On the terminal, on the page and in the chart, where two rows with one label would overlap."""
     one = samples.case("llama_1b", batch=4, precision=Precision.BF16, execution=Execution.EAGER)
     cases = (
@@ -538,7 +538,9 @@ def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_st
     shown = [row[0].partition("\n")[2] for row in table.rows]
     alone = "bf16 eager batch 4, channels_last"
     assert shown[1:] == [alone, f"{alone}, full checkpointing", f"{alone}, 2 GPUs, independent jobs"]
-    assert shown[0] == "amp-bf16 graph batch 64, channels_last", "one row tells nothing apart"
+    assert shown[0] == "amp-bf16 graph batch 64, channels_last", (
+        "with one row there is nothing to distinguish"
+    )
 
 
 def test_the_warm_up_is_no_part_of_the_telemetry():

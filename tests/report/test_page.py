@@ -121,7 +121,7 @@ def test_the_policy_allows_no_network(page):
     assert "http" not in policy
 
 
-def test_plotly_goes_in_once_with_its_license_and_every_chart_has_its_figure(page):
+def test_plotly_is_included_once_with_its_license_and_every_chart_has_its_figure(page):
     if "plotly" not in {a.get("id") for a in page.all("script")}:
         assert not [a for _, a in page.elements if a.get("class") == "chart"]
         return
@@ -238,7 +238,7 @@ def test_report_writes_the_file_and_returns_its_path(tmp_path):
 @pytest.mark.parametrize(
     ("name", "start"), [("a.md", "# "), ("a.json", "{"), ("a.csv", "kind,"), ("a.htm", "<!doctype")]
 )
-def test_the_ending_of_the_file_chooses_the_format(tmp_path, name, start):
+def test_the_file_extension_chooses_the_format(tmp_path, name, start):
     path = report(tmp_path / name, data=samples.report_data(samples.cpu_run()))
     assert Path(path).read_text(encoding="utf-8").startswith(start)
 

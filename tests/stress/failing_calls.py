@@ -2,7 +2,7 @@
 
 Start it with the library preloaded: ``failing_calls.py LIBRARY TEMPLATE PLACE``, with a list of ``[arguments,
 call, nth, errno]`` on standard input. With nth 0 no call fails, and each is counted. Each command gets a copy
-of the template as its folder. Every command first runs once in this process, so that no copy has to load it.
+of the template as its folder. Every command first runs once in this process, so no copy has to load it.
 ``failing_calls.py begin PLACE ARGUMENTS`` starts a run and dies right after its first launch is stored.
 """
 

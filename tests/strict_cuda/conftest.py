@@ -30,7 +30,7 @@ from strict_cuda.machine import Machine
 from strict_cuda.tensors import Device
 
 KERNEL_S = 1e-3
-"""Run time of every kernel of the fake: long compared with its launch, so that a step is device-bound."""
+"""Run time of every kernel of the fake: long compared with its launch, so a step is device-bound."""
 
 SITE = Path(__file__).parent / "site"
 """The folder on the path of child processes: Python imports its ``sitecustomize`` at the start."""

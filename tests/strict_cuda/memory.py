@@ -199,7 +199,7 @@ class Memory:
         return block
 
     def _segment(self, pool: Pool, rounded: int) -> Block | None:
-        """Take a segment from the driver; None if there is no room for it.
+        """Take a segment from the driver; None if not enough memory is left.
 
         Source: c10/cuda/CUDACachingAllocator.cpp, alloc_block: the share of this process is checked first,
         then cudaMalloc is called."""

@@ -27,7 +27,7 @@ WIDTH = 256
 
 
 def wide(batch: int) -> Task:
-    """A task with 768 KiB of weights, so that copies of weights and moments count next to the batch."""
+    """A task with 768 KiB of weights, so copies of weights and moments count next to the batch."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
     batches = tuple((torch.randn(batch, WIDTH), torch.randn(batch, WIDTH)) for _ in range(2))

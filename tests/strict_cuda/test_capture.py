@@ -183,7 +183,7 @@ LITTLE_BYTES = 20 * 2**20
 
 @pytest.fixture
 def deep(monkeypatch) -> Task:
-    """A task of 40 MiB of activations, beside which a workspace is little."""
+    """A task of 40 MiB of activations, compared with which a workspace is small."""
     monkeypatch.setattr(tensors, "WORKSPACE_BYTES", LITTLE_BYTES)
     return task(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), 16, batch=32768)
 
@@ -198,7 +198,7 @@ def test_the_steps_before_a_capture_are_not_next_to_the_cache_of_eager_steps(gpu
 
 
 def test_the_memory_of_the_check_of_a_graph_is_released_before_timing(gpu, deep, monkeypatch):
-    """It steps eagerly beside the graph; with that in the cache an H200 showed twice the memory that VGG16 needs."""
+    """It also runs eager steps; with their memory in the cache an H200 showed twice the memory that VGG16 needs."""
     held = {}
     send = gpu.line.send
 

@@ -135,7 +135,7 @@ def hanging(inside_gpu, tmp_path, monkeypatch):
     return check
 
 
-def test_memory_that_the_driver_does_not_tell_is_asked_of_torch(inside_gpu, tmp_path, monkeypatch):
+def test_memory_that_the_driver_does_not_report_comes_from_torch(inside_gpu, tmp_path, monkeypatch):
     """Without it no cap could be set, and a lack of memory could not be excused."""
     only(monkeypatch, "precision")
     refused = Fault("nvmlDeviceGetMemoryInfo", code=3)

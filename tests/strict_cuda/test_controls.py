@@ -66,7 +66,7 @@ def test_the_control_is_computed_once_in_a_process(gpu, monkeypatch):
 def test_controls_of_every_size_and_the_proofs_of_three_cases_take_the_host_under_a_second(
     make_gpu, monkeypatch
 ):
-    """Where TF32 shows in none all are computed; float64 once, and for few images.
+    """If TF32 shows in none of them, all are computed; float64 once, and for few images.
 
     cnn, lstm and vgg16 are proven before their rounds and after. A device computes its convolutions by itself."""
     device = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never")).desk.hardware.device

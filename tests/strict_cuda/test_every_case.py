@@ -68,7 +68,7 @@ SMALLER_IN_BLOCKS = {
 SHORTER = {"loss_chunks": 2, "prompt_tokens": 12, "new_tokens": 4}
 """Settings of the recipes: repeated work is done twice, or on few tokens."""
 RECURRENT = {"lstm", "lstm_large"}
-"""Workloads of a fused recurrent layer and its head, of which torch.compile compiles nothing."""
+"""Workloads of a fused recurrent layer and its head, where torch.compile compiles nothing."""
 PIPELINES = {"augment", "augment_video"}
 """Input pipelines: they draw on the host and copy to the device, which cannot be captured."""
 IN_FULL = {"lstm", "resnet50", "transformer"}
@@ -183,7 +183,7 @@ def test_a_case_is_measured_whole(gpu, name, precision):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "precision"), REST)
-def test_so_is_every_other_case(gpu, name, precision):
+def test_every_other_case_is_measured_whole(gpu, name, precision):
     assert_measured_whole(gpu, REST[name, precision])
 
 

@@ -102,14 +102,16 @@ def test_a_graph_is_refused_where_the_model_carries_tensors_on_in_new_memory(mea
     assert "carries tensors from step to step" in done.reason
 
 
-@pytest.mark.parametrize("kind", sorted(OPTIMIZERS.keys() - {"hooks"}))  # its schedule turns on the host
-def test_any_optimizer_is_captured_that_torch_can_capture(measured, kind):
+@pytest.mark.parametrize(
+    "kind", sorted(OPTIMIZERS.keys() - {"hooks"})
+)  # its learning rate is scheduled on the host
+def test_every_optimizer_that_torch_can_capture_is_captured(measured, kind):
     done = measured(KINDS[kind], execution=Execution.GRAPH)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     assert done.launch.graph_error == 0.0
 
 
-def test_an_optimizer_of_other_parameters_than_it_is_given_is_refused(measured):
+def test_an_optimizer_with_parameters_that_it_was_not_given_is_refused(measured):
     """The file keeps its one model, which is copied for each case."""
     source = pair(optimizer="lambda _: torch.optim.SGD(net.parameters(), lr=0.1)")
     done = measured(source.replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):"))
@@ -117,7 +119,7 @@ def test_an_optimizer_of_other_parameters_than_it_is_given_is_refused(measured):
     assert "make it of those that the factory is given" in done.reason
 
 
-def test_a_state_that_hardly_tells_in_the_loss_is_known_to_be_carried_on(measured):
+def test_a_state_that_hardly_shows_in_the_loss_is_known_to_be_carried_on(measured):
     """After twenty steps an LSTM has almost forgotten its initial state."""
     source = KINDS["carried"]
     long = source.replace("torch.randn(n, 5, 8)", "torch.randn(n, 40, 8)")
@@ -133,7 +135,7 @@ def test_a_model_that_asks_for_the_gpu_by_itself_is_measured_and_its_reference_i
     assert done.launch.reference_error <= Precision.TF32.facts.loss_error
 
 
-def test_what_autocast_of_cuda_bans_fails_at_amp_alone_and_the_row_says_why(measured):
+def test_an_operator_banned_by_cuda_autocast_fails_only_at_amp_and_the_row_says_why(measured):
     bce = pair(body="return self.second(self.first(x).relu()).sigmoid()", loss="nn.BCELoss()").replace(
         "torch.randint(4, (n,))", "torch.rand(n, 4)"
     )
@@ -153,7 +155,7 @@ def test_a_model_with_random_numbers_in_its_forward_pass_has_no_reference_and_sa
 
 
 @pytest.mark.parametrize("kind", ["derivative", "scripted"])
-def test_a_model_infers_with_as_much_of_autograd_as_it_cannot_do_without(measured, kind):
+def test_inference_uses_only_as_much_autograd_as_the_model_needs(measured, kind):
     done = measured(KINDS[kind], task=TaskKind.INFER)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     assert done.launch.reference_error <= Precision.TF32.facts.loss_error
@@ -186,7 +188,7 @@ def test_the_parameters_of_a_loss_are_trained_on_the_device(gpu, tmp_path, monke
     assert task.loss.centers.equal(before), "the case worked on a copy"
 
 
-def test_images_that_a_view_needs_contiguous_are_and_the_row_says_so(gpu, tmp_path):
+def test_images_are_contiguous_if_a_view_needs_it_and_the_row_says_so(gpu, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(HEAD + KINDS["view"], encoding="utf-8")
     workload = load_workload(str(path))

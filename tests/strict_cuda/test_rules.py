@@ -80,7 +80,7 @@ def test_operators_that_cudas_autocast_bans_are_refused(device):
             assert nn.functional.binary_cross_entropy(there, there).is_cuda
 
 
-def test_types_that_do_not_go_together_are_refused(device):
+def test_incompatible_types_are_refused(device):
     there, half = torch.zeros(2, device="cuda"), torch.ones(2, dtype=torch.float16, device="cuda")
     with pytest.raises(RuntimeError, match="same scalar type"):
         there.index_add_(0, torch.arange(2, device="cuda"), half)

@@ -26,7 +26,7 @@ def tried(gpu, name: str = "cnn", built=None, **changes):
 
 
 @pytest.mark.parametrize("execution", OF_TORCH)
-def test_a_trial_tells_what_a_measurement_tells_before_its_first_round(gpu, execution):
+def test_a_trial_reports_what_a_measurement_reports_before_its_first_round(gpu, execution):
     done = tried(gpu, execution=execution, precision=Precision.AMP_BF16)
     launch = done.launch
     assert (done.status, done.reason, done.traceback) == (Status.OK, None, None)

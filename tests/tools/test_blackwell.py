@@ -70,7 +70,7 @@ def cases(*, newest: bool = False, blackwell: bool = True) -> tuple[Case, ...]:
 
 
 def means(found: tuple[Case, ...]) -> tuple[float, float, float]:
-    """Mean error of BERT, of the undoubted rows, and of all."""
+    """Mean error of BERT, of the rows not in doubt, and of all."""
     groups = [c for c in found if c.model.startswith("bert")], [c for c in found if not c.doubt], found
     assert [len(group) for group in groups] == [4, 7, 10]
     bert, sound, every = (float(np.mean([abs(c.error) for c in group])) for group in groups)
@@ -100,13 +100,13 @@ def test_the_undoubted_rows_are_within_fifteen_percent():
     }
     words = percents(sound, every, bert)
     assert (
-        f"**{words[0]} % off on average over the seven undoubted rows**, {words[1]} % over all ten"
+        f"**{words[0]} % off on average over the seven rows not in doubt**, {words[1]} % over all ten"
         in section()
     )
     assert f"BERT is {words[2]} % off on average over four rows" in section()
 
 
-def test_the_table_of_the_page_is_what_is_told_and_read():
+def test_the_table_of_the_page_has_the_predictions_and_the_readings():
     for c in cases():
         label = f"`{c.model}` {c.batches[0]}, {c.batches[1]}"
         doubt = ", in doubt" if c.doubt else ""

@@ -1,4 +1,4 @@
-"""The published figures of a card that are shown next to a prediction, made again from the published rows.
+"""The published figures of a card that are shown next to a prediction, recomputed from the published rows.
 
 ``PYTHONPATH=tests python tests/tools/test_card_readings.py`` writes the shipped table.
 """

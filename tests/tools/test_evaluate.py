@@ -233,7 +233,7 @@ def test_the_intervals_hold_and_no_architecture_or_harness_is_rejected(outcomes,
 
 
 @pytest.mark.slow
-def test_inference_is_judged_apart_and_holds(committed):
+def test_inference_is_scored_separately_and_its_intervals_hold(committed):
     """Its own rows, its own coverage; the fit and the widths learn from both tasks."""
     outcome = evaluate(scored_table("harness", TaskKind.INFER), "harness", TaskKind.INFER)
     document = report(outcome)

@@ -1,4 +1,4 @@
-"""The page on the cost of choosing by a prediction: its figures are made again, and computed by hand for three GPUs."""
+"""The page on the cost of choosing by a prediction: its figures are recomputed, and by hand for three GPUs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> N
     assert found["peak FLOPS per dollar"] == [pytest.approx(100.0)]
 
 
-def test_disappointment_is_the_speed_that_was_read_against_the_one_told(three: Settings) -> None:
+def test_disappointment_is_the_measured_speed_against_the_predicted_one(three: Settings) -> None:
     named, every, beside = disappointments(three)
     assert np.exp(named).tolist() == [pytest.approx(2.0 / 2.5)]
     assert np.exp(every).tolist() == [pytest.approx(x) for x in (1.0, 0.8, 1.5)]

@@ -83,7 +83,7 @@ def test_it_holds_on_other_vendors_cards_for_models_that_do_not_convolve() -> No
 def test_with_convolutions_other_vendors_cards_differ_within_one_model_by_more_than_a_bound_can_hold() -> (
     None
 ):
-    """The same step at another batch: no bound of 1.3 in the median holds 95 % of them, whatever is fitted."""
+    """The same step at another batch: whatever is fitted, no bound of 1.3 in the median covers 95 % of them."""
     allowance = load_allowance()
     rows = [
         r
@@ -284,7 +284,7 @@ def test_no_need_starts_above_what_a_card_was_read_to_hold() -> None:
     assert all(each.need.device.low <= each.device for each in readings)
 
 
-def test_a_graph_needs_room_for_transients_twice() -> None:
+def test_a_graph_needs_memory_for_transients_twice() -> None:
     """By the same readings: 3 of 13 would exceed an eager bound."""
     graphs = [each for each in own_readings() if each.is_sound and each.case.execution is Execution.GRAPH]
     eager = [
@@ -305,7 +305,7 @@ def test_a_graph_needs_room_for_transients_twice() -> None:
 
 
 def test_overheads_are_those_of_a_context_and_a_driver() -> None:
-    """An H200 shows 615 MiB in use with nothing running; a context of torch takes some 0.5 GiB more."""
+    """An H200 shows 615 MiB in use with nothing running; a context of torch takes about 0.5 GiB more."""
     classes = load_allowance().classes
     assert 1.0 * GIB < classes[CardClass.HBM].overhead_bytes < 1.6 * GIB
     assert 0.5 * GIB < classes[CardClass.GDDR].overhead_bytes < classes[CardClass.HBM].overhead_bytes

@@ -15,7 +15,7 @@ from gpubench.predict.question import FITTED_VENDOR, Question, case_for
 from gpubench.predict.roofline import take
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
-from tools import calibrate as room
+from tools import calibrate
 from tools.calibrate import own_table
 from tools.published import fitted_on
 
@@ -47,24 +47,24 @@ def few_rows():
         return take(table, table.source == "lambda-tensorflow")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "fitted_on", of_one_source)
+        patch.setattr(calibrate, "fitted_on", of_one_source)
         yield len(of_one_source(TaskKind.TRAIN, (FITTED_VENDOR,)))
 
 
 @pytest.fixture(scope="module")
 def plain(few_rows, vgg16):
     """A calibration with both."""
-    return room.calibrate(runs(vgg16), fitted="2026-11-20")
+    return calibrate.calibrate(runs(vgg16), fitted="2026-11-20")
 
 
 def test_own_runs_join_as_cells_and_teach_about_the_card(few_rows, vgg16, plain):
     table = own_table(runs(vgg16))
     assert set(table.gpu_key) == {H200, T4}
-    faster = room.calibrate(runs(vgg16, factor=1.5), fitted="2026-11-20")
+    faster = calibrate.calibrate(runs(vgg16, factor=1.5), fitted="2026-11-20")
     assert plain.inputs["own runs"] != faster.inputs["own runs"]
     assert faster.train.rows == few_rows + 2
     assert np.sum(faster.train.ratio.deviations["Turing"]) > np.sum(plain.train.ratio.deviations["Turing"])
-    assert faster == room.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20")
+    assert faster == calibrate.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20")
 
 
 def test_cpu_eager_and_inference_runs_join_nothing(vgg16):

@@ -1,4 +1,4 @@
-"""Figures in the text of docs/prediction-evidence.md and others: each is made again from the shipped data."""
+"""Figures in the text of docs/prediction-evidence.md and others: each is recomputed from the shipped data."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def pairs_at(prefix: str, *architectures: str, exact: bool = False) -> dict:
 def unused() -> Iterator[str]:
     skipped = shipped((FITTED_VENDOR, *OTHER_VENDORS)).skipped
     without = {r.split("'")[1]: n for r, n in skipped.items() if r.startswith("no profile")}
-    apart = sum(n for r, n in skipped.items() if "judged apart" in r)
+    apart = sum(n for r, n in skipped.items() if "scored separately" in r)
     keras = sum(n for model, n in without.items() if re.search(r"@\d+$", model))
     texts = ("tacotron2", "transformerxlbase", "transformerxllarge", "ncf", "waveglow")
     yield f"325 of Kepler and {apart} of a TPU"

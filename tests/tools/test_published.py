@@ -193,7 +193,7 @@ def test_the_page_says_what_ships_and_what_is_fitted():
     unprofiled = sum(n for reason, n in skipped.items() if reason.startswith("no profile"))
     kepler = sum(n for reason, n in skipped.items() if "Kepler" in reason)
     counts += [
-        f"{len(fitted):,} steps", f"{len(set(fitted.source))} sources", f"{len(both) - len(fitted)} steps of AMD",
+        f"{len(fitted):,} steps", f"{len(set(fitted.source))} sources", f"{len(both) - len(fitted)} steps on AMD",
         f"{unprofiled:,} rows", f"{kepler} of Kepler",
     ]  # fmt: skip
     text = " ".join((DATA.parents[1] / "docs/prediction-evidence.md").read_text(encoding="utf-8").split())

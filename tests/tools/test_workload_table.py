@@ -25,7 +25,7 @@ def made() -> str:
 
 @pytest.mark.slow
 def test_the_table_is_as_the_workloads_make_it_today(made: str) -> None:
-    """Renew with ``python tests/tools/workload_table.py``."""
+    """Update it with ``python tests/tools/workload_table.py``."""
     assert made == PAGE
 
 

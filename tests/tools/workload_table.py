@@ -1,4 +1,4 @@
-"""Makes the table of docs/workloads.md: ``python tests/tools/workload_table.py`` renews it."""
+"""Makes the table of docs/workloads.md: ``python tests/tools/workload_table.py`` updates it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _rule(task: Task) -> str:
 
 
 def page() -> str:
-    """Return the page with its table made again."""
+    """Return the page with its table updated."""
     before, rest = PAGE.read_text(encoding="utf-8").split(HEAD)
     after = rest[rest.index("\n\n") :]
     return before + HEAD + "".join(map(_row, workload_names())).rstrip() + after

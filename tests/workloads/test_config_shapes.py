@@ -74,7 +74,7 @@ ASKED = ({}, {"checkpointing": "full"}, {"trainable": "lora"}, {"trainable": "ql
     ],
 )
 @pytest.mark.usefixtures("traced_as_asked")
-def test_the_shape_tells_what_a_trace_tells(
+def test_the_shape_gives_what_a_trace_gives(
     kind: str, tied: bool, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Name, version, parameters and recipe are equal, so both ways find the same measurements."""
@@ -201,10 +201,10 @@ MIXTRAL = config("mixtral", architectures=["MixtralForCausalLM"], num_hidden_lay
     [GPT2, *(pytest.param(each, marks=pytest.mark.slow) for each in (DEEPSEEK, GEMMA, MIXTRAL))],
     ids=lambda fields: fields["model_type"],
 )
-def test_a_model_of_repeated_layers_is_told_by_two_shorter_ones(
+def test_a_model_of_repeated_layers_is_derived_from_two_shorter_ones(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dense layers first, local and global attention in turn, experts: all is as the whole trace counts it."""
+    """Dense layers first, local and global attention in turn, experts: all figures are those of a full trace."""
     pytest.importorskip("transformers")
     whole = load_own(written(tmp_path, fields))
     assert whole.shorter is not None

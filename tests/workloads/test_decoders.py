@@ -83,7 +83,7 @@ def test_each_name_means_one_model_and_no_workload() -> None:
         ("Llama 3.1 8B", "meta-llama/Meta-Llama-3.1-8B"),
         ("llama3.1-8b", "meta-llama/Meta-Llama-3.1-8B"),
         ("qwen2.5-7b", "Qwen/Qwen2.5-7B"),
-        ("qwen2-57b", "Qwen/Qwen2-57B-A14B"),  # not Qwen2.5 7B, whose point is all that parts them
+        ("qwen2-57b", "Qwen/Qwen2-57B-A14B"),  # not Qwen2.5 7B, which differs only in the point
         ("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),  # there is no base model of that name
         ("qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct"),
     ],

@@ -100,7 +100,7 @@ def test_an_unknown_name_comes_with_the_nearest() -> None:
         load_workload("zzzzzz")
 
 
-def test_the_nearest_is_written_so_that_it_can_be_asked_for() -> None:
+def test_the_nearest_name_is_shown_as_it_can_be_typed() -> None:
     with pytest.raises(MisuseError, match=r"nearest known: resnet50_transfer,"):
         load_workload("ResNet50 transfer")
 

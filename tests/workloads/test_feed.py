@@ -78,7 +78,7 @@ def test_the_traffic_of_the_link_is_next_to_each_verdict() -> None:
 
 
 @given(consumed=st.floats(1, 1e6), given_=st.floats(1, 1e6), workers=st.integers(1, 256))
-def test_the_figures_hang_together(consumed: float, given_: float, workers: int) -> None:
+def test_the_figures_are_consistent(consumed: float, given_: float, workers: int) -> None:
     found = feeding(consumes(consumed), prepares(given_, workers))
     one = given_ / workers
     assert found.fed == (given_ >= consumed)

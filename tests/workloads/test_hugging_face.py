@@ -108,7 +108,9 @@ def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
 
 
 @pytest.mark.slow
-def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_told_where_they_help(config, traced_here):
+def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_suggested_where_they_help(
+    config, traced_here
+):
     """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small model."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
@@ -128,7 +130,7 @@ def test_chunks_that_a_model_cannot_have_are_refused(config, traced_as_asked):
         memory(config(sizes), gpu="L4", loss_chunks=8)
 
 
-def test_autocast_over_float32_weights_is_offered_where_it_is_asked_for(config, traced_as_asked):
+def test_autocast_over_float32_weights_is_offered_on_request(config, traced_as_asked):
     reference = config(ONE_LAYER)
     assert load_workload(reference).precisions == ("bf16",)
     (amp,) = memory(reference, gpu="L4", precision="amp")
@@ -185,7 +187,7 @@ def test_other_architectures_are_traced_whole(config, fields):
     assert 0 < traced.profile.trainable_parameters < traced.profile.parameters
 
 
-def test_code_and_types_that_a_config_names_are_not_looked_at(config, tmp_path):
+def test_code_and_types_that_a_config_names_are_ignored(config, tmp_path):
     hostile = {
         "auto_map": {"AutoConfig": "evil.Config"}, "torch_dtype": "float64", "_attn_implementation": "org/kernel",
         "quantization_config": {"quant_method": "gptq"},
@@ -197,7 +199,7 @@ def test_code_and_types_that_a_config_names_are_not_looked_at(config, tmp_path):
     }
 
 
-def test_no_field_that_transformers_keeps_to_itself_gets_through(config):
+def test_no_private_field_of_transformers_gets_through(config):
     """Versions before 5.3 load the kernel, and thus the code, that such a field of a config names."""
     private = {"_attn_implementation_internal": "org/kernel", "_name_or_path": "org/model"}
     hostile = private | {"trust_remote_code": True}
@@ -234,7 +236,7 @@ def test_a_config_without_a_model_is_one_line(config, fields, message):
     assert "\x1b" not in str(caught.value)
 
 
-def test_a_torch_that_transformers_does_not_take_is_one_line(config, monkeypatch):
+def test_a_torch_that_transformers_does_not_support_is_one_line(config, monkeypatch):
     """As torch 2.4, for which transformers has configs but no models."""
     import_module("gpubench_workloads._hugging_face")._types.cache_clear()
     monkeypatch.setattr(transformers.utils, "is_torch_available", lambda: False)
@@ -283,7 +285,7 @@ def test_the_context_of_a_model_of_several_parts_is_that_of_its_text(config, mon
         ({"prompt_tokens": 12}, "prompt tokens 12 cannot be set"),
     ],
 )
-def test_settings_that_contradict_each_other_are_told_before_a_model_is_built(
+def test_settings_that_contradict_each_other_are_reported_before_a_model_is_built(
     config, monkeypatch, asked, words
 ):
     monkeypatch.setattr(trace, "trace_workload", None)
@@ -318,7 +320,7 @@ def test_a_ranking_has_the_memory_figures_of_the_memory_verb(config, monkeypatch
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_model_is_built_once_and_announced_once_however_it_is_asked_for(config, caplog, monkeypatch):
+def test_a_model_is_built_once_and_announced_once_for_any_request(config, caplog, monkeypatch):
     """Adapters, checkpointing and a context in one question: one process, one notice."""
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 0.0)
     cache._say_once.cache_clear()

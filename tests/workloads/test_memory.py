@@ -246,7 +246,7 @@ def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
             assert peaks[0] == pytest.approx(peaks[1], rel=0.02)  # torch's releases differ slightly
 
 
-def test_a_recipe_that_is_asked_about_is_traced_though_no_time_is_left() -> None:
+def test_a_requested_recipe_is_traced_even_if_no_time_is_left() -> None:
     """A user's model has no settings: weights in half precision and recomputed blocks are variants of it."""
 
     def build(batch_size: int, _seed: int) -> Task:
@@ -290,7 +290,7 @@ class Attention(nn.Module):
         return self.layer(x, x, x, need_weights=False)[0]
 
 
-def test_attention_keeps_no_matrix_of_scores_whoever_calls_it() -> None:
+def test_attention_keeps_no_matrix_of_scores_whatever_calls_it() -> None:
     one, two = (_peak(Attention, (length, 32)) for length in (512, 1024))
     assert two < 2.1 * one
 
@@ -510,7 +510,7 @@ BENT = {"pairs": (Pairs, 1.03), "triplets": (Triplets, 1.05), "in pieces": (InPi
 
 
 @pytest.mark.parametrize("name", ["pairs", "triplets", pytest.param("in pieces", marks=pytest.mark.slow)])
-def test_a_step_that_is_not_linear_in_its_batch_is_answered_as_traced(name: str) -> None:
+def test_a_step_that_is_not_linear_in_its_batch_gets_the_traced_figures(name: str) -> None:
     model, most = BENT[name]
     workload = _own(model)
     profile = profile_workload(workload)
@@ -543,7 +543,7 @@ def test_a_batch_beyond_all_that_could_be_traced_is_predicted_with_a_wider_bound
     assert wider == pytest.approx(2, rel=0.1), "what the outputs are of the whole differs a little"
 
 
-def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
+def test_batches_made_by_numpy_are_not_enlarged_for_a_trace() -> None:
     asked = []
 
     def build(batch_size: int, _seed: int) -> Task:
@@ -568,7 +568,7 @@ def test_batches_that_numpy_makes_are_not_made_large_for_a_trace() -> None:
     usable=st.floats(1e8, 1e12),
     accumulate=st.integers(1, 3),
 )
-def test_the_last_batch_along_pieces_of_lines_is_found_in_few_looks(
+def test_the_last_batch_along_pieces_of_lines_is_found_in_few_steps(
     bends: list[tuple[int, float]], last_slope: float, usable: float, accumulate: int
 ) -> None:
     """Each piece is this many batches long, and each batch of it this many bytes."""
@@ -764,7 +764,7 @@ def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
     assert not list(with_adapters(load_profiles()["resnet50"], case))
 
 
-def test_adapters_put_beside_a_model_need_what_a_model_built_with_adapters_needs() -> None:
+def test_adapters_added_to_a_model_need_what_a_model_built_with_adapters_needs() -> None:
     """Llama 3 8B at 8,192 tokens equals four samples of 2,048; our workload has adapters only on attention.
 
     On every linear layer adapters of rank 16 are 42 million parameters, with gradients and states 0.3 GiB.
@@ -799,7 +799,7 @@ def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
 
 @pytest.mark.parametrize("card_class", CardClass)
 @pytest.mark.parametrize("name", CLASSIC)
-def test_a_device_holds_what_its_tensors_take_and_a_context(name: str, card_class: CardClass) -> None:
+def test_a_device_holds_its_tensors_and_a_context(name: str, card_class: CardClass) -> None:
     """At both ends: also if the interval of the device is wide, and if the step is small."""
     profile = load_profiles()[name]
     context = load_allowance().classes[card_class].overhead_bytes
@@ -971,7 +971,7 @@ def test_what_cudnn_takes_for_a_convolution_in_strict_float32_is_a_need() -> Non
     )
     read = MeasuredMemory(allocated_bytes=7989 * MIB, card_class=CardClass.HBM, same_card=False)
     elsewhere = need_of(profile, case, CardClass.HBM, measured=read)
-    assert elsewhere.allocated.value == 7989 * MIB, "what was read there is needed here"
+    assert elsewhere.allocated.value == 7989 * MIB, "what was measured there is needed here"
     assert elsewhere.algorithm_bytes == 0, "and holds what cuDNN took"
 
 
@@ -1062,7 +1062,7 @@ def test_a_step_that_fits_only_eagerly_says_so() -> None:
     assert not judge_fit(profile, several, card(bound + 1.1)).in_eager_steps, "they take eager steps anyway"
 
 
-def test_a_peak_of_an_eager_step_tells_nothing_of_what_a_graph_finds_pinned() -> None:
+def test_the_peak_of_an_eager_step_says_nothing_about_what_a_graph_finds_pinned() -> None:
     profile = load_profiles()["transformer"]
     graph = case_of(profile, TaskKind.TRAIN, Precision.FP32, 8, execution=Execution.GRAPH)
     read = MeasuredMemory(

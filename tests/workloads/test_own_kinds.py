@@ -72,7 +72,7 @@ def test_each_kind_is_checked_and_steps(load, kind):
 
 
 @pytest.mark.parametrize("kind", RANDOM)
-def test_whether_a_model_draws_is_not_found_out_by_chance(load, kind):
+def test_detecting_random_numbers_does_not_depend_on_chance(load, kind):
     """A layer that is dropped half of the time gives two equal losses half of the time."""
     task = load(KINDS[kind]).build(BATCH, 0)
     assert {guards.expected_of(task, CASE).unchecked for _ in range(10)} == {guards.RANDOM}
@@ -137,7 +137,7 @@ def test_a_frozen_part_stays_in_the_mode_that_its_author_gave_it(load):
     assert all(m.training for m in set_mode(model, train=True).modules()), "as after from_pretrained"
 
 
-def test_no_gpu_is_used_but_by_the_case_itself():
+def test_only_the_case_itself_uses_a_gpu():
     x = torch.ones(2)
     with OffGpu():
         assert x.cuda() is x

@@ -140,7 +140,7 @@ def test_a_workload_object_is_taken_and_has_the_files_name(tmp_path: Path) -> No
     assert workload.batches == (64, 512, 4096)
 
 
-def test_a_workload_object_with_settings_is_built_by_the_recipe_asked_for(tmp_path: Path) -> None:
+def test_a_workload_object_with_settings_is_built_by_the_requested_recipe(tmp_path: Path) -> None:
     source = (
         "from dataclasses import replace\nfrom gpubench.discovery import load_workload\n"
         "LLAMA = load_workload('llama_1b')\nWORKLOAD = replace(LLAMA, build=LLAMA.tiny)\n"

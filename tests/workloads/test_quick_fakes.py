@@ -59,7 +59,7 @@ def _seen(value: Any, of: FakeTensor) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_cached_results_equal_those_of_torch(name: str) -> None:
-    """Three times each, so that two come from the cache, and at two places in the storage."""
+    """Three times each, so two come from the cache, and at two places in the storage."""
     seen = []
     for mode in (FakeTensorMode(), QuickFakeMode()):
         with mode:

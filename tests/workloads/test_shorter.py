@@ -1,4 +1,4 @@
-"""A model with many equal blocks is traced by two shorter ones, if they tell the same as its own trace."""
+"""A model with many equal blocks is traced by two shorter ones, if they agree with its own trace."""
 
 from __future__ import annotations
 
@@ -145,14 +145,14 @@ WHOLE = {
 @pytest.mark.parametrize(
     "name", ["two in turn", *(pytest.param(name, marks=pytest.mark.slow) for name in [*SHORTENED][1:])]
 )
-def test_the_shorter_models_tell_what_the_whole_one_tells(name: str) -> None:
+def test_the_shorter_models_give_the_trace_of_the_whole_one(name: str) -> None:
     net = workload(SHORTENED[name])
     short = with_shorter(net)
     assert short.shorter is not None
     assert told(short) == told(net)
 
 
-def test_they_tell_it_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_do_so_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """With autocast, in half precision, with recomputed blocks, and with adapters."""
     net = workload(lambda: Net([Block() for _ in range(LEAST_BLOCKS)]))
     short = trace.profile_workload(net)

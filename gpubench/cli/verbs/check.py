@@ -59,9 +59,9 @@ def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> st
     if judge.failed(verdicts):
         return f"a part failed: send {path} with your report; it names neither this machine nor its user"
     if judge.cut_off(verdicts):
-        return f"a part gave no answer in its time: add --full, which sets no time limit; the file is {path}"
+        return f"a part did not answer in time: add --full, which has no time limit; the file is {path}"
     if judge.confirms(check):
-        return f"everything judged agrees: attach {path} to a pull request under {CONFIRMED}"
+        return f"every judged part agrees: attach {path} to a pull request under {CONFIRMED}"
     undecided = sum(verdict.state == "undecided" for verdict in verdicts)
     why = f"{units.count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
     return f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}"

@@ -40,7 +40,7 @@ def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> Non
         )
     found = [capacity.capacity_of(usual_spec(name)) for name in request.gpus]
     if in_brief:
-        raise MisuseError("what a card has room for is short as it is: leave --brief out")
+        raise MisuseError("the list for one card is short already: leave out --brief")
     output.answer(
         as_json,
         lambda: {"schema_version": MEMORY_VERSION, "gpus": [each.flat() for each in found]},

@@ -42,7 +42,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    # The fields of an offer except those on other hosts' asks, and the values derived from it as of today.
+    # The fields of an offer except those about other hosts, and the values derived from it as of today.
     fields = msgspec.structs.asdict(row.offer).items()
     said = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
@@ -112,7 +112,7 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
     elif request.url is not None and not unmet:
-        say("nothing in it is newer than the prices here")
+        say("nothing in it is newer than the local prices")
     else:
         say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
     if as_json:
@@ -147,7 +147,7 @@ def import_(request: ImportRequest, *, as_json: bool) -> None:
     )
     say(*_set_aside(done.table.set_aside))
     offers, rows = len(done.table.offers), [each._asdict() for each in done.table.set_aside]
-    instead = "" if done.replaced is None else f", in place of {done.replaced} of an earlier import"
-    say(f"{offers} offers kept in {plain(str(done.path), 1000)}{instead}")
+    instead = "" if done.replaced is None else f", replacing {done.replaced} of an earlier import"
+    say(f"{offers} offers stored in {plain(str(done.path), 1000)}{instead}")
     if as_json:
         print_json({"path": done.path, "offers": offers, "replaced": done.replaced, "set_aside": rows})

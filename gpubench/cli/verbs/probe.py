@@ -33,7 +33,7 @@ def overview() -> None:
 
     ranking = rank(_POPULAR, one_a_gpu=True, limit=1)
     terminal.show(
-        parts.Paragraph(text=f"No GPU is in this machine. To train {_POPULAR}, as an example:"),
+        parts.Paragraph(text=f"This machine has no GPU. To train {_POPULAR}, for example:"),
         *screen(ranking),
         parts.Paragraph(
             text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "

@@ -43,7 +43,7 @@ def verb(
     data = "" if is_sent else "`--dataset-gb` adds the upload of your data; "
     output.say(
         f"Next: {data}`gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, "
-        "or the CPU where there is none; `gpubench try` measures the answer where it is rented; "
+        "or the CPU if there is none; `gpubench try` measures the answer on the rented machine; "
         "`gpubench report` makes the page."
     )
 
@@ -56,7 +56,7 @@ def _read_published(url: str, results: Path | None) -> None:
         with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as way:
             refresh.take_over(url, way, results=results)
     except (SourceError, StorageError) as error:
-        output.say(f"snapshot-url: {error}; the prices that are here are used, with their dates")
+        output.say(f"snapshot-url: {error}; the local prices are used, with their dates")
 
 
 def ranking_parts(

@@ -76,7 +76,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         note: Remarks on this price or how to order it.
         in_stock: Whether one is available at the moment; None if the source does not say.
         ask_count: Number of marketplace hosts of which this is the cheapest.
-        ask_median: The median of their asks [USD/h].
+        ask_median: The median of their prices [USD/h].
         seller: None for the default of the kind: a company, or any host of a marketplace.
         host: The source's facts about the host.
         row: The row number in a user's table of text cells; None for other sources.
@@ -229,7 +229,7 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
 
 
 def in_order(sources: dict[str, T]) -> dict[str, T]:
-    """Sort collected catalogs first, so that a cloud's own answer overrides them."""
+    """Sort collected catalogs first, so a cloud's own answer overrides them."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))
 
 
@@ -289,9 +289,9 @@ def decode(raw: bytes, shape: type[T], who: str) -> T:
 def decode_rows(
     rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
 ) -> tuple[list[T], list[Unread]]:
-    """Decode the rows of an answer one by one, so that a bad row affects no other.
+    """Decode the rows of an answer one by one, so a bad row affects no other.
 
-    ``shape`` declares prices as numbers (``float``, ``Decimal``), so that text that is no number fails here.
+    ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is no number fails here.
     The source silently skips a readable row that can never rank, such as one without a GPU.
 
     Returns:

@@ -36,7 +36,7 @@ _PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1
 
 
 class _Cloud(NamedTuple):
-    """One of the two clouds: its own data centers with list prices, or community hosts with asks."""
+    """One of the two clouds: its own data centers with list prices, or community hosts with listings."""
 
     seller: Literal["secure", "community"]
     kind: str

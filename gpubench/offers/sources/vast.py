@@ -134,7 +134,7 @@ class _Answer(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
-    """Yield the asks of hosts for each model."""
+    """Yield the listings of hosts for each model."""
     for model in MODELS:
         yield from fetch_model(model, transport)
 
@@ -142,7 +142,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
 def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     """Yield one quote per memory size, count and country of a GPU model: that of the cheapest verified host.
 
-    The quote also has the number of hosts in its group and their median ask.
+    The quote also has the number of hosts in its group and their median price.
     """
     query = {
         "gpu_name": {"eq": model},
