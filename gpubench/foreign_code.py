@@ -172,17 +172,21 @@ def source_checksum(root: Path, own: Path | None = None) -> int:
     return total
 
 
+# torch alone loads thousands of files, and each look-up follows the links of every folder above.
+_real_path = cache(os.path.realpath)
+
+
 def imported_below(root: Path, own: Path | None) -> set[Path]:
     """Return the files of imported modules in a folder, without libraries inside it."""
-    found = set() if own is None else {own}
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or name.startswith(OWN_PREFIX):
-            continue
-        path = Path(file).resolve()
-        if path.is_relative_to(root) and path.is_file() and not _of_a_library(path, root):
-            found.add(path)
-    return found
+    loaded = {
+        _real_path(module.__file__)
+        for name, module in list(sys.modules.items())
+        if isinstance(getattr(module, "__file__", None), str) and not name.startswith(OWN_PREFIX)
+    }
+    within = f"{str(root).rstrip(os.sep)}{os.sep}"
+    below = [Path(file) for file in loaded if f"{file}{os.sep}".startswith(within)]
+    found = {path for path in below if path.is_file() and not _of_a_library(path, root)}
+    return found if own is None else found | {own}
 
 
 def _of_a_library(path: Path, root: Path | str) -> bool:

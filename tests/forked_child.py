@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from typing import Any, NoReturn
 import torch
 import torch._dynamo  # every training step imports it
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 MODULES = ("gpubench.measure.worker", "gpubench.profile.child", "strict_cuda.ailing_child")
 """The child programs that are forked: those that import torch."""
@@ -34,6 +36,11 @@ ANEW = {"gpubench", "gpubench_workloads", "tools"}
 """Packages that a fork imports again."""
 IS_POSSIBLE = sys.platform == "linux" and torch.version.cuda is None and torch.version.hip is None
 """A GPU build of torch cannot train in a fork of a process that has trained."""
+# torchrun waits for more than a second before it looks again for the other nodes, and a job here has one. For its
+# log it looks up the source of each caller, here of all those inside pytest.
+dynamic_rendezvous._delay = lambda seconds: time.sleep(0.01)
+dynamic_rendezvous.construct_and_record_rdzv_event = lambda **_: None
+dynamic_rendezvous.get_method_name = lambda *_: ""
 
 
 def popen(args: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

@@ -33,6 +33,12 @@ pytestmark = [
     pytest.mark.usefixtures("heeded_signals"),
 ]
 
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch):
+    monkeypatch.setattr("gpubench.children.LOOK_UP_EVERY_S", 0.05)
+
+
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 MODEL = """
 import ctypes, os, pathlib, signal, subprocess, time
@@ -159,7 +165,8 @@ time.sleep(600)
 
 def test_every_process_of_a_job_of_several_ends_with_the_parent(tmp_path):
     mark = tmp_path / "mark"
-    assert left_after([sys.executable, "-c", JOB, str(mark)], tmp_path, mark, signal.SIGKILL) == []
+    command = [sys.executable, "-c", JOB, str(mark)]
+    assert left_after(command, tmp_path, mark, signal.SIGKILL, forked_child.popen) == []
 
 
 PIPELINE = """
@@ -236,7 +243,7 @@ def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():
 
 def test_a_child_that_a_thread_started_continues_while_that_thread_waits_for_it():
     """The kernel's signal comes when the thread that started the child ends; the other threads end here."""
-    code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(1)"
+    code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(0.3)"
     found = []
 
     def run() -> None:
@@ -269,7 +276,7 @@ HOSTILE = {
         "ended with status 3; it last wrote: [2J gone",
     ),
     "a line without end": ("while True: os.write(out, b'x' * 65536)", "sent a message of more than 16.0 MiB"),
-    "a pipe that is closed": ("os.close(out); time.sleep(1); os._exit(4)", "ended with status 4"),
+    "a pipe that is closed": ("os.close(out); time.sleep(0.2); os._exit(4)", "ended with status 4"),
     "a pipe that its own child keeps open": (
         "os.fork() and os._exit(5)\ntime.sleep(600)",
         "ended with status 5",
@@ -281,14 +288,14 @@ HOSTILE = {
     ),
     "an answer and a half": (r"""os.write(out, b'"forged"\n"ow')""", "sent more than one answer"),
     "a flood that it prints": ("while True: print('x' * 10**6)", "printed more than 8.00 MiB"),
-    "no answer in time": ("time.sleep(600)", "gave no answer within 2.00 s and was ended"),
+    "no answer in time": ("time.sleep(600)", "gave no answer within 500 ms and was ended"),
 }
 
 
 @pytest.mark.parametrize(("code", "how"), HOSTILE.values(), ids=HOSTILE)
 def test_an_invalid_answer_of_a_child_is_named_and_the_child_is_ended(code, how):
     watch = Stopwatch()
-    limit_s = 2.0 if "gave no answer" in how else 60.0
+    limit_s = 0.5 if "gave no answer" in how else 60.0
     asked = run_child(("-c", SAYS + code), (), str, time_limit_s=limit_s)
     assert asked.answer is None
     assert how in asked.how
@@ -299,16 +306,17 @@ def test_an_invalid_answer_of_a_child_is_named_and_the_child_is_ended(code, how)
 
 def test_a_child_is_ended_for_the_cpu_time_it_takes_and_not_for_that_of_others():
     """One sleeps longer than its CPU time limit; one works forever, and one lets another process work forever."""
-    asleep = "time.sleep(1.5)\nos.write(out, b'\"done\"\\n')\n"
-    of_one = {"time_limit_s": 300, "cpu_limit_s": 1}
+    asleep = "time.sleep(0.8)\nos.write(out, b'\"done\"\\n')\n"
+    of_one = {"time_limit_s": 300, "cpu_limit_s": 0.5}
     assert run_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
     busy = "while True: pass"
     for code in (busy, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])\n"):
         asked = run_child(("-c", SAYS + code), (), str, **of_one)
-        assert (asked.answer, "1.00 s of CPU time" in asked.how) == (None, True), asked.how
+        assert (asked.answer, "500 ms of CPU time" in asked.how) == (None, True), asked.how
 
 
-def test_an_answer_of_a_megabyte_is_taken_and_a_child_that_hangs_after_it_is_ended():
+def test_an_answer_of_a_megabyte_is_taken_and_a_child_that_hangs_after_it_is_ended(monkeypatch):
+    monkeypatch.setattr("gpubench.children.CLOSE_AFTER_S", 0.3)
     code = (
         SAYS + """for part in (b'"', b'x' * 10**6, b'"', bytes([10])): os.write(out, part)\ntime.sleep(600)"""
     )
@@ -391,7 +399,7 @@ def test_a_child_past_its_deadline_gets_no_more_time_while_it_is_released():
     child = ChildProcess(("-c", STUBBORN), msgspec.json.Decoder(str))
     wait_until(lambda: "ready" in child.output())
     watch = Stopwatch()
-    child.end_by_s = time.monotonic() + 1.0
+    child.end_by_s = time.monotonic() + 0.3
     child.end()
     assert is_gone(child.pid)
     assert watch.free_s() < TERMINATE_AFTER_S  # its input if nobody waits

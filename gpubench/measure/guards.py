@@ -13,6 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar, cast
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -456,7 +457,8 @@ def unspent(task: Task) -> Task:
 def _randomness() -> tuple[object, ...]:
     # Return the state of the random generators that a model uses on the CPU.
     numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - models draw from the global generator
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(numbers)
+    written = msgspec.json.encode(numbers, enc_hook=np.ndarray.tolist)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), written
 
 
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:

@@ -301,7 +301,7 @@ def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck
 
     The limit is too short for a case if a loaded machine builds the job slowly.
     """
-    plan = endless(make_plan("time.sleep(0.03)", batches=(4, 5), task=TaskKind.INFER, time_limit_s=7.0))
+    plan = endless(make_plan("time.sleep(0.03)", batches=(4, 5), task=TaskKind.INFER, time_limit_s=4.0))
 
     def on_event(event: messages.Event) -> None:
         if isinstance(event, messages.Phase) and event.name == "context":

@@ -13,6 +13,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import forked_child
 import pytest
 from patience import wait_until
 
@@ -30,7 +31,7 @@ if sys.argv[1] == "late":  # what it has read is old by the time that it begins
 
     def late(*arguments):
         print("prepared", flush=True)
-        sys.stdin.readline()
+        open(0).readline()
         return execute(*arguments)
 
     session.execute = late
@@ -54,7 +55,7 @@ class Writers:
         self.environment = os.environ | {"PYTHONPATH": here, "GPUBENCH_SCRIPT": script}
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = forked_child.popen(
             [sys.executable, "-c", PROGRAM, *arguments, "--device", "cpu", "--results", str(self.root)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=self.environment,

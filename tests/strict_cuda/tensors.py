@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -199,7 +200,10 @@ class Device:
         """Whether one of these tensors is on the device; other fakes of this process are not asked in turn."""
         blocks = self.blocks
         with torch._C.DisableTorchFunction():
-            return any(_storage(tensor)._cdata in blocks for tensor in tensors)
+            for tensor in tensors:  # a generator would take as long as the question itself
+                if _storage(tensor)._cdata in blocks:
+                    return True
+        return False
 
     def adopt(self, storage: Any, recorder: Recorder | None) -> None:
         """Put a new storage on the device: its bytes come from the allocator, for the current stream.
@@ -707,9 +711,11 @@ class Functions(TorchFunctionMode):
 
 def _storage(tensor: Tensor) -> Any:
     """The device of a tensor: for a sparse one that of its values, for one wrapped by torch.func that of the inner one."""
-    while type(tensor) is Tensor and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    values = tensor if tensor.layout is torch.strided else tensor._values
+    while type(tensor) is Tensor and is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    if tensor.layout is torch.strided:
+        return tensor.untyped_storage()
+    values = tensor._values
     return (
         values() if callable(values) else values
     ).untyped_storage()  # in a jagged one they are an attribute

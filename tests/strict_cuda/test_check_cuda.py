@@ -116,7 +116,7 @@ def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeyp
     assert all(row.precision_errors.keys() == {"matmul", "conv"} for row in seen.values())
 
 
-PART_S = 4.0
+PART_S = 2.5
 """The time limit of a part that hangs."""
 
 

@@ -36,6 +36,7 @@ from gpubench.models import (
 from gpubench.profile import load_profiles
 from gpubench.profile.blocks import repeated_blocks
 from gpubench.workload import Task
+from gpubench_workloads._llama import TINY, TINY_TIED
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
 
@@ -58,6 +59,8 @@ SMALLER = {
     "stacked_lstm": {"length": 3},
     "lstm_cell": {"length": 3},
     "rnn_cell": {"length": 3},
+    **{name: {"sizes": replace(TINY, layers=1)} for name in ("llama_8b_lora", "llama_8b_fsdp", "llama_8b")},
+    "llama_1b": {"sizes": replace(TINY_TIED, layers=1)},
 }
 """Settings of the tiny presets with the most kernels: the same layers, fewer times."""
 SMALLER_IN_BLOCKS = {
@@ -105,8 +108,11 @@ OFFERED = offered()
 def tiny(name: str, recipe: Recipe, precision: Precision) -> Task:
     """Build the tiny preset of a workload once, as a measuring process keeps it for all of its cases."""
     less = SMALLER_IN_BLOCKS if precision.facts.in_blocks else SMALLER
-    built = load_workload(name).at(recipe).tiny(2, 0, **less.get(name, {}))
-    return replace(built, batches=built.batches[:BATCHES])
+    return in_few_batches(load_workload(name).at(recipe).tiny(2, 0, **less.get(name, {})))
+
+
+def in_few_batches(task: Task) -> Task:
+    return replace(task, batches=task.batches[:BATCHES])
 
 
 def shorter(recipe: Recipe) -> Recipe:
@@ -273,8 +279,9 @@ def test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_ro
 @pytest.mark.parametrize("checkpointing", Checkpointing)
 def test_a_language_model_is_captured_with_each_kind_of_checkpointing(gpu, name, checkpointing):
     recipe = shorter(load_workload(name).recipe).changed({"checkpointing": checkpointing})
+    built = in_few_batches(load_workload(name).at(recipe).tiny(2, 0))
     done = gpu.measure(
-        name, precision=Precision.BF16, execution=Execution.GRAPH, batch_size=2, **recipe.fields
+        name, built, precision=Precision.BF16, execution=Execution.GRAPH, batch_size=2, **recipe.fields
     )
     if checkpointing is Checkpointing.SELECTIVE and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
         assert (done.status, "needs torch 2.5" in done.reason) == (Status.UNSUPPORTED, True)
