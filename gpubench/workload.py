@@ -310,7 +310,7 @@ def seeded(seed: int) -> Iterator[None]:
 
     before = random.getstate(), np.random.get_state()  # noqa: NPY002 - models draw from the global generator
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # of the CPU, where tasks are built
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - as above
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any
 
 import msgspec
@@ -135,7 +136,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
         mode = ParallelMode.SINGLE if self.gpu_count == 1 else of_several
         msgspec.structs.force_setattr(self, "parallel_mode", mode)
 
-    @property
+    @cached_property
     def recipe(self) -> Recipe:
         """How the workload runs."""
         return Recipe(**{name: getattr(self, name) for name in Recipe.__struct_fields__})

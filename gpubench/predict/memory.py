@@ -176,9 +176,9 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
 
 
 def _alike(one: Case, two: Case) -> bool:
-    # Whether the work, the number of GPUs and the sharding are the same.
-    same = one.recipe == two.recipe and one.gpu_count == two.gpu_count
-    return same and (one.gpu_count == 1 or one.parallel_mode is two.parallel_mode)
+    # Whether the number of GPUs, the sharding and the work are the same.
+    together = one.gpu_count, one.parallel_mode  # on one GPU always the same mode
+    return together == (two.gpu_count, two.parallel_mode) and one.recipe == two.recipe
 
 
 def measured_peak(

@@ -31,13 +31,14 @@ class QuickFakeMode(FakeTensorMode):
     """Torch's mode of fake tensors, with a cache.
 
     Attributes:
-        calls: Operators called so far.
+        calls: Operators called so far, without those that torch calls to answer one.
+        known: Answers to begin with and to add to, all under the same rules; None for none.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, known: dict[Any, _Answer | None] | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.cache_enabled = False  # torch's own cache compares more, and takes several times as long
-        self._answers: dict[Any, _Answer | None] = {}
+        self._answers = {} if known is None else known
         self.calls = 0
 
     @classmethod
@@ -52,18 +53,23 @@ class QuickFakeMode(FakeTensorMode):
             return args[0].fake_device
         self.calls += 1
         given = kwargs or {}
-        ask = super().__torch_dispatch__
         try:
             state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
             key = (func, self._key(args), self._key(given.values()), *given, *state)
         except _Unknown:
-            return ask(func, types, args, given)
+            return self._ask(func, types, args, given)
         if key not in self._answers:
-            out = ask(func, types, args, given)
+            out = self._ask(func, types, args, given)
             self._answers[key] = _answer(self, func, args, given, out)
             return out
         answer = self._answers[key]
-        return ask(func, types, args, given) if answer is None else answer(self, args)
+        return self._ask(func, types, args, given) if answer is None else answer(self, args)
+
+    def _ask(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        calls = self.calls
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        self.calls = calls
+        return out
 
     def _key(self, values: Iterable[Any]) -> tuple[Any, ...]:
         # The properties of these arguments that determine the result; raises _Unknown if others may matter.
@@ -155,6 +161,10 @@ def _view(out: FakeTensor) -> _Answer:
     return make
 
 
+_KNOWN: dict[Any, _Answer | None] = {}
+"""The answers of this process: the ways to train a model, and its batch sizes, have most calls in common."""
+
+
 # --- a GPU without values --------------------------------------------------------------------------------
 
 
@@ -174,7 +184,7 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         with warnings.catch_warnings():
             # copying fake tensors warns; the model's own warnings were shown before
             warnings.simplefilter("ignore")
-            with cuda_rules(), QuickFakeMode(allow_non_fake_inputs=True) as mode, _plain_casts():
+            with cuda_rules(), QuickFakeMode(_KNOWN, allow_non_fake_inputs=True) as mode, _plain_casts():
                 yield mode
     finally:
         mha.set_fastpath_enabled(fast_path)

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -122,10 +123,26 @@ class Visit:
 
 @pytest.fixture
 def visit(browser, files):
+    """A page that a test changes: opened for it alone."""
     visits = []
 
     def open_page(name: str, **options) -> Visit:
         visits.append(Visit(browser, files[name], **options))
+        return visits[-1]
+
+    yield open_page
+    for one in visits:
+        one.context.close()
+
+
+@pytest.fixture(scope="module")
+def shared(browser, files):
+    """A page opened once; a test that opens a section of it closes it again."""
+    visits = []
+
+    @cache
+    def open_page(name: str) -> Visit:
+        visits.append(Visit(browser, files[name], viewport={"width": 1280, "height": 800}))
         return visits[-1]
 
     yield open_page
@@ -138,6 +155,10 @@ def open_all(page) -> None:
     page.eval_on_selector_all("details.section", "all => all.forEach(e => e.open = true)")
     for chart in page.locator(".chart").all():
         chart.locator("svg.main-svg").first.wait_for()
+
+
+def close_all(page) -> None:
+    page.eval_on_selector_all("details", "all => all.forEach(e => e.open = false)")
 
 
 def is_drawn(page) -> list[bool]:
@@ -176,9 +197,9 @@ BOX = "all => all.filter(e => e.checkVisibility()).map(e => e.scrollWidth - e.cl
 
 
 @pytest.mark.parametrize("name", list(PAGES))
-def test_the_page_opens_without_messages_or_requests_and_draws_every_chart(visit, name):
+def test_the_page_opens_without_messages_or_requests_and_draws_every_chart(shared, name):
     """Its first screen is checked in passing, because opening a page takes longer than the check."""
-    one = visit(name, viewport={"width": 1280, "height": 800})
+    one = shared(name)
     assert all(is_drawn(one.page))  # of what is open, at once
     assert one.page.evaluate(WORDS, 800) <= 120
     assert one.page.locator("h2").count() <= 9
@@ -190,6 +211,7 @@ def test_the_page_opens_without_messages_or_requests_and_draws_every_chart(visit
     assert [url for url in one.requests if not url.startswith(("data:", "blob:"))] == [address]
     assert all(is_drawn(one.page))
     assert one.page.eval_on_selector_all(".chart a, .chart image, main img", "all => all.length") == 0
+    close_all(one.page)
 
 
 CUT_OFF = """() => [...document.querySelectorAll(".chart")].flatMap((chart) => {
@@ -213,13 +235,6 @@ def test_neither_a_page_nor_a_table_on_a_screen_scrolls_sideways(visit, name):
         _wait_until(page, lambda: page.evaluate(CUT_OFF) == [])  # a chart follows its width
     page.eval_on_selector_all("details", "all => all.forEach(e => e.open = true)")
     assert set(page.eval_on_selector_all(".scroll", BOX)) == {0}
-
-
-def test_an_address_opens_its_section(visit):
-    page = visit("gpu").page
-    assert page.locator("details.section[open]").count() == 0
-    page.evaluate("location.hash = 'throughput'")
-    page.locator("#throughput[open] svg.main-svg").first.wait_for()
 
 
 @pytest.mark.slow
@@ -266,8 +281,11 @@ def test_script_takes_a_second_of_processor_time_at_most(browser, files):
     assert 0.05 < metrics["ScriptDuration"] <= 1
 
 
-def test_text_is_readable_in_light_and_after_a_switch_to_dark(visit):
+def test_an_address_opens_its_section_and_text_is_readable_in_light_and_after_a_switch_to_dark(visit):
     page = visit("gpu", color_scheme="light").page
+    assert page.locator("details.section[open]").count() == 0
+    page.evaluate("location.hash = 'throughput'")
+    page.locator("#throughput[open] svg.main-svg").first.wait_for()
     open_all(page)
     fills = "all => [...new Set(all.map(e => getComputedStyle(e).fill))].sort()"
     light = page.eval_on_selector_all(".chart .points path", fills)
@@ -298,18 +316,20 @@ def _assert_readable(page) -> None:
         assert contrast(_hex(color), background) >= 4.5, color
 
 
-def test_the_raw_data_can_be_saved(visit):
-    page = visit("cpu").page
+def test_the_raw_data_can_be_saved(shared):
+    page = shared("cpu").page
     page.click("#method > summary")
     with page.expect_download() as download:
         page.click("#save")
     with Path(download.value.path()).open(encoding="utf-8") as file:
         assert json.load(file)["runs"][0]["run_id"] == samples.cpu_run().run_id
+    close_all(page)
 
 
 @pytest.mark.parametrize("name", ["shipped", "ten"])
-def test_a_printout_has_five_pages_with_what_a_reader_needs(visit, name):
-    page = visit(name).page
+def test_a_printout_has_five_pages_with_what_a_reader_needs(shared, visit, name):
+    opened = visit if name == "shipped" else shared  # no screen has drawn the charts of the first
+    page = opened(name).page
     for paper in (
         ("A4", "Letter") if name == "ten" else ("Letter",)
     ):  # the shorter one, and the longer page on both

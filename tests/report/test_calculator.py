@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import random
 import re
@@ -36,12 +38,27 @@ SETTINGS = 30
 ROOT = Path(__file__).parents[2]
 
 
-@cache
-def data() -> dict:
-    return calculator(RankRequest(as_of=samples.TODAY))
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("asked")
+    write_run(folder, samples.h200_run())
+    return report(folder / "page.html", folder, as_of=samples.TODAY)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def packed(path) -> str:
+    """The figures that the page holds, as JSON; playwright takes a text at once, but each number separately."""
+    text = Path(path).read_text(encoding="utf-8")
+    (content,) = re.findall(r'id="calculator">([^<]+)<', text)
+    return gzip.decompress(base64.b64decode(content)).decode()
+
+
+@pytest.fixture(scope="module")
+def data(packed) -> dict:
+    return json.loads(packed)
+
+
+@pytest.fixture(scope="module")
 def engine(browser):  # noqa: F811
     """A page with only the script that ranks and the shipped figures."""
     context = browser.new_context()
@@ -83,8 +100,8 @@ def test_draws_of_two_names_have_nothing_in_common():
 def test_python_and_the_script_draw_the_same(engine):
     for seed, names in ((0, ("gpu", "nvidia-h100-sxm-80gb")), (12345, ("price", "ü", "")), (1, ())):
         script = "([draws, seed, names, inverse_normal]) => { const r = ranker({draws, seed, inverse_normal, costs: {}}); return "
-        script += "[[...r.uniforms(draws, seed, ...names)], [...r.normals(draws, seed, ...names)]]; }"
-        flat, normal = engine.evaluate(script, [5_000, seed, list(names), INVERSE_NORMAL])
+        script += "JSON.stringify([[...r.uniforms(draws, seed, ...names)], [...r.normals(draws, seed, ...names)]]); }"
+        flat, normal = json.loads(engine.evaluate(script, [5_000, seed, list(names), INVERSE_NORMAL]))
         assert flat == uniforms(5_000, seed, *names).tolist()
         assert normal == pytest.approx(normals(5_000, seed, *names).tolist(), rel=1e-12)
 
@@ -92,10 +109,10 @@ def test_python_and_the_script_draw_the_same(engine):
 # --- equal answers ------------------------------------------------------------------------------------------
 
 
-def settings() -> list[dict]:
+def settings(data: dict) -> list[dict]:
     """Random questions that the page can answer, the same each time."""
-    chosen, cases = random.Random(20261128), data()["cases"]
-    haves = sorted({offer["have"] for offer in data()["offers"] if offer["have"]})
+    chosen, cases = random.Random(20261128), data["cases"]
+    haves = sorted({offer["have"] for offer in data["offers"] if offer["have"]})
     return [
         {
             "at": (at := chosen.randrange(len(cases))),
@@ -106,14 +123,13 @@ def settings() -> list[dict]:
             "have": chosen.choice([None, None, None, *haves[::9]]),
             "seller": chosen.choice([None, None, "cloud", "secure", "community"]),
             "spot": chosen.random() < 0.4,
-            "region": chosen.choice([None, None, None, *data()["regions"]]),
+            "region": chosen.choice([None, None, None, *data["regions"]]),
         }
         for _ in range(SETTINGS)
     ]
 
 
-def asked_of_the_library(setting: dict) -> RankRequest:
-    case = data()["cases"][setting["at"]]
+def asked_of_the_library(case: dict, setting: dict, results: Path) -> RankRequest:
 
     def one(name: str) -> tuple[str, ...]:
         return () if setting[name] is None else (setting[name],)
@@ -129,19 +145,20 @@ def asked_of_the_library(setting: dict) -> RankRequest:
         sellers=one("seller"),
         regions=one("region"),
         spot=setting["spot"],
+        results=results,
         as_of=samples.TODAY,
     )
 
 
-ANSWER = """([data, settings]) => {
-  const rank = ranker(data);
-  return settings.map((asked) => {
+ANSWER = """([packed, settings]) => {
+  const rank = ranker(JSON.parse(packed));
+  return JSON.stringify(settings.map((asked) => {
     const began = performance.now(), found = rank.answer(asked.at, asked);
     const told = ({ offer, gpu, hours, usd, total, chances }) =>
     ({ offer: [offer.name, offer.gpu, offer.count, offer.usd], is_guess: gpu.is_guess, hours, usd, total, chances });
     const answers = Object.entries(found.answers).map(([name, of]) => [name, [of.row.offer.name, of.row.offer.gpu], of.p, Boolean(of.rival)]);
     return { ms: performance.now() - began, rows: found.rows.map(told), answers };
-  });
+  }));
 }"""
 
 
@@ -151,13 +168,13 @@ def key_of(row) -> tuple:
     return offer_name(row.offer), row.offer.gpu_key, row.offer.gpu_count, usd
 
 
-def test_the_script_answers_as_the_library_does(engine):
+def test_the_script_answers_as_the_library_does(engine, path, packed, data):
     """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the same."""
     answered = 0
-    found = engine.evaluate(ANSWER, [data(), settings()])
-    for setting, script in zip(settings(), found, strict=True):
+    found = json.loads(engine.evaluate(ANSWER, [packed, settings(data)]))
+    for setting, script in zip(settings(data), found, strict=True):
         try:
-            ranking = ranked(asked_of_the_library(setting))
+            ranking = ranked(asked_of_the_library(data["cases"][setting["at"]], setting, Path(path).parent))
         except MisuseError:  # nothing meets the limits, or nobody sells there
             assert script["rows"] == [], setting
             continue
@@ -191,13 +208,6 @@ def test_the_script_answers_as_the_library_does(engine):
 # --- the page -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("asked")
-    write_run(folder, samples.h200_run())
-    return report(folder / "page.html", folder, as_of=samples.TODAY)
-
-
 def open_page(context, path: str, address: str = ""):
     """Open the page at an address, and collect what it complains of."""
     page = context.new_page()
@@ -218,15 +228,26 @@ def opened(browser, path):  # noqa: F811
     context.close()
 
 
+GO = """hash => location.hash === hash || new Promise((gone) => {
+  addEventListener("hashchange", gone, { once: true }); // after the page's own listener, which answers
+  location.hash = hash;
+})"""
+
+
 @pytest.fixture(scope="module")
 def shown(browser, path):  # noqa: F811
-    """A page that tests only look at: opened once at an address and a width."""
+    """A page that tests only look at: opened once for each width, then sent to other addresses."""
     contexts = []
 
     @cache
-    def show(address: str = "", width: int = 1280):
+    def at_width(width: int):
         contexts.append(browser.new_context(viewport={"width": width, "height": 800}))
-        return open_page(contexts[-1], path, address)
+        return open_page(contexts[-1], path)
+
+    def show(address: str = "", width: int = 1280):
+        page = at_width(width)
+        page.evaluate(GO, address)
+        return page
 
     yield show
     for context in contexts:
@@ -314,8 +335,8 @@ def test_the_title_names_the_precision_of_the_answers_as_the_command_does(shown,
     assert here(*words[1:], *place).stdout.splitlines()[0].endswith(f", {precision}.")
 
 
-def test_limits_that_nothing_meets_say_what_would_be_enough(opened):
-    page = opened("#budget=0.5&deadline=0.2")
+def test_limits_that_nothing_meets_say_what_would_be_enough(shown, opened):
+    page = shown("#budget=0.5&deadline=0.2")
     assert page.locator("#three").is_hidden()
     said = page.locator("#said").inner_text()
     assert said.startswith("Nothing stays within these limits")
@@ -394,10 +415,10 @@ def test_a_phone_names_the_chance_as_the_table_does():
     assert f'content: "{CHANCE.lower()} "' in package_text("report/templates/page.css")
 
 
-def test_a_measured_row_says_so(opened):
-    page = opened("#model=vgg16&precision=fp32")
-    page.locator("#twin > summary").click()
-    rows = [row for row in page.locator("#twin tbody tr").all_inner_texts() if row.startswith("1x H200 SXM")]
+def test_a_measured_row_says_so(shown):
+    page = shown("#model=vgg16&precision=fp32")
+    rows = page.locator("#twin tbody tr").all_text_contents()
+    rows = [row for row in rows if row.startswith("1x H200 SXM")]
     assert rows
     assert all("measured here" in row for row in rows)
 
@@ -496,14 +517,14 @@ def test_a_users_model_is_among_those_to_choose(tmp_path, monkeypatch):
     assert {"resnet50", "llama_8b_lora"} <= {case["label"] for case in found["cases"]}
 
 
-def test_the_shipped_models_are_all_there_at_every_precision():
+def test_the_shipped_models_are_all_there_at_every_precision(data):
     found: dict[str, set[str]] = {}
-    for case in data()["cases"]:
+    for case in data["cases"]:
         found.setdefault(case["label"], set()).add(case["precision"])
     assert len(found) == 22
     assert found["resnet50"] == {"amp", "fp32"}
     assert found["llama_8b"] == {"bf16"}
-    assert next(case["task"] for case in data()["cases"] if case["label"] == "llama_8b") == "infer"
+    assert next(case["task"] for case in data["cases"] if case["label"] == "llama_8b") == "infer"
 
 
 def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file(browser, tmp_path):  # noqa: F811
