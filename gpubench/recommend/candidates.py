@@ -229,7 +229,7 @@ def candidates_of(
     machines = kinds_of(offers.gpu_key, offers.gpu_count)
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
-    half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
+    half_width = np.array([math.log(each.high / each.low) / 2 for each in scalings])[machines.codes]
     # The error of an unmeasured link is scaled by the share of time spent on communication.
     exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
     unread = np.where(offers.kind.equals("marketplace"), exchange[machines.codes], 0.0)

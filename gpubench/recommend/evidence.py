@@ -37,9 +37,8 @@ from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import (
     INDEPENDENT,
     Answers,
-    Efficiency,
-    OneOf,
     Scaler,
+    Scaling,
     Sharing,
     efficiency_of,
     measured_efficiency,
@@ -129,32 +128,35 @@ def _sharers(
         question = _question(request, profile_of(name, asked_recipe(request), **how))
         return question, _answers(request, question, specs, runs)
 
-    def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:
+    def one_of(
+        name: str, spec: GpuSpec, gpu_count: int, alone: Estimate
+    ) -> tuple[Question, Estimate | Refusal]:
         """Estimate one GPU again if a job on this many GPUs has a different recipe."""
         rule = questions[name].profile.checkpointing_from
         fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
         if fewest == 1:
-            return OneOf(questions[name], alone)
+            return questions[name], alone
         question, answers = from_so_many(name, fewest)
-        return OneOf(question, answers[spec.key])
+        return question, answers[spec.key]
 
-    known: dict[tuple[str, str, int], tuple[OneOf, Sharing]] = {}
+    known: dict[tuple[str, str, int], Sharing] = {}
 
-    def shared(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> tuple[OneOf, Sharing]:
+    def sharing(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Sharing:
         asked = name, spec.key, gpu_count  # used twice: for memory, and for scaling
         if asked not in known:
             one = one_of(name, spec, gpu_count, alone)
-            known[asked] = one, sharing_of(one, spec, gpu_count, runs.every, peaks(name))
+            known[asked] = sharing_of(*one, spec, gpu_count, measured=runs.every, peaks=peaks(name))
         return known[asked]
 
-    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
-        one, sharing = shared(name, spec, gpu_count, alone)
-        assert isinstance(one.answer, Estimate)  # a job that does not fit is not scaled
-        found = efficiency_of(one, spec, gpu_count, sharing.mode, runs.every)
-        by_recipe = one.answer.samples_per_s / alone.samples_per_s  # 1 unless the recipe differs
-        return replace(found, by_recipe=by_recipe, mode=sharing.mode, fit=sharing.fit)
+    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Scaling:
+        question, one = one_of(name, spec, gpu_count, alone)
+        shared = sharing(name, spec, gpu_count, alone)
+        assert isinstance(one, Estimate)  # a job that does not fit is not scaled
+        found = efficiency_of(question, one, spec, gpu_count, mode=shared.mode, measured=runs.every)
+        by_recipe = one.samples_per_s / alone.samples_per_s  # 1 unless the recipe differs
+        return replace(found, by_recipe=by_recipe, mode=shared.mode, fits=(shared.fit,))
 
-    return scaler, lambda *asked: shared(*asked)[1].reason
+    return scaler, lambda *asked: sharing(*asked).reason
 
 
 def _side_by_side(runs: Runs) -> Scaler | None:
@@ -162,9 +164,9 @@ def _side_by_side(runs: Runs) -> Scaler | None:
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
-    def independent(_name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
+    def independent(_name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Scaling:
         found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
-        return replace(found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis), mode=mode)
+        return replace(found or INDEPENDENT, mode=mode)
 
     return independent if at_once else None
 
