@@ -40,7 +40,7 @@ from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
 from gpubench.recommend.objective import ALIKE, IN_DETAIL, costs_over, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
-from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, named_gpus, rows_of
+from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, first_of_each, named_gpus, rows_of
 from gpubench.recommend.speeds import batches_of
 from gpubench.sentences import Told, tell
 from gpubench.specs import load_specs
@@ -156,20 +156,17 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
-    told: set[object] = set()
-    for name, answer in ranking.answers.items():
-        if answer.toss_up is None or (key := (id(answer.row), answer.toss_up)) in told:
+    distinct = first_of_each(ranking.answers.items(), lambda each: (id(each[1].row), each[1].toss_up))
+    for name, answer in distinct:
+        if answer.toss_up is None:
             continue
-        told.add(key)
         (gpu, other_gpu), (p, other_p) = zip(
             *((machine_name(k, n), format_chance(c)) for k, n, c in answer.toss_up), strict=True
         )
         (*_, chance), (*_, other_chance) = answer.toss_up
         sentence = "toss_up" if chance >= other_chance else "toss_up_against"
-        said = tell(sentence, objective=_OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
-        if said not in told:
-            told.add(said)
-            yield said
+        objective = _OBJECTIVES[name]
+        yield tell(sentence, objective=objective, gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:

@@ -46,13 +46,6 @@ FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of the images that a vCPU prepares."""
 
 
-class UsualJob(msgspec.Struct, frozen=True):
-    """A workload's well-known job."""
-
-    words: str
-    samples: float
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
     """The amount of work.
@@ -70,24 +63,24 @@ class Work:
     reference: int | None = None
 
 
-def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
-    """Return the well-known job of a workload; None if there is none."""
+def usual_job(profile: WorkloadProfile, task: TaskKind) -> tuple[str, float] | None:
+    """Return the well-known job of a workload in words and in samples; None if there is none."""
     if task is not TaskKind.TRAIN:
         return None
     if profile.name == "resnet50":
-        return UsualJob(f"{_IMAGENET_EPOCHS} epochs of ImageNet", float(_IMAGENET_EPOCHS * IMAGENET_IMAGES))
+        return f"{_IMAGENET_EPOCHS} epochs of ImageNet", float(_IMAGENET_EPOCHS * IMAGENET_IMAGES)
     if profile.tokens_per_sample and not profile.is_classic:
-        return UsualJob("10 million tokens", FINE_TUNING_TOKENS / profile.tokens_per_sample)
+        return "10 million tokens", FINE_TUNING_TOKENS / profile.tokens_per_sample
     return None
 
 
-def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: str) -> Work | None:
+def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | None, unit: str) -> Work | None:
     """Return the work of a ranking; None if ``relative``, or if the reference GPU has no figure.
 
     Args:
         request: The request, with the job if one was given.
         speeds: The speed of each GPU, including the reference.
-        usual: The workload's well-known job.
+        usual: The workload's well-known job, in words and in samples.
         unit: What a sample is, in the plural.
     """
     if request.relative:
@@ -102,7 +95,8 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
             words = f"{request.epochs:g} epochs of {data}"
         return Work(job(words=words, samples=samples, is_default=False), samples)
     if usual is not None:
-        return Work(job(words=usual.words, samples=usual.samples), usual.samples)
+        words, samples = usual
+        return Work(job(words=words, samples=samples), samples)
     row = speeds.row_of_one(request.reference_gpu)
     if row is None:
         return None

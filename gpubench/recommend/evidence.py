@@ -30,7 +30,7 @@ from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.profile import profile_of, profiles_of
-from gpubench.recommend.candidates import UsualJob, usual_job
+from gpubench.recommend.candidates import usual_job
 from gpubench.recommend.economics import generation_times
 from gpubench.recommend.factors import NOTHING_ASKED, HostNeed, need_of
 from gpubench.recommend.request import RankRequest
@@ -80,7 +80,7 @@ class Evidence:
         scaler: Scaling efficiency of one job.
         independent: Efficiency of a separate job on each GPU; None if no run has it.
         photographs: The workloads that train on decoded photographs, which the host must prepare.
-        usual_job: The well-known job, if there is only one workload.
+        usual_job: The well-known job in words and in samples, if there is only one workload.
         host: The job's requirements on the host.
     """
 
@@ -89,7 +89,7 @@ class Evidence:
     independent: Scaler | None = None
     without_room: Refuser | None = None
     photographs: frozenset[str] = frozenset()
-    usual_job: UsualJob | None = None
+    usual_job: tuple[str, float] | None = None
     host: HostNeed = NOTHING_ASKED
 
 

@@ -128,8 +128,8 @@ class Drawn(NamedTuple):
     """The inputs of the merits of N rows except prices, in every joint draw.
 
     Attributes:
-        known: (M, D), or (M, D, 2) for a job, for each machine among the rows: see ``_before_price``.
-        which: (N,) the machine of each row.
+        known: (M, D), or (M, D, 2) for a job, for each kind of offer among the rows: see ``_before_price``.
+        which: (N,) the kind of each row.
     """
 
     known: Floats
@@ -138,24 +138,11 @@ class Drawn(NamedTuple):
 
 def drawn(pool: Candidates, rows: Indices) -> Drawn:
     """Draw the inputs of the merits of these rows."""
-    columns = (
-        pool.gpu,
-        pool.count,
-        pool.pace,
-        pool.delivered,
-        pool.spread,
-        pool.certain,
-        pool.vcpu_limit,
-        pool.is_owned,
-    )
-    kinds = np.stack(
-        [column[rows] for column in columns], axis=1
-    )  # everything that distinguishes rows except the price
-    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    _, first, which = np.unique(pool.kind[rows], return_index=True, return_inverse=True)
     machines = rows[first]
     rate = drawn_job_rates(pool, machines)
     startup = startup_factors(pool, machines)
-    return Drawn(_before_price(pool, rate, machines, startup), which.reshape(-1))
+    return Drawn(_before_price(pool, rate, machines, startup), which)
 
 
 def _drawn_merits(

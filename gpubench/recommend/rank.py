@@ -126,16 +126,12 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
         machines = at_work(machines, first.rows, request)
-    try:
-        sifted = filtered(request)
-    except NothingLeftError as nothing:
-        return _instead_of_buying(request, nothing, only)
     notes = [tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)]
     notes += _set_aside(table, request.offers)
     notes += [tell("clock", clock=clock.rstrip("."))] if clock else []
     evidence_for = partial(gather, request, runs=runs)
     try:
-        return judge_offers(request, sifted, evidence_for, notes=notes, only=only)
+        return judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
     except NothingLeftError as nothing:
         return _instead_of_buying(request, nothing, only)
 

@@ -249,7 +249,7 @@ _AT_ONCE = 64
 
 def _pareto(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     # Return for each row whether it is in the Pareto set of time, cost and memory, and what dominates it.
-    (time, money), memory = found.time_and_cost, _memory(found)
+    (time, money), memory = found.time_and_cost, np.nan_to_num(found.pool.memory[found.order], nan=0.0)
     by = _dominators(found, chosen)
     better = (
         (time[by] < time[chosen]) * _FASTER
@@ -264,12 +264,9 @@ def _pareto(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
 
 
-def _memory(found: Eligible) -> Floats:
-    return np.nan_to_num(found.pool.memory[found.order], nan=0.0)
-
-
 def _dominators(found: Eligible, places: Indices) -> Indices:
-    return dominators(*found.time_and_cost, _memory(found), found.pool.kind[found.order], places)
+    memory, kinds = found.pool.memory[found.order], found.pool.kind[found.order]
+    return dominators(*found.time_and_cost, memory, kinds, places)
 
 
 def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows: Indices) -> Indices:
@@ -456,8 +453,9 @@ def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
 
 
 def _first_row(found: Eligible) -> Row:
+    # Return a row to show next to the ranking, without rank and chances, which refer to ranked rows.
     (row,) = rows_of(found, [0])
-    return beside(row)
+    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(objective.CHANCES))
 
 
 def first_of_each(rows: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:
@@ -476,8 +474,3 @@ def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
 def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
     """Return the first rental row and the first owned row of each GPU, in order."""
     return first_of_each(rows, lambda row: (row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
-
-
-def beside(row: Row) -> Row:
-    """Return a row to show next to the ranking, without rank and chances, which refer to ranked rows."""
-    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(objective.CHANCES))
