@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from statistics import fmean, median
 from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
@@ -80,14 +81,6 @@ def _column_of(cells: Iterable[T]) -> Column[T]:
     return Column(np.array(codes, dtype=np.int64), tuple(place))
 
 
-def _stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
-    # Concatenate the columns of several tables, with values in order of first occurrence.
-    place: dict[T, int] = {}
-    places = [[place.setdefault(cell, len(place)) for cell in column.values] for column in columns]
-    codes = [np.array(of, int)[column.codes] for of, column in zip(places, columns, strict=True)]
-    return Column(np.concatenate(codes), tuple(place))
-
-
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     """Combine several columns into one, with values in order of first occurrence."""
     codes = columns[0].codes
@@ -108,16 +101,14 @@ UNTOLD = ""
 class _Table:
     """Offers, the origin of each, and the columns computed so far."""
 
-    def __init__(self, offers: Sequence[Offer], origins: Column[str], parts: Sequence[Offers] = ()) -> None:
-        self.offers, self.origins, self.parts = offers, origins, parts
+    def __init__(self, offers: Sequence[Offer], origins: Column[str]) -> None:
+        self.offers, self.origins = offers, origins
         self._columns: dict[str, Column[Any]] = {}
         self.made: dict[Callable[[Offers], Any], Any] = {}
 
     def column(self, name: str) -> Column[Any]:
         if name not in self._columns:
-            of_parts = [part.column(name) for part in self.parts]
-            own = _stacked_columns(of_parts) if of_parts else _column_of(map(attrgetter(name), self.offers))
-            self._columns[name] = own
+            self._columns[name] = _column_of(map(attrgetter(name), self.offers))
         return self._columns[name]
 
     @cached_property
@@ -131,14 +122,10 @@ class _Table:
 
     @cached_property
     def price(self) -> Floats:
-        if self.parts:
-            return np.concatenate([part.price for part in self.parts])
         return np.array([float(offer.price_usd_per_hour) for offer in self.offers], dtype=float)
 
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
-        if self.parts:
-            return np.concatenate([part.usd_per_gpu_hour for part in self.parts])
         return np.array([offer.usd_per_gpu_hour for offer in self.offers], dtype=float)
 
 
@@ -176,11 +163,9 @@ class Offers(Sequence[Offer]):
     def joined(cls, *parts: Offers) -> Offers:
         """Concatenate the offers of several tables."""
         some = [part for part in parts if len(part)]
-        if len(some) < 2:
-            return some[0] if some else cls.of(())
-        every = tuple(offer for part in some for offer in part)
-        origins = _stacked_columns([part.origin for part in some])
-        return cls(_Table(every, origins, some), np.arange(len(every)))
+        if len(some) == 1:  # with the columns that it has already
+            return some[0]
+        return cls.of(chain(*some), chain(*(part.origin.cells() for part in some)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -381,27 +366,22 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     """
     below: dict[OfferKey, Offer] = {}
     origins: dict[OfferKey, str] = {}
-    set_aside: list[SetAside] = []
-    notes: list[str] = []
-    covers: list[Coverage] = []
     retired: list[Offer] = []
     changes: list[PriceChange] = []
-    for table in tables:
+    every = list(tables)
+    for table in every:
         fresh = {offer_key(offer): offer for offer in table.offers}
         gone = _gone(below, fresh, table.covers)
-        covers += table.covers
         retired += (*table.retired, *map(below.pop, gone))
         moves = (change_of(below[key], fresh[key]) for key in fresh if key in below)
         changes += filter(None, moves)
         origins |= dict.fromkeys(fresh, table.origin)
         below |= fresh
-        set_aside += table.set_aside
-        notes += table.notes
     return OfferTable(
         offers=Offers.of(below.values(), map(origins.__getitem__, below)),
-        set_aside=tuple(set_aside),
-        notes=tuple(notes),
-        covers=tuple(covers),
+        set_aside=tuple(row for table in every for row in table.set_aside),
+        notes=tuple(note for table in every for note in table.notes),
+        covers=tuple(cover for table in every for cover in table.covers),
         retired=tuple(retired),
         changes=tuple(changes),
     )
@@ -418,7 +398,9 @@ def _gone(
     return [
         key
         for key, offer in below.items()
-        if key not in fresh and any(cover.holds(offer) for cover in by_provider.get(offer.provider, ()))
+        if offer.provider in by_provider
+        and key not in fresh
+        and any(cover.holds(offer) for cover in by_provider[offer.provider])
     ]
 
 
