@@ -24,7 +24,7 @@ from gpubench.models import Offer
 from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.request import KIND_SYNONYMS, KINDS, TO_RENT
-from gpubench.offers.sources import NO_HOST, Complete, Quote, Said, Unread
+from gpubench.offers.sources import NO_HOST, Complete, Quote, Said
 from gpubench.offers.table import (
     MAX_USD_PER_HOUR,
     MIN_USD_PER_HOUR,
@@ -69,7 +69,7 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
         if isinstance(quote, Complete):
             claims.append(quote)
             continue
-        if isinstance(quote, Unread):
+        if isinstance(quote, SetAside):
             set_aside[SetAside(plain(quote.row, 120), plain(quote.reason))] = None
             continue
         try:

@@ -33,9 +33,9 @@ from gpubench.offers.quotes import (
     sort_quotes,
 )
 from gpubench.offers.request import Format, read_price_date
-from gpubench.offers.sources import NO_HOST, HostFacts, Quote, Unread, kind_of
+from gpubench.offers.sources import NO_HOST, HostFacts, Quote, kind_of
 from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
-from gpubench.offers.table import OfferTable
+from gpubench.offers.table import OfferTable, SetAside
 from gpubench.pricings import Pricing
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
@@ -244,20 +244,20 @@ def _heading(column: str) -> frozenset[str]:
     return frozenset(told - _OF_AN_HOUR - {"per"} | {"price"} if hourly else told)
 
 
-def _quotes(table: Table) -> Iterator[Quote | Unread]:
+def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first = table.columns[:3]
     for number, row in table.rows:
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
         priced = [column for column in PRICES if row.get(column)] or [_PER_GPU][: bool(row.get(_PER_GPU))]
         if row[None]:
-            yield Unread(row=where, reason="more cells than the header has columns")
+            yield SetAside(where, "more cells than the header has columns")
         elif not priced:
-            yield Unread(row=where, reason="no price")
+            yield SetAside(where, "no price")
         for column in () if row[None] else priced:
             try:
                 yield _quote(table, row, column, where)
             except ValueError as reason:
-                yield Unread(row=where, reason=str(reason))
+                yield SetAside(where, str(reason))
 
 
 def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str) -> Quote:

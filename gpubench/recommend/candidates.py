@@ -52,14 +52,12 @@ class Work:
 
     Attributes:
         samples: Number of samples, at the expected speeds.
-        drawn: (D,) number of samples that the reference GPU processes in the given hours, in each draw. None
-            if the work is a fixed number of samples.
-        reference: Row of the reference GPU among the speeds.
+        reference: Row of the GPU among the speeds that processes them in the given hours: in each draw it
+            processes another number. None if the work is a fixed number of samples.
     """
 
     job: Job
     samples: float
-    drawn: Floats | None = None
     reference: int | None = None
 
 
@@ -100,8 +98,7 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
     row = speeds.row_of_one(request.reference_gpu)
     if row is None:
         return None
-    seconds = _REFERENCE_HOURS * SECONDS_PER_HOUR
-    samples = seconds * float(speeds.samples_per_s[row])
+    samples = _REFERENCE_HOURS * SECONDS_PER_HOUR * float(speeds.samples_per_s[row])
     return Work(
         job=job(
             words=f"{_REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}",
@@ -110,7 +107,6 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
             reference_hours=_REFERENCE_HOURS,
         ),
         samples=samples,
-        drawn=seconds * speeds.draws[row],
         reference=row,
     )
 

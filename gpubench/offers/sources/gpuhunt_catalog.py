@@ -26,9 +26,9 @@ from gpubench.offers.sources import (
     Source,
     SourceError,
     Transport,
-    Unread,
     kind_of,
 )
+from gpubench.offers.table import SetAside
 
 URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
 DIR_VARIABLE, URL_VARIABLE = "GPUHUNT_CATALOG_DIR", "GPUHUNT_CATALOG_URL"
@@ -80,7 +80,7 @@ def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
             price_date="-".join(day.groups()) if day else None,
             source=f"gpuhunt catalog {catalog} {version}".rstrip(),
         )
-    yield from (Unread(row=f"gpuhunt catalog {catalog}", reason=warning) for warning in skipped)
+    yield from (SetAside(f"gpuhunt catalog {catalog}", warning) for warning in skipped)
     if not skipped:
         # gpuhunt collects only the families it supports; other offers may still be on sale.
         yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
