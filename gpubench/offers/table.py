@@ -21,6 +21,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
+from gpubench.groups import grouped
 from gpubench.labels import full_name
 from gpubench.models import Asks, Offer, Pricing
 from gpubench.models.catalog import Seller
@@ -391,10 +392,7 @@ def _gone(
     below: Mapping[OfferKey, Offer], fresh: Mapping[OfferKey, Offer], covers: Iterable[Coverage]
 ) -> list[OfferKey]:
     # Return the offers of an earlier table that a complete later table no longer lists.
-    by_provider: dict[str, list[Coverage]] = {}
-    for cover in covers:
-        if cover.whole_provider:
-            by_provider.setdefault(cover.provider, []).append(cover)
+    by_provider = grouped((cover.provider, cover) for cover in covers if cover.whole_provider)
     return [
         key
         for key, offer in below.items()
@@ -448,16 +446,17 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     every = Offers.of(offers)
     sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
     of_asks = every.kind.equals("marketplace") | (is_index & ~every.column("ask_count").equals(None))
-    found: dict[AskKey, list[Offer]] = {}
-    for offer in every.where(sold & of_asks):
-        found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
+    found = grouped(((offer.gpu_key, offer.pricing), offer) for offer in every.where(sold & of_asks))
     clouds = every.where(sold & ~of_asks & ~is_index & every.column("seller").equals("cloud"))
     kinds = kinds_of(clouds.gpu_key, clouds.pricing, clouds.provider)
     usd = clouds.usd_per_gpu_hour[np.argsort(kinds.codes, kind="stable")]
     of_kinds = np.split(usd, np.cumsum(np.bincount(kinds.codes))[:-1])
-    by_provider: dict[AskKey, list[float]] = {}
-    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # no split without a kind
-        by_provider.setdefault((gpu_key, pricing), []).append(float(np.median(prices)))
+    by_provider = grouped(
+        ((gpu_key, pricing), float(np.median(prices)))
+        for (gpu_key, pricing, _), prices in zip(
+            kinds.values, of_kinds, strict=False
+        )  # no split without a kind
+    )
     listed = {key: median(each) for key, each in by_provider.items()}
     return {key: _asks(each, listed.get(key)) for key, each in found.items()}
 

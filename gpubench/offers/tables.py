@@ -8,7 +8,6 @@ only the name of the file or folder says which cloud they are for, so both can b
 
 import csv
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +21,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
+from gpubench.groups import grouped
 from gpubench.names import counted, tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.quotes import (
@@ -484,9 +484,9 @@ def _number(text: str) -> float | None:
 
 def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
     # Yield one quote per instance, region and pricing: the median if zones of a region differ.
-    alike: dict[tuple[str, str | None, str, str, Pricing], list[Quote]] = defaultdict(list)
-    for quote in quotes:
-        alike[quote.instance, quote.region, quote.gpu, str(quote.gpu_count), quote.pricing].append(quote)
+    alike = grouped(
+        ((each.instance, each.region, each.gpu, str(each.gpu_count), each.pricing), each) for each in quotes
+    )
     for group in alike.values():
         prices = [_number(str(quote.price)) for quote in group]
         known = [price for price in prices if price is not None]

@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 
+from gpubench.groups import first_of_each, grouped
 from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import (
     BuyOrRent,
@@ -40,7 +41,7 @@ from gpubench.recommend.evidence import CPU_KEY
 from gpubench.recommend.filters import FAR_BELOW, NO_KERNELS, REGION_UNSAID, meant_by, why_not_ranked
 from gpubench.recommend.objective import ALIKE, IN_DETAIL, costs_over, is_a_guess
 from gpubench.recommend.owning import assumed_of, is_a_host, must_work, payback
-from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, first_of_each, named_gpus, rows_of
+from gpubench.recommend.rows import best_of_each_gpu, best_to_rent, named_gpus, rows_of
 from gpubench.recommend.speeds import batches_of
 from gpubench.sentences import Told, tell
 from gpubench.specs import load_specs
@@ -308,10 +309,11 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
     if quota := dict.fromkeys(plain(each.offer.provider, 40) for each in named if each.needs_quota):
         yield tell("quota", providers=listing(quota))
-    builds: dict[str, list[str]] = {}
-    for key in found.pool.offers.gpu_key.present:
-        if (spec := load_specs().get(key)) and (build := other_build_for(spec.compute_capability)):
-            builds.setdefault(str(build), []).append(gpu_name(key))
+    builds = grouped(
+        (str(build), gpu_name(key))
+        for key in found.pool.offers.gpu_key.present
+        if (spec := load_specs().get(key)) and (build := other_build_for(spec.compute_capability))
+    )
     for needed, names in builds.items():
         yield tell("legacy_build", gpu=listing(names, most=3), build=needed)
 
@@ -597,10 +599,11 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:
     ranked = set(pool.offers.gpu_key.present)
-    behind: dict[str, list[str]] = {}
-    for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True):
-        if key in ranked and estimate.host_cpu is not None:
-            behind.setdefault(estimate.host_cpu, []).append(gpu_name(key))
+    behind = grouped(
+        (estimate.host_cpu, gpu_name(key))
+        for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
+        if key in ranked and estimate.host_cpu is not None
+    )
     for cpu, names in behind.items():
         yield tell("host_cpu", gpu=listing(names), cpu=plain(cpu, 60))
     if any((spec := load_specs().get(key)) and spec.variants for key in ranked):

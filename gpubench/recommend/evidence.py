@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.findings import is_unfounded
+from gpubench.groups import grouped
 from gpubench.interval import Interval
 from gpubench.models import (
     Case,
@@ -197,20 +198,19 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     for key, found in measured_by_the_user(question, own, known).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):
-            late = None if limit_ms is None else _why_late(found, limit_ms / MS_PER_S)
-            answers[key] = found if late is None else Refusal(gpu_key=key, reason=late)
+            answers[key] = found if limit_ms is None else _in_time(found, limit_ms / MS_PER_S)
     return answers
 
 
 def mean_power_w(runs: Runs) -> dict[str, float]:
     """Return the mean power of one GPU in training by key, if a run measured it [W]."""
-    seen: dict[str, list[float]] = {}
-    for run in runs.every:
-        key = device_key(run)
-        for measurement in run.measurements:
-            power = measurement.mean_power_w
-            if key and measurement.status is Status.OK and power is not None:
-                seen.setdefault(key, []).append(power / measurement.case.gpu_count)
+    seen = grouped(
+        (key, power_w / measurement.case.gpu_count)
+        for run in runs.every
+        if (key := device_key(run))
+        for measurement in run.measurements
+        if measurement.status is Status.OK and (power_w := measurement.mean_power_w) is not None
+    )
     return {key: median(values) for key, values in seen.items()}
 
 
@@ -243,9 +243,8 @@ def _within_latency(
         asked = msgspec.structs.replace(question, batch_size=batch_size)
         answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference)
         for key, answer in answers.items():
-            late = _why_late(answer, limit_s) if isinstance(answer, Estimate) else None
-            if late is not None:
-                answer = Refusal(gpu_key=key, reason=late)  # noqa: PLW2901 - too slow is a refusal
+            if isinstance(answer, Estimate):
+                answer = _in_time(answer, limit_s)  # noqa: PLW2901 - too slow is a refusal
             known = best.setdefault(key, answer)
             if isinstance(answer, Refusal) or answer.fits_memory is False:
                 continue
@@ -254,15 +253,16 @@ def _within_latency(
     return best
 
 
-def _why_late(answer: Estimate, limit_s: float) -> str | None:
-    # Return why an answer may exceed the latency limit, or that it is unknown; None if it meets the limit.
+def _in_time(answer: Estimate, limit_s: float) -> Estimate | Refusal:
+    # Return an answer that certainly meets the latency limit; else why it may not, or that it is unknown.
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
-    if slow_s is None:
-        return f"the time per token at batch {batch_size} is not known: its measurement has none"
-    if slow_s <= limit_s:
-        return None
+    if slow_s is not None and slow_s <= limit_s:
+        return answer
     what = "a token at batch" if answer.case.new_tokens else "a batch of"
-    return f"{what} {batch_size} may take {format_duration(slow_s)}, above {limit_s * MS_PER_S:g} ms"
+    why = f"{what} {batch_size} may take {format_duration(slow_s)}, above {limit_s * MS_PER_S:g} ms"
+    if slow_s is None:
+        why = f"the time per token at batch {batch_size} is not known: its measurement has none"
+    return Refusal(gpu_key=answer.gpu_key, reason=why)
 
 
 def slow_latency_s(answer: Estimate) -> float | None:

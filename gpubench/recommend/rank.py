@@ -18,13 +18,13 @@ import numpy as np
 
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
+from gpubench.groups import grouped
 from gpubench.labels import card_condition, gpu_name, gpus_of
 from gpubench.models import (
     RANKING_SCHEMA,
     Answer,
     BuyOrRent,
     Choice,
-    ExcludedOffer,
     Offer,
     PriceCondition,
     Ranking,
@@ -219,9 +219,7 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
         asked: The request as given, with its paths and settings, so that ``gpubench try`` can repeat it. None
             for a report, because reports are shared with others.
     """
-    by_rule: dict[str, list[ExcludedOffer]] = {}
-    for offer in ranking.excluded:
-        by_rule.setdefault(offer.rule, []).append(offer)
+    by_rule = grouped((offer.rule, offer) for offer in ranking.excluded)
     job, answered = ranking.job, [each.row for each in ranking.answers.values()]
     rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
     places = {id(row): place for place, row in enumerate(rows)}

@@ -4,15 +4,16 @@ A choice is a row plus everything to know before paying for it.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
+from gpubench.groups import first_of_each
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.labels import full_name
 from gpubench.models import (
@@ -39,8 +40,6 @@ from gpubench.recommend.filters import meant_by
 from gpubench.recommend.speeds import with_fits, with_memory_of
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
-
-T = TypeVar("T")
 
 Chosen: TypeAlias = Callable[[Eligible], Indices]
 """Chooses the positions of a ranking that become rows."""
@@ -456,14 +455,6 @@ def _first_row(found: Eligible) -> Row:
     # Return a row to show next to the ranking, without rank and chances, which refer to ranked rows.
     (row,) = rows_of(found, [0])
     return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(objective.CHANCES))
-
-
-def first_of_each(rows: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:
-    """Return the first row of each kind, in order."""
-    best: dict[Hashable, T] = {}
-    for row in rows:
-        best.setdefault(kind(row), row)
-    return list(best.values())
 
 
 def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:

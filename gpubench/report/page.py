@@ -42,6 +42,7 @@ from gpubench.blocks.parts import (
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
 from gpubench.folders import package_text, results_root
+from gpubench.groups import first_of_each, grouped
 from gpubench.interval import UNKNOWN_INTERVAL, Interval, flat
 from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
 from gpubench.models import Measurement, Ranking, Row, Run
@@ -59,7 +60,7 @@ from gpubench.recommend.lines import (
 from gpubench.recommend.rank import document as ranking_document
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import first_of_each, head
+from gpubench.recommend.rows import head
 from gpubench.record.figures import frame, run_document
 from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, WORDS, calculator
@@ -332,9 +333,7 @@ def ranking_figure(ranking: Ranking) -> Plot:
     def place(row: Row) -> tuple[Interval, Interval]:
         return (row.hours, row.cost_usd) if has_job else (ranking.throughput_of(row), row.usd_per_hour)
 
-    titles: dict[int, list[str]] = {}
-    for name, answer in ranking.answers.items():
-        titles.setdefault(id(answer.row), []).append(WORDS["titles"][name])
+    titles = grouped((id(answer.row), WORDS["titles"][name]) for name, answer in ranking.answers.items())
     dots = [_dots(basis, look, rows, place, titles) for basis, look in BASIS_LOOKS.items()]
     traces = [trace for trace in dots if trace["x"]]
     if has_job:

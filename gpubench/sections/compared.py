@@ -32,6 +32,7 @@ from gpubench.blocks.parts import (
     text,
 )
 from gpubench.effects import Effect, Result, effect, ratio
+from gpubench.groups import grouped
 from gpubench.interval import stacked
 from gpubench.measure.capability import peak_flops_per_s
 from gpubench.models import Case, DeviceProfile, Precision, TaskKind
@@ -55,10 +56,11 @@ from gpubench.units import UNKNOWN, count, format_duration, format_number, forma
 
 def devices(data: ReportData) -> list[Part]:
     """Compare devices on exactly the same case, the fastest first."""
-    found: dict[Case, list[Result]] = {}
-    for device in data.devices:
-        for result in newest((run for run in data.runs if same(run.device, device)), usable=True):
-            found.setdefault(result.case, []).append(result)
+    found = grouped(
+        (result.case, result)
+        for device in data.devices
+        for result in newest((run for run in data.runs if same(run.device, device)), usable=True)
+    )
     shared = {case: results for case, results in found.items() if len(results) > 1}
     rows = [
         (result, results[0])
@@ -301,11 +303,9 @@ def _render(data: ReportData) -> Block | None:
 def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) -> Figure:
     left = min(point.intensity for point in points) / 2
     right = max(point.intensity for point in points) * 2
-    roofs: dict[float, list[str]] = {}
-    for precision in Precision:
-        peak = peak_flops_per_s(device, precision)
-        if peak is not None and any(point.result.case.precision is precision for point in points):
-            roofs.setdefault(peak, []).append(precision.value)
+    used = {point.result.case.precision for point in points}
+    peaks = ((peak_flops_per_s(device, each), each.value) for each in Precision if each in used)
+    roofs = grouped((peak, name) for peak, name in peaks if peak is not None)
     named = {p.result.case.workload: p for p in sorted(points, key=lambda p: p.rate)}.values()
     traces: list[dict[str, Any]] = []
     for peak, names in roofs.items():

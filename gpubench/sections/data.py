@@ -17,6 +17,7 @@ from gpubench.blocks.parts import Block, Cell, Fact, Paragraph, Part, T, table, 
 from gpubench.effects import Effect, Result, on_all_threads, results_of, thread_effects
 from gpubench.errors import GpuBenchError
 from gpubench.findings import FindingKind
+from gpubench.groups import first_of_each, grouped
 from gpubench.interval import stacked
 from gpubench.models import (
     BuyOrRent,
@@ -101,21 +102,16 @@ class ReportData:
     @cached_property
     def thread_pairs(self) -> tuple[Effect, ...]:
         """Each case of the CPU, paired with the same case on one thread, from the newest run with both."""
-        found: dict[Case, Effect] = {}
         cpu = next((device for device in self.devices if device.is_cpu), None)
-        for run in (run for run in self.runs if cpu is not None and same(run.device, cpu)):
-            for pair in thread_effects(results_of(run)):
-                found.setdefault(pair.of.case, pair)
-        return tuple(found.values())
+        runs = (run for run in self.runs if cpu is not None and same(run.device, cpu))
+        pairs = (pair for run in runs for pair in thread_effects(results_of(run)))
+        return tuple(first_of_each(pairs, lambda pair: pair.of.case))
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
         """Every measured device: the page's device first, then the others by their newest run."""
-        found: list[DeviceProfile] = [] if self.device is None else [self.device]
-        for run in self.runs:
-            if not any(same(run.device, device) for device in found):
-                found.append(run.device)
-        return tuple(found)
+        first = [] if self.device is None else [self.device]
+        return tuple(first_of_each([*first, *(run.device for run in self.runs)], _model))
 
     @cached_property
     def everything(self) -> tuple[Result, ...]:
@@ -177,7 +173,11 @@ def of_run(run: Run) -> ReportData:
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     """Return whether two records are about the same model of device."""
-    return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
+    return _model(one) == _model(other)
+
+
+def _model(device: DeviceProfile) -> tuple[str | None, ...]:
+    return device.backend, device.gpu_key, device.name
 
 
 @traced_once()
@@ -249,13 +249,13 @@ def place(result: Result) -> tuple[bool, float]:
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
     """Return the newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
-    found: dict[Case, Result] = {}
-    for run in runs:
-        for measurement in run.measurements:
-            ok = measurement.status is Status.OK and measurement.samples_per_s is not None
-            if ok is usable:
-                found.setdefault(measurement.case, Result(run=run, measurement=measurement))
-    return tuple(found.values())
+    results = (
+        Result(run=run, measurement=m)
+        for run in runs
+        for m in run.measurements
+        if usable is (m.status is Status.OK and m.samples_per_s is not None)
+    )
+    return tuple(first_of_each(results, lambda result: result.case))
 
 
 # --- the sections ---------------------------------------------------------------------------------------
@@ -391,9 +391,7 @@ def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
 
     Settings that all cases of a workload have in common are omitted.
     """
-    of_workload: dict[str, list[tuple[str, ...]]] = {}
-    for case in cases:
-        of_workload.setdefault(case.workload, []).append(_job_and_recipe(case))
+    of_workload = grouped((case.workload, _job_and_recipe(case)) for case in cases)
 
     def apart(case: Case) -> tuple[str, ...]:
         others = of_workload.get(case.workload, [])

@@ -8,6 +8,7 @@ from typing import Any
 from gpubench.blocks.parts import Block, Bullets, Cell, Column, Paragraph, Part, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
+from gpubench.groups import grouped
 from gpubench.measure.checks import unique
 from gpubench.models import Launch, Measurement, Run, StartState
 from gpubench.record.figures import cold_costs, spread
@@ -129,16 +130,17 @@ def _text(value: str | None) -> str:
 
 
 def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
-    seen: dict[FindingKind, list[tuple[Finding, str]]] = {}
     runs = data.used_runs or data.device_runs[:1]
-    for place, findings in (
+    by_place = (
         *(("the run", run.findings) for run in runs),
         *((r.measurement.label, r.measurement.findings) for r in (*data.results, *data.failures)),
         *((f"{m.name} {m.precision or ''} {m.size}", m.findings) for run in runs for m in run.micro),
-    ):
-        for finding in findings:
-            seen.setdefault(finding.kind, []).append((finding, plain(" ".join(place.split()), 100)))
-    return seen
+    )
+    return grouped(
+        (finding.kind, (finding, plain(" ".join(place.split()), 100)))
+        for place, findings in by_place
+        for finding in findings
+    )
 
 
 def cases(data: ReportData) -> list[Part]:

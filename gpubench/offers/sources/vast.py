@@ -6,13 +6,13 @@ includes the number of hosts and their median. Hosts that are often offline, or 
 skipped.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 from typing import Annotated
 
 import msgspec
 
+from gpubench.groups import grouped
 from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
@@ -148,10 +148,8 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
     answer = decode(transport(URL, body=query), Listed, "Vast")
     hosts, unread = decode_rows(answer.offers, _Host, f"Vast {model}")
     yield from unread
-    alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
-    for host in hosts:
-        if _passes(host):
-            alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
+    able = filter(_passes, hosts)
+    alike = grouped(((host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)), host) for host in able)
     for (name, count, memory_gib), group in alike.items():
         middle, first = median(host.dph_total for host in group), min(group, key=lambda host: host.dph_total)
         there: dict[str | None, _Host] = {}
