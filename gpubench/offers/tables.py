@@ -33,8 +33,7 @@ from gpubench.offers.quotes import (
     sort_quotes,
 )
 from gpubench.offers.request import Format, read_price_date
-from gpubench.offers.sources import NO_HOST, HostFacts, Quote, kind_of
-from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
+from gpubench.offers.sources import NO_HOST, HostFacts, Quote, gpuhunt_catalog, kind_of
 from gpubench.offers.table import OfferTable, SetAside
 from gpubench.pricings import Pricing
 from gpubench.specs import load_specs, offered_gpu_key
@@ -343,7 +342,7 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
 
 _MARKS: dict[Format, frozenset[str]] = {
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
-    "gpuhunt": frozenset({"instance_name", "gpu_name"}),
+    "gpuhunt": gpuhunt_catalog.COLUMNS,
 }
 # SkyPilot's names without a size mean the smaller card: the larger ones are A100-80GB and V100-32GB.
 _PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
@@ -385,10 +384,10 @@ def read_table(
     elif not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", cloud):
         raise MisuseError(f"{plain(file.name)} does not name the cloud: say it with --provider")
     else:
-        cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
-    read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
-    source = f"{format_} table {plain(file.name)}"
-    return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
+        cloud = {**gpuhunt_catalog.PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
+    read = _skypilot_quotes if format_ == "skypilot" else gpuhunt_catalog.quotes
+    cells, source = (row for _, row in rows.rows), f"{format_} table {plain(file.name)}"
+    return format_, sort_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
 
 
 def _format(table: Table, said: Format | None) -> Format:
@@ -402,8 +401,10 @@ def _format(table: Table, said: Format | None) -> Format:
     return found
 
 
-def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    for _, row in table.rows:
+def _skypilot_quotes(
+    rows: Iterable[Mapping[str | None, str]], provider: str, price_date: str, source: str
+) -> Iterator[Quote]:
+    for row in rows:
         gpu, instance, count = row["acceleratorname"], row["instancetype"], row.get("acceleratorcount", "")
         if not gpu:
             continue
@@ -452,29 +453,6 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
     exact = [each for each in known if not each[2].variants]
     name, size, _ = next(iter(exact or known), (gpu, sizes[0], None))
     return name, _PLAIN_MEMORY_GIB.get(name) if size is None else size
-
-
-def _gpuhunt_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    for _, row in table.rows:
-        gpu, count = row["gpu_name"], row.get("gpu_count", "")
-        if not gpu or count in {"", "0"}:
-            continue
-        is_tpu = row.get("gpu_vendor") == "google" and not gpu.startswith("tpu-")
-        yield Quote(
-            provider=provider,
-            instance=row["instance_name"],
-            region=row.get("location"),
-            gpu=f"tpu-{gpu}" if is_tpu else gpu,
-            gpu_memory_gib=_number(row.get("gpu_memory", "")),
-            gpu_count=count,
-            kind=kind_of(provider),
-            vcpus=row.get("cpu"),
-            ram_gib=row.get("memory"),
-            price=row.get("price", ""),
-            pricing=Pricing.SPOT if row.get("spot", "").lower() == "true" else Pricing.ON_DEMAND,
-            price_date=price_date,
-            source=source,
-        )
 
 
 def _number(text: str) -> float | None:
