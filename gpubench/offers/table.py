@@ -99,37 +99,6 @@ UNTOLD = ""
 """The origin of shipped offers and of offers without a stated origin."""
 
 
-class _Table:
-    """Offers, the origin of each, and the columns computed so far."""
-
-    def __init__(self, offers: Sequence[Offer], origins: Column[str]) -> None:
-        self.offers, self.origins = offers, origins
-        self._columns: dict[str, Column[Any]] = {}
-        self.made: dict[Callable[[Offers], Any], Any] = {}
-
-    def column(self, name: str) -> Column[Any]:
-        if name not in self._columns:
-            self._columns[name] = _column_of(map(attrgetter(name), self.offers))
-        return self._columns[name]
-
-    @cached_property
-    def by_name(self) -> Indices:
-        names = ("gpu_key", "pricing", "region", "instance", "provider")
-        columns = [self.column(name) for name in names]
-        texts = [[str(value or "") for value in column.values] for column in columns]
-        ranks = [np.argsort(np.argsort(text)) for text in texts]
-        keys = [rank[column.codes] for rank, column in zip(ranks, columns, strict=True)]
-        return np.argsort(np.lexsort(keys))
-
-    @cached_property
-    def price(self) -> Floats:
-        return np.array([float(offer.price_usd_per_hour) for offer in self.offers], dtype=float)
-
-    @cached_property
-    def usd_per_gpu_hour(self) -> Floats:
-        return np.array([offer.usd_per_gpu_hour for offer in self.offers], dtype=float)
-
-
 class Offers(Sequence[Offer]):
     """Rows of a table of offers, and its columns at these rows, by the names of an offer's fields."""
 
@@ -143,8 +112,11 @@ class Offers(Sequence[Offer]):
     kind: Column[str]
     price_date: Column[str]
 
-    def __init__(self, table: _Table, rows: Indices) -> None:
-        self._table, self._rows = table, rows
+    def __init__(
+        self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Column[Any]]
+    ) -> None:
+        self._whole, self._origins, self._rows, self._columns = whole, origins, rows, columns
+        self._made: dict[Callable[[Offers], Any], Any] = {}
 
     def __getattr__(self, name: str) -> Column[Any]:
         if name not in Offer.__struct_fields__:
@@ -158,7 +130,7 @@ class Offers(Sequence[Offer]):
             return offers
         every = tuple(offers)
         told = _column_of([UNTOLD] * len(every) if origins is None else origins)
-        return cls(_Table(every, told), np.arange(len(every)))
+        return cls(every, told, np.arange(len(every)), {})
 
     @classmethod
     def joined(cls, *parts: Offers) -> Offers:
@@ -177,24 +149,27 @@ class Offers(Sequence[Offer]):
     def __getitem__(self, at: slice) -> Offers: ...
     def __getitem__(self, at: int | slice) -> Offer | Offers:
         if isinstance(at, slice):
-            return Offers(self._table, self._rows[at])
-        return self._table.offers[int(self._rows[at])]
+            return self._at(self._rows[at])
+        return self._whole[int(self._rows[at])]
 
     def __iter__(self) -> Iterator[Offer]:
-        return map(self._table.offers.__getitem__, self._rows.tolist())
+        return map(self._whole.__getitem__, self._rows.tolist())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _at(self, rows: Indices) -> Offers:
+        return Offers(self._whole, self._origins, rows, self._columns)
+
     def take(self, rows: Indices | Sequence[int]) -> Offers:
         """Return the offers at these positions."""
-        return Offers(self._table, self._rows[np.asarray(rows, dtype=np.int64)])
+        return self._at(self._rows[np.asarray(rows, dtype=np.int64)])
 
     def where(self, flags: Flags) -> Offers:
         """Return the offers that are flagged."""
-        return Offers(self._table, self._rows[flags])
+        return self._at(self._rows[flags])
 
     def places(self, among: Offers) -> Flags:
         """Return which of these offers are also in another selection from the same table."""
@@ -202,41 +177,45 @@ class Offers(Sequence[Offer]):
 
     def spread(self, among: Offers, flags: Flags) -> Flags:
         """Return, at these rows, the flags of another selection from the same table."""
-        every = np.zeros(len(self._table.offers), dtype=bool)
+        every = np.zeros(len(self._whole), dtype=bool)
         every[among._rows] = flags
         return every[self._rows]
 
     def once(self, make: Callable[[Offers], M]) -> M:
-        """Return a value computed from these offers, cached if they are a complete table."""
-        if len(self) < len(self._table.offers):
-            return make(self)
-        if make not in self._table.made:
-            self._table.made[make] = make(self)
-        return self._table.made[make]  # type: ignore[no-any-return]
+        """Return a value computed from these offers, cached."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]  # type: ignore[no-any-return]
 
     def column(self, name: str) -> Column[Any]:
-        """Return the column of a field."""
-        return self._table.column(name).take(self._rows)
+        """Return the column of a field; it is computed once for all selections from a table."""
+        if name not in self._columns:
+            self._columns[name] = _column_of(map(attrgetter(name), self._whole))
+        return self._columns[name].take(self._rows)
 
     @cached_property
     def price(self) -> Floats:
         """The listed price of each instance [USD/h]."""
-        return self._table.price[self._rows]
+        return np.array([float(offer.price_usd_per_hour) for offer in self], dtype=float)
 
-    @property
+    @cached_property
     def by_name(self) -> Indices:
         """The sort position of each offer by name: provider, then instance, region, pricing and GPU."""
-        return self._table.by_name[self._rows]
+        columns = [self.column(name) for name in ("gpu_key", "pricing", "region", "instance", "provider")]
+        texts = [[str(value or "") for value in column.values] for column in columns]
+        ranks = [np.argsort(np.argsort(text)) for text in texts]
+        keys = [rank[column.codes] for rank, column in zip(ranks, columns, strict=True)]
+        return np.argsort(np.lexsort(keys))
 
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """The listed price of each instance, per GPU [USD/h]."""
-        return self._table.usd_per_gpu_hour[self._rows]
+        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
 
     @property
     def origin(self) -> Column[str]:
         """The origin of each offer: a refresh, an imported table, or the user."""
-        return self._table.origins.take(self._rows)
+        return self._origins.take(self._rows)
 
     @cached_property
     def by_user(self) -> Flags:
