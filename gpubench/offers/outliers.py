@@ -232,8 +232,6 @@ class AskedPrices:
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
         # Return the range of prices without doubted ones, unless their source has the asks of other hosts.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
-        if pricing is Pricing.OWNED or kind in NOT_RANKED:
-            return -math.inf, math.inf
         hand = _Hand(self._names[_name(provider)], self._tables[origin])
         hosts = self._hosts.get((provider, gpu_key, pricing)) if kind == "marketplace" else None
         found = list(self._standards(gpu_key, pricing, kind, hand, gpu_count=gpu_count, hosts=hosts))
@@ -248,8 +246,6 @@ class AskedPrices:
     def _doubted_by(self, offer: Offer) -> Standard | None:
         # Return the reference price if it makes a price doubtful.
         usd, gpu_key, hand = offer.usd_per_gpu_hour, offer.gpu_key, self._hand(offer)
-        if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
-            return None
         hosts = None
         if offer.ask_median_usd_per_hour is not None:
             hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
@@ -277,8 +273,9 @@ class AskedPrices:
         one, those of the same provider for at most half as many GPUs, and that of the cheapest GPUs by
         bandwidth if nobody else sells this GPU.
         """
-        standard = self._standard_of(gpu_key, pricing, kind, hand)
-        yield from filter(None, (hosts, standard))
+        if pricing is Pricing.OWNED or kind in NOT_RANKED:
+            return
+        yield from filter(None, (hosts, self._standard_of(gpu_key, pricing, kind, hand)))
         if hand.origin == 0:  # shipped rows were checked one by one
             return
         for fewer, usd in self._least(gpu_key, pricing, hand).items():

@@ -42,10 +42,6 @@ class Column(NamedTuple, Generic[T]):
     codes: Indices
     values: Sequence[T]
 
-    def at(self, row: int) -> T:
-        """Return one cell."""
-        return self.values[int(self.codes[row])]
-
     def take(self, rows: Indices) -> Column[T]:
         """Return the column at these rows."""
         return Column(self.codes[rows], self.values)

@@ -187,15 +187,6 @@ class Candidates:
         """The rate of the GPUs of each offer if data preparation keeps up."""
         return self.speeds.samples_per_s[self.gpu] * self.count * self.pace * self.delivered
 
-    @property
-    def feed_limited(self) -> Flags:
-        """Whether the vCPUs prepare less than the GPUs consume."""
-        return self.vcpu_limit < self.gpus_rate
-
-    def scaling(self, row: int) -> Scaling:
-        """Return how the instance of a row scales."""
-        return self.scalings[int(self.machine[row])]
-
 
 def candidates_of(
     request: RankRequest,

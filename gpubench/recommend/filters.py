@@ -94,7 +94,8 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
     # Yield why a filter drops offers; it runs once per distinct combination of its fields.
 
     def reason(at: int) -> str | None:
-        return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
+        offer = offers[at]
+        return of.reason(offer, load_specs().get(offer.gpu_key))
 
     asked = offers.is_owned if of.owned else np.ones(len(offers), dtype=bool)
     if of.suspects is not None:

@@ -101,7 +101,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
     estimates = cache(partial(_estimates, pool))
     kinds = zip(pool.gpu[rows].tolist(), pool.machine[rows].tolist(), strict=True)
     both = [estimates(gpu, machine) for gpu, machine in kinds]
-    scalings = [pool.scaling(row) for row in rows]
+    scalings = [pool.scalings[machine] for machine in pool.machine[rows].tolist()]
     limits = zip(pool.gpus_rate[rows].tolist(), pool.vcpu_limit[rows].tolist(), strict=True)
     return {
         "offer": offers,
