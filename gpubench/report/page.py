@@ -560,14 +560,6 @@ _ROW_FIGURES = (
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def document(data: ReportData) -> dict[str, Any]:
-    """All data of the report as plain JSON values.
-
-    Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
-    """
-    return _document(data, [run_document(run) for run in data.runs])
-
-
 def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[str, Any], int]:
     """Return ``document`` for a page: only the runs that it uses, and only the data that it needs.
 
@@ -586,16 +578,21 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
         for measurement in run["measurements"]:
             for launch in measurement["launches"]:
                 launch["telemetry"] = launch["telemetry"][::step]
-    text = msgspec.json.encode(_document(data, runs))
+    text = msgspec.json.encode(document(data, runs))
     return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{MOST_DIGITS}g}")), step
 
 
-def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def document(data: ReportData, runs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return the data of the report as plain JSON values.
+
+    Runs are as ``run --json`` gives them, raw rounds included, unless given; the ranking is as
+    ``rank --json`` gives it.
+    """
     everything = {
         "schema_version": REPORT_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
-        "runs": runs,
+        "runs": [run_document(run) for run in data.runs] if runs is None else runs,
         "ranking": None if data.ranking is None else msgspec.to_builtins(ranking_document(data.ranking)),
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),
