@@ -329,9 +329,6 @@ BESIDE = {
     "cli/last_words.py": {"gettempdir", "open"},
     "cli/output.py": {"open"},  # /dev/null, instead of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
-    "offers/sources/gpuhunt_catalog.py": {
-        "TemporaryDirectory"
-    },  # gpuhunt reads a folder; the gate writes into it
     "probe/host.py": {"read_text"},  # /proc and /sys
     "recommend/trial.py": {"read_text"},  # what an installed distribution says of itself
     "record/store.py": {"open"},  # the open descriptor is the lock

@@ -300,12 +300,12 @@ def test_a_mistyped_name_finds_its_neighbor_in_every_verb(typed, near):
     with pytest.raises(MisuseError, match=near):
         matching_keys(typed)
     with pytest.raises(MisuseError, match=near):
-        match_gpus([typed], [near])
+        match_gpus(typed, [near])
 
 
 def test_a_gpu_that_nobody_offers_is_known_anyway():
     with pytest.raises(MisuseError, match=r"GPU 'jetson' \(nvidia-jetson"):
-        match_gpus(["jetson"], ["nvidia-l4-24gb"])
+        match_gpus("jetson", ["nvidia-l4-24gb"])
     assert len(matching_keys("jetson")) == 7
 
 

@@ -146,7 +146,7 @@ def test_a_ranking_a_list_and_a_report_are_of_the_day(tmp_path):
     passed = (today() - day).days
     assert then.rows
     assert all(ages[row.offer] - row.price_age_days == passed for row in then.rows)
-    data = gather(tmp_path, day, workloads=("vgg16",))
+    data = gather(RankRequest(results=tmp_path, as_of=day, workloads=("vgg16",)))
     assert (data.today, data.ranking.as_of) == (day, "2026-11-18")
     listed = here("offers", "list", "--as-of", "2026-11-18", "--json", "--provider", "aws")
     document = json.loads(listed.stdout)

@@ -303,7 +303,11 @@ def escape(text: str) -> str:
     >>> escape("http://a.b www.c.d")
     'http:&#47;/a.b www&#46;c.d'
     """
-    plain = html.escape(_SPECIAL.sub(r"\\\1", " ".join(text.split())), quote=False)
+    return _escaped(" ".join(text.split()))
+
+
+def _escaped(line: str) -> str:
+    plain = html.escape(_SPECIAL.sub(r"\\\1", line), quote=False)
     return plain.replace("://", ":&#47;/").replace("www.", "www&#46;")
 
 
@@ -317,15 +321,9 @@ def prose(text: str) -> str:
     if len(pieces) % 2 == 0:  # a lone backtick
         return escape(text)
     return "".join(
-        f"`{piece}`" if i % 2 and piece and "<" not in piece else _escape_inside(piece)
+        f"`{piece}`" if i % 2 and piece and "<" not in piece else _escaped(piece)
         for i, piece in enumerate(pieces)
     )
-
-
-def _escape_inside(piece: str) -> str:
-    # Escape a part of a line, but keep the spaces at its ends.
-    left, right = piece[: len(piece) - len(piece.lstrip())], piece[len(piece.rstrip()) :]
-    return f"{left}{escape(piece)}{right}" if piece.strip() else piece
 
 
 def _part(part: Part) -> list[str]:

@@ -9,7 +9,7 @@ provider, in a table by another author, because one file can contain any number 
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from statistics import median
 from typing import Any, NamedTuple
@@ -60,16 +60,19 @@ class Standard(NamedTuple):
     """The price with which another is compared [USD per GPU-hour], and its origin in words.
 
     Attributes:
+        low, high: Prices outside this range are doubted.
         unless: In words, the confirmation that is missing.
-        loosened: Number of respects in which the others differ.
+        is_contestable: Whether the prices of other providers can confirm a price outside the range.
         providers: Number of other providers behind it; 0 if it is not a median of providers.
     """
 
     usd: float
     whose: str
     in_short: str
+    low: float
+    high: float = math.inf
     unless: str = ""
-    loosened: int = 0
+    is_contestable: bool = False
     providers: int = 0
 
 
@@ -229,72 +232,75 @@ class AskedPrices:
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
         # Return the range of prices without doubted ones, unless their source has the prices of other hosts.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
-        if pricing is Pricing.OWNED or kind in NOT_RANKED:
-            return -math.inf, math.inf
         hand = _Hand(self._names[_name(provider)], self._tables[origin])
-        standard = self._standard_of(gpu_key, pricing, kind, hand)
-        hosts = self._hosts.get((provider, gpu_key, pricing))
-        lows, high = [0.0], math.inf
-        if standard is not None:
-            lows.append(standard.usd / MAX_RATIO / LOOSENING**standard.loosened)
-            high = math.inf if standard.loosened else standard.usd * MAX_RATIO
-        if hosts is not None and kind == "marketplace":
-            lows.append(hosts.usd / MAX_RATIO)
-        if hand.origin != 0:
-            fewer = self._least(gpu_key, pricing, hand).items()
-            lows += [n * usd / gpu_count for n, usd in fewer if 2 * n <= gpu_count]
-            if (cheapest := self._cheapest_by_bandwidth(gpu_key, hand)) is not None:
-                lows.append(cheapest.usd / _WITNESS_RATIO)
-        return max(lows) * (1 + _ROUNDING), high * (1 - _ROUNDING)
+        hosts = self._hosts.get((provider, gpu_key, pricing)) if kind == "marketplace" else None
+        found = list(self._standards(gpu_key, pricing, kind, hand, gpu_count=gpu_count, hosts=hosts))
+        low, high = (
+            max((each.low for each in found), default=0.0),
+            min((e.high for e in found), default=math.inf),
+        )
+        return low * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
     # --- the reference for a price-----------------------------------------------------------------------
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
         # Return the reference price if it makes a price doubtful.
         usd, gpu_key, hand = offer.usd_per_gpu_hour, offer.gpu_key, self._hand(offer)
-        if offer.pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
-            return None
         hosts = None
         if offer.ask_median_usd_per_hour is not None:
             hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
         elif offer.kind == "marketplace":
             hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))
-        if hosts is not None and hosts.providers >= _FEWEST_ASKS and usd * MAX_RATIO < hosts.usd:
-            return hosts
-        standard = self._standard_of(gpu_key, offer.pricing, offer.kind, hand)
-        if standard is not None and self._is_far(offer, hand, standard):
-            return standard
-        if hand.origin == 0:  # shipped rows were checked one by one
-            return None
-        fewer = self._for_fewer(offer, hand)
-        if fewer is not None and not self._witnesses(offer, hand, usd, of_its_kind=True):
-            return fewer
-        cheapest = self._cheapest_by_bandwidth(gpu_key, hand)
-        return cheapest if cheapest is not None and usd * _WITNESS_RATIO < cheapest.usd else None
+        known = self._standards(
+            gpu_key, offer.pricing, offer.kind, hand, gpu_count=offer.gpu_count, hosts=hosts
+        )
+        far = (each for each in known if not each.low <= usd <= each.high)
+        return next((each for each in far if not self._is_cleared(offer, hand, each)), None)
 
-    def _cheapest_by_bandwidth(self, gpu_key: str, hand: _Hand) -> Standard | None:
-        # Return the price of a GPU without other sellers at the cheapest price per bandwidth, if known.
+    def _standards(
+        self,
+        gpu_key: str,
+        pricing: Pricing,
+        kind: str,
+        hand: _Hand,
+        *,
+        gpu_count: int,
+        hosts: Standard | None,
+    ) -> Iterator[Standard]:
+        """Yield the prices with which that of an offer is compared.
+
+        They are that of the hosts in its own source, that of other providers, and, if it is not a shipped
+        one, those of the same provider for at most half as many GPUs, and that of the cheapest GPUs by
+        bandwidth if nobody else sells this GPU.
+        """
+        if pricing is Pricing.OWNED or kind in NOT_RANKED:
+            return
+        yield from filter(None, (hosts, self._standard_of(gpu_key, pricing, kind, hand)))
+        if hand.origin == 0:  # shipped rows were checked one by one
+            return
+        for fewer, usd in self._least(gpu_key, pricing, hand).items():
+            if 2 * fewer <= gpu_count:
+                whose, least = f"what it asks for {fewer} of them", fewer * usd / gpu_count
+                yield Standard(usd, whose, whose, least * (1 + _ROUNDING), is_contestable=True)
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
-        if rate is None or bandwidth is None or not self._is_alone(gpu_key, hand):
-            return None
-        whose = "the price of the same bandwidth on the cheapest GPUs"
-        return Standard(rate * bandwidth, whose, whose, ", and no other provider sells this GPU")
+        if rate is not None and bandwidth is not None and self._is_alone(gpu_key, hand):
+            whose, usd = "the price of the same bandwidth on the cheapest GPUs", rate * bandwidth
+            unless = ", and no other provider sells this GPU"
+            yield Standard(usd, whose, whose, usd / _WITNESS_RATIO, unless=unless)
 
-    def _is_far(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
-        """Compare a price with its reference, and look for a confirmation.
+    def _is_cleared(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
+        """Return whether other providers confirm a price that is outside the range of its reference.
 
         A high price is compared with the median of its kind. If that kind has a single other provider, a
         third provider of any kind must confirm its price; otherwise one absurdly low price could discredit an
         honest one.
         """
-        ratio = offer.usd_per_gpu_hour / standard.usd
-        is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1
-        if not is_low and (ratio <= MAX_RATIO or standard.loosened):
-            return False
-        if not is_low and standard.providers == 1 and len(self._witnesses(offer, hand, standard.usd)) < 2:
-            return False
-        return not self._witnesses(offer, hand, offer.usd_per_gpu_hour)
+        usd, is_lone = offer.usd_per_gpu_hour, standard.providers == 1
+        if is_lone and usd > standard.high and len(self._witnesses(offer, hand, standard.usd)) < 2:
+            return True
+        is_own = standard.providers == 0
+        return standard.is_contestable and bool(self._witnesses(offer, hand, usd, of_its_kind=is_own))
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
         """Return the price of the same GPU elsewhere; None if there is none or it is not judged.
@@ -320,15 +326,6 @@ class AskedPrices:
         scope = (paid & (asks.is_host == is_host), paid, np.ones(len(paid), dtype=bool))[loosened]
         is_another_hand = (origin == 0) | (asks.origin != origin)
         return _voices(asks, scope & is_another_hand)
-
-    def _for_fewer(self, offer: Offer, hand: _Hand) -> Standard | None:
-        # Return the same provider's price for at most half as many GPUs, if their total price is as high.
-        total_usd = offer.usd_per_gpu_hour * offer.gpu_count
-        for fewer, usd in self._least(offer.gpu_key, offer.pricing, hand).items():
-            if 2 * fewer <= offer.gpu_count and fewer * usd >= total_usd:
-                whose = f"what it asks for {fewer} of them"
-                return Standard(usd, whose, whose)
-        return None
 
     def _find_least(self, gpu_key: str, pricing: Pricing, hand: _Hand) -> dict[int, float]:
         # Return a provider's lowest price per GPU-hour by number of GPUs, in ascending order.
@@ -383,16 +380,17 @@ def _voices(asks: _Asks, which: Flags) -> dict[int, float]:
 
 
 def _of_others(voices: list[float], loosened: int) -> Standard:
-    n, how = len(voices), _LOOSENED[loosened]
+    n, how, usd = len(voices), _LOOSENED[loosened], median(voices)
     who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the one other provider asks"
     short = "what 1 other asks" if n == 1 else f"what {n} others ask"
     unless = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
-    return Standard(median(voices), f"{who}{how}", short, unless, loosened, n)
+    low, high = usd / MAX_RATIO / LOOSENING**loosened, math.inf if loosened else usd * MAX_RATIO
+    return Standard(usd, f"{who}{how}", short, low, high, unless, is_contestable=True, providers=n)
 
 
 def _of_hosts(hosts: int, usd: float) -> Standard:
     whose = f"the median of the {hosts} hosts there"
-    return Standard(usd, whose, whose, providers=hosts)
+    return Standard(usd, whose, whose, usd / MAX_RATIO if hosts >= _FEWEST_ASKS else 0.0)
 
 
 def _times(offer: Offer, standard: Standard) -> str:

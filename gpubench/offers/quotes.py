@@ -24,7 +24,7 @@ from gpubench.models import Offer
 from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.request import KIND_SYNONYMS, KINDS, TO_RENT
-from gpubench.offers.sources import NO_HOST, Complete, Quote, Said, Unread
+from gpubench.offers.sources import NO_HOST, Complete, Quote, Said
 from gpubench.offers.table import (
     MAX_USD_PER_HOUR,
     MIN_USD_PER_HOUR,
@@ -69,7 +69,7 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
         if isinstance(quote, Complete):
             claims.append(quote)
             continue
-        if isinstance(quote, Unread):
+        if isinstance(quote, SetAside):
             set_aside[SetAside(plain(quote.row, 120), plain(quote.reason))] = None
             continue
         try:
@@ -296,8 +296,6 @@ def read_field(field: str, said: Any) -> Any:
         if field in WHOLE and value != int(value):
             raise ImplausibleError(f"{field} {str(said)[:40]} is not a whole number")
         value = int(value) if field in WHOLE else value
-    if value is None and (field in NAMES or field == "gpu_count"):
-        raise ImplausibleError(f"no {field} named")
     _check_field(field, value)
     return value
 
@@ -310,12 +308,12 @@ def _check_field(field: str, value: Any, latest: date = date.max) -> None:
         value: The value; None if unknown.
         latest: The last valid day of a date.
     """
+    if value in (None, "") and (field in NAMES or field == "gpu_count"):
+        raise ImplausibleError(f"no {field} named")
     if value is None:
         return
     if field in _MOST and not 0 < value <= _MOST[field]:
         raise ImplausibleError(f"{field} {str(value)[:40]} is not above 0 and at most {_MOST[field]:,}")
-    if field in NAMES and not value:
-        raise ImplausibleError(f"no {field} named")
     if field in TEXTS:
         _check_text(value)
     if field in DAYS:

@@ -28,7 +28,7 @@ from gpubench.offers.snapshot import (
     IMPORTED,
     SNAPSHOT_VERSION,
     WRITE_HINT,
-    ReadSnapshot,
+    ReadSource,
     Snapshot,
     SnapshotAsWritten,
     SourceOffers,
@@ -84,26 +84,15 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 class _Known(NamedTuple):
     """The start of a refresh: the newest snapshot, and every offer to compare new ones with.
 
-    ``folder`` has the snapshots; ``notes`` name the unreadable ones. Rows that were set aside in the newest
-    snapshot are dropped.
+    ``folder`` has the snapshots; ``notes`` name the unreadable ones. The newest has ``sources``, and rows
+    that were ``set_aside``, which are dropped.
     """
 
     folder: Path
-    newest: ReadSnapshot
+    sources: dict[str, SourceOffers]
+    set_aside: tuple[SetAside, ...]
     offers: Sequence[Offer]
     notes: tuple[str, ...]
-
-
-class _Answer(NamedTuple):
-    """The answer of one source, before it is compared with known prices.
-
-    ``unusable`` offers have no valid price.
-    """
-
-    table: OfferTable
-    unusable: frozenset[OfferKey]
-    covers: tuple[Coverage, ...]
-    retrieved_at: str
 
 
 # --- from the sources ------------------------------------------------------------------------------------
@@ -138,7 +127,7 @@ def refresh(
     asked: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     for source in sources:
-        last = known.newest.sources.get(source.name)
+        last = known.sources.get(source.name)
         limited = _until(transport, clock() + _SOURCE_LIMIT_S, clock)
         try:
             answer = _ask(source, limited, retrieved_at, known.offers)
@@ -155,8 +144,10 @@ def refresh(
 def _look_back(results: Path | None) -> _Known:
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
-    before, notes = newest_snapshot(folder)
-    return _Known(folder, before, known_before(folder), notes)
+    newest, notes = newest_snapshot(folder)
+    sources = {name: each.source for name, each in newest.items()}
+    set_aside = tuple(row for each in newest.values() for row in each.set_aside)
+    return _Known(folder, sources, set_aside, known_before(folder), notes)
 
 
 def _written(
@@ -165,10 +156,9 @@ def _written(
     # Write the known prices as a snapshot of this time; return None if nothing is new.
     path = None
     if stamp is not None:
-        snapshot = Snapshot(retrieved_at=stamp, sources=in_order({**known.newest.sources, **asked}))
+        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | asked))
         path = write_snapshot(known.folder, snapshot)
-    before = chain.from_iterable(known.newest.set_aside.values())
-    return Refreshed(path=path, sources=asked, set_aside=(*before, *set_aside), notes=known.notes)
+    return Refreshed(path=path, sources=asked, set_aside=(*known.set_aside, *set_aside), notes=known.notes)
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
@@ -188,7 +178,7 @@ def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) 
     return limited
 
 
-def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> _Answer:
+def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> ReadSource:
     """Query one source and collect its complete answer.
 
     Raises:
@@ -210,7 +200,8 @@ def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequenc
         for claim in read.claims
         if claim.gpu is None or keys_of_name(claim.gpu)
     )
-    return _Answer(fresh, frozenset(map(offer_key, unusable)), covers, retrieved_at)
+    answered = SourceOffers(state="ok", retrieved_at=retrieved_at, offers=tuple(fresh.offers), covers=covers)
+    return ReadSource(answered, fresh.set_aside, frozenset(map(offer_key, unusable)))
 
 
 def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
@@ -269,20 +260,18 @@ def take_over(
     asked: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     is_new = False
-    for name, source in _chosen(read, only).items():
-        last = known.newest.sources.get(name)
-        if last and last.retrieved_at and last.retrieved_at >= (source.retrieved_at or ""):
+    for name, answer in _chosen(read, only).items():
+        last = known.sources.get(name)
+        if last and last.retrieved_at and last.retrieved_at >= (answer.source.retrieved_at or ""):
             asked[name] = last
             continue
-        table = OfferTable(offers=source.offers, set_aside=read.set_aside[name])
-        answer = _Answer(table, read.unusable[name], source.covers, source.retrieved_at or utc_stamp(now))
         asked[name], aside = _take(answer, last, known.offers, accept_outliers=accept_outliers)
         set_aside += aside
         is_new = is_new or asked[name].state == "ok"
     return _written(known, asked, set_aside, utc_stamp(now) if is_new else None)
 
 
-def _published(url: str, transport: Transport, present: datetime) -> ReadSnapshot:
+def _published(url: str, transport: Transport, present: datetime) -> Mapping[str, ReadSource]:
     place, _, digest = url.partition("#sha256=")
     who = plain(place, 200)
     raw = transport(place)
@@ -306,29 +295,29 @@ def _digest_beside(place: str, transport: Transport) -> str:
     return words[0] if words else ""
 
 
-def _chosen(read: ReadSnapshot, only: Iterable[str]) -> dict[str, SourceOffers]:
+def _chosen(read: Mapping[str, ReadSource], only: Iterable[str]) -> dict[str, ReadSource]:
     # Return the requested sources that have ever answered.
     found = {
-        name: source
-        for name, source in read.sources.items()
-        if _NAME.fullmatch(name) and (source.offers or read.set_aside[name]) and source.retrieved_at
+        name: each
+        for name, each in read.items()
+        if _NAME.fullmatch(name) and (each.source.offers or each.set_aside) and each.source.retrieved_at
     }
     if not found:
         raise SourceError("the published snapshot holds no offer: keeping the previous prices")
-    words = {name: {name, *(offer.provider for offer in source.offers)} for name, source in found.items()}
+    words = {name: {name, *(offer.provider for offer in each.source.offers)} for name, each in found.items()}
     wanted = {name.lower() for name in only}
     for name in sorted(wanted):
         if not any(name in each for each in words.values()):
             known = ", ".join(sorted({word for each in words.values() for word in each}))
             raise MisuseError(f"the snapshot has no source {plain(name, 60)!r}; it has: {plain(known, 400)}")
-    return {name: source for name, source in found.items() if not wanted or wanted & words[name]}
+    return {name: each for name, each in found.items() if not wanted or wanted & words[name]}
 
 
 # --- merging an answer -----------------------------------------------------------------------------------
 
 
 def _take(
-    answer: _Answer, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool
+    answer: ReadSource, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool
 ) -> tuple[SourceOffers, tuple[SetAside, ...]]:
     """Merge an answer into the known prices; an empty, truncated or nonsensical answer loses nothing.
 
@@ -337,7 +326,7 @@ def _take(
     with its date.
 
     Args:
-        answer: The answer.
+        answer: The answer, before it is compared with known prices.
         last: The previous answer of the same source.
         known: Every previously known offer, of any source.
         accept_outliers: Whether to accept price jumps.
@@ -345,7 +334,8 @@ def _take(
     Returns:
         The accepted part of the answer, and the rejected rows.
     """
-    table, jumped = sort_outliers(answer.table, known, accept=accept_outliers)
+    fetched = OfferTable(offers=answer.source.offers, set_aside=answer.set_aside)
+    table, jumped = sort_outliers(fetched, known, accept=accept_outliers)
     set_aside = table.set_aside
     if not table.offers:
         why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
@@ -355,7 +345,7 @@ def _take(
     fresh = set(map(offer_key, table.offers))
     named = fresh | answer.unusable | jumped
     listed = [*table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
-    claims, unknown = _heard(answer.covers, listed)
+    claims, unknown = _heard(answer.source.covers, listed)
     covered = _covered(claims, before, earlier)
     covers, reason, gone = (*claims, *_still_held(last, unknown)), None, covered - named
     if len(named) < LEAST_SHARE * len(covered):
@@ -378,7 +368,7 @@ def _take(
     old = tuple(offer for key, offer in before.items() if key not in fresh and key not in gone)
     kept = SourceOffers(
         state="ok",
-        retrieved_at=answer.retrieved_at,
+        retrieved_at=answer.source.retrieved_at,
         reason=reason,
         offers=(*old, *table.offers),
         covers=covers,

@@ -6,6 +6,7 @@ A ranking reads only these files and never the network, so it can be reproduced 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from functools import cache, lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -24,7 +25,6 @@ from gpubench.offers.table import (
     OfferTable,
     SetAside,
     newest_day,
-    offer_key,
     overlay,
     require_usable,
     up_to,
@@ -84,18 +84,18 @@ SnapshotAsWritten: TypeAlias = SnapshotOf[SourceRows[msgspec.Raw, msgspec.Raw]]
 """A snapshot with undecoded, unchecked rows, so a bad row affects no other. See ``believable``."""
 
 
-class ReadSnapshot(NamedTuple):
-    """The valid rows of a snapshot, and the other rows by source.
+class ReadSource(NamedTuple):
+    """The latest answer of one source, from itself or from a snapshot.
 
     Attributes:
-        sources: The sources with their valid offers and coverages; empty without a snapshot.
+        source: The source with its valid offers and coverages.
         set_aside: The invalid rows, with reasons.
         unusable: The identities of offers with invalid rows.
     """
 
-    sources: Mapping[str, SourceOffers]
-    set_aside: Mapping[str, tuple[SetAside, ...]]
-    unusable: Mapping[str, frozenset[OfferKey]]
+    source: SourceOffers
+    set_aside: tuple[SetAside, ...]
+    unusable: frozenset[OfferKey]
 
 
 def load_offers(
@@ -180,22 +180,20 @@ def embedded_offers(as_of: date | None = None) -> OfferTable:
     """Return the shipped prices: the newest price of each offer up to a day."""
     table = OfferTable(offers=data_table("offers.csv", Offer))
     table = table if as_of is None else up_to(table, as_of)
-    histories: dict[OfferKey, list[Offer]] = {}
-    for offer in table.offers:
-        histories.setdefault(offer_key(offer), []).append(offer)
-    layers: dict[int, list[Offer]] = {0: []}
-    for prices in histories.values():
-        for age, offer in enumerate(sorted(prices, key=lambda each: price_day(each.price_date))):
-            layers.setdefault(age, []).append(offer)
-    newest = overlay(OfferTable(offers=layer) for layer in layers.values())
-    return msgspec.structs.replace(newest, set_aside=table.set_aside)
+
+    def day(offer: Offer) -> date:
+        return price_day(offer.price_date)
+
+    by_day = groupby(sorted(table.offers, key=day), day)
+    # The table itself comes first, for its order; what it then lists again is no change, or a later price.
+    return overlay([table, *(OfferTable(offers=tuple(of_day)) for _, of_day in by_day)])
 
 
 def _refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
     # Return the offers of the newest readable snapshot up to a day; empty if there is none.
     read, notes = newest_snapshot(folder, as_of)
     tables = [OfferTable(notes=notes)]
-    for name, source in read.sources.items():
+    for name, (source, set_aside, _) in read.items():
         failure: tuple[str, ...] = ()
         if source.state == "failed":
             kept = (
@@ -204,8 +202,9 @@ def _refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
                 else "the shipped prices are used"
             )
             failure = (plain(f"{name} could not be refreshed ({source.reason}); {kept}", 400),)
-        aside = read.set_aside[name]
-        tables.append(OfferTable(offers=source.offers, set_aside=aside, notes=failure, covers=source.covers))
+        tables.append(
+            OfferTable(offers=source.offers, set_aside=set_aside, notes=failure, covers=source.covers)
+        )
     return msgspec.structs.replace(overlay(tables), origin=REFRESHED)
 
 
@@ -214,7 +213,9 @@ def known_before(folder: Path) -> Sequence[Offer]:
     return overlay([embedded_offers(), _refreshed_offers(folder)]).offers
 
 
-def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapshot, tuple[str, ...]]:
+def newest_snapshot(
+    folder: Path, as_of: date | None = None
+) -> tuple[Mapping[str, ReadSource], tuple[str, ...]]:
     """Return the newest readable snapshot up to a day, and a note for each newer unreadable one."""
     notes: list[str] = []
     last_name = f"{as_of or date.max:%Y%m%d}~"  # sorts after every time of that day
@@ -224,7 +225,7 @@ def newest_snapshot(folder: Path, as_of: date | None = None) -> tuple[ReadSnapsh
             return read_snapshot(path), tuple(notes)
         except MisuseError as error:
             notes.append(f"{error}; the previous snapshot is used")
-    return ReadSnapshot({}, {}, {}), tuple(notes)
+    return {}, tuple(notes)
 
 
 def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
@@ -253,7 +254,7 @@ def imported_offers(folder: Path) -> Iterator[OfferTable]:
             yield msgspec.structs.replace(table, origin=f"{IMPORTED} {path.stem}")
 
 
-def read_snapshot(path: Path) -> ReadSnapshot:
+def read_snapshot(path: Path) -> Mapping[str, ReadSource]:
     """Read one snapshot; a row that violates a rule is set aside.
 
     Raises:
@@ -327,8 +328,8 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     term_years: int | None = None
 
 
-def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
-    """Return the valid offers and coverages of a snapshot.
+def believable(written: SnapshotAsWritten, latest: date) -> Mapping[str, ReadSource]:
+    """Return the sources of a snapshot with their valid offers and coverages.
 
     A source with a row that cannot be identified is not considered complete.
 
@@ -339,7 +340,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
     Raises:
         ImplausibleError: If a time of the snapshot is invalid.
     """
-    sources, set_aside, unusable = {}, {}, {}
+    read: dict[str, ReadSource] = {}
     check_stamp(written.retrieved_at, latest)
     for name, source in written.sources.items():
         if source.retrieved_at is not None:
@@ -347,7 +348,7 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
         table, named = _believed_offers(source.offers, name, latest)
         covers, bad = _believed(source.covers, Coverage, latest)
         no_claims = [SetAside(plain(f"{name}: coverage {at + 1}"), reason) for at, reason in bad.items()]
-        sources[name] = SourceOffers(
+        believed = SourceOffers(
             state=source.state,
             retrieved_at=source.retrieved_at,
             reason=source.reason,
@@ -355,9 +356,9 @@ def believable(written: SnapshotAsWritten, latest: date) -> ReadSnapshot:
             covers=() if None in named else tuple(covers),
             retired=source.retired,
         )
-        set_aside[name] = (*table.set_aside, *no_claims)
-        unusable[name] = frozenset(filter(None, named))
-    return ReadSnapshot(sources, set_aside, unusable)
+        unusable = frozenset(filter(None, named))
+        read[name] = ReadSource(believed, (*table.set_aside, *no_claims), unusable)
+    return read
 
 
 def _believed_offers(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from statistics import fmean, median
 from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
@@ -20,6 +21,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
+from gpubench.groups import grouped
 from gpubench.labels import full_name
 from gpubench.models import Asks, Offer, Pricing
 from gpubench.models.catalog import Seller
@@ -39,10 +41,6 @@ class Column(NamedTuple, Generic[T]):
 
     codes: Indices
     values: Sequence[T]
-
-    def at(self, row: int) -> T:
-        """Return one cell."""
-        return self.values[int(self.codes[row])]
 
     def take(self, rows: Indices) -> Column[T]:
         """Return the column at these rows."""
@@ -80,14 +78,6 @@ def _column_of(cells: Iterable[T]) -> Column[T]:
     return Column(np.array(codes, dtype=np.int64), tuple(place))
 
 
-def _stacked_columns(columns: Sequence[Column[T]]) -> Column[T]:
-    # Concatenate the columns of several tables, with values in order of first occurrence.
-    place: dict[T, int] = {}
-    places = [[place.setdefault(cell, len(place)) for cell in column.values] for column in columns]
-    codes = [np.array(of, int)[column.codes] for of, column in zip(places, columns, strict=True)]
-    return Column(np.concatenate(codes), tuple(place))
-
-
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     """Combine several columns into one, with values in order of first occurrence."""
     codes = columns[0].codes
@@ -105,43 +95,6 @@ UNTOLD = ""
 """The origin of shipped offers and of offers without a stated origin."""
 
 
-class _Table:
-    """Offers, the origin of each, and the columns computed so far."""
-
-    def __init__(self, offers: Sequence[Offer], origins: Column[str], parts: Sequence[Offers] = ()) -> None:
-        self.offers, self.origins, self.parts = offers, origins, parts
-        self._columns: dict[str, Column[Any]] = {}
-        self.made: dict[Callable[[Offers], Any], Any] = {}
-
-    def column(self, name: str) -> Column[Any]:
-        if name not in self._columns:
-            of_parts = [part.column(name) for part in self.parts]
-            own = _stacked_columns(of_parts) if of_parts else _column_of(map(attrgetter(name), self.offers))
-            self._columns[name] = own
-        return self._columns[name]
-
-    @cached_property
-    def by_name(self) -> Indices:
-        names = ("gpu_key", "pricing", "region", "instance", "provider")
-        columns = [self.column(name) for name in names]
-        texts = [[str(value or "") for value in column.values] for column in columns]
-        ranks = [np.argsort(np.argsort(text)) for text in texts]
-        keys = [rank[column.codes] for rank, column in zip(ranks, columns, strict=True)]
-        return np.argsort(np.lexsort(keys))
-
-    @cached_property
-    def price(self) -> Floats:
-        if self.parts:
-            return np.concatenate([part.price for part in self.parts])
-        return np.array([float(offer.price_usd_per_hour) for offer in self.offers], dtype=float)
-
-    @cached_property
-    def usd_per_gpu_hour(self) -> Floats:
-        if self.parts:
-            return np.concatenate([part.usd_per_gpu_hour for part in self.parts])
-        return np.array([offer.usd_per_gpu_hour for offer in self.offers], dtype=float)
-
-
 class Offers(Sequence[Offer]):
     """Rows of a table of offers, and its columns at these rows, by the names of an offer's fields."""
 
@@ -155,8 +108,11 @@ class Offers(Sequence[Offer]):
     kind: Column[str]
     price_date: Column[str]
 
-    def __init__(self, table: _Table, rows: Indices) -> None:
-        self._table, self._rows = table, rows
+    def __init__(
+        self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Column[Any]]
+    ) -> None:
+        self._whole, self._origins, self._rows, self._columns = whole, origins, rows, columns
+        self._made: dict[Callable[[Offers], Any], Any] = {}
 
     def __getattr__(self, name: str) -> Column[Any]:
         if name not in Offer.__struct_fields__:
@@ -170,17 +126,15 @@ class Offers(Sequence[Offer]):
             return offers
         every = tuple(offers)
         told = _column_of([UNTOLD] * len(every) if origins is None else origins)
-        return cls(_Table(every, told), np.arange(len(every)))
+        return cls(every, told, np.arange(len(every)), {})
 
     @classmethod
     def joined(cls, *parts: Offers) -> Offers:
         """Concatenate the offers of several tables."""
         some = [part for part in parts if len(part)]
-        if len(some) < 2:
-            return some[0] if some else cls.of(())
-        every = tuple(offer for part in some for offer in part)
-        origins = _stacked_columns([part.origin for part in some])
-        return cls(_Table(every, origins, some), np.arange(len(every)))
+        if len(some) == 1:  # with the columns that it has already
+            return some[0]
+        return cls.of(chain(*some), chain(*(part.origin.cells() for part in some)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -191,24 +145,27 @@ class Offers(Sequence[Offer]):
     def __getitem__(self, at: slice) -> Offers: ...
     def __getitem__(self, at: int | slice) -> Offer | Offers:
         if isinstance(at, slice):
-            return Offers(self._table, self._rows[at])
-        return self._table.offers[int(self._rows[at])]
+            return self._at(self._rows[at])
+        return self._whole[int(self._rows[at])]
 
     def __iter__(self) -> Iterator[Offer]:
-        return map(self._table.offers.__getitem__, self._rows.tolist())
+        return map(self._whole.__getitem__, self._rows.tolist())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _at(self, rows: Indices) -> Offers:
+        return Offers(self._whole, self._origins, rows, self._columns)
+
     def take(self, rows: Indices | Sequence[int]) -> Offers:
         """Return the offers at these positions."""
-        return Offers(self._table, self._rows[np.asarray(rows, dtype=np.int64)])
+        return self._at(self._rows[np.asarray(rows, dtype=np.int64)])
 
     def where(self, flags: Flags) -> Offers:
         """Return the offers that are flagged."""
-        return Offers(self._table, self._rows[flags])
+        return self._at(self._rows[flags])
 
     def places(self, among: Offers) -> Flags:
         """Return which of these offers are also in another selection from the same table."""
@@ -216,41 +173,45 @@ class Offers(Sequence[Offer]):
 
     def spread(self, among: Offers, flags: Flags) -> Flags:
         """Return, at these rows, the flags of another selection from the same table."""
-        every = np.zeros(len(self._table.offers), dtype=bool)
+        every = np.zeros(len(self._whole), dtype=bool)
         every[among._rows] = flags
         return every[self._rows]
 
     def once(self, make: Callable[[Offers], M]) -> M:
-        """Return a value computed from these offers, cached if they are a complete table."""
-        if len(self) < len(self._table.offers):
-            return make(self)
-        if make not in self._table.made:
-            self._table.made[make] = make(self)
-        return self._table.made[make]  # type: ignore[no-any-return]
+        """Return a value computed from these offers, cached."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]  # type: ignore[no-any-return]
 
     def column(self, name: str) -> Column[Any]:
-        """Return the column of a field."""
-        return self._table.column(name).take(self._rows)
+        """Return the column of a field; it is computed once for all selections from a table."""
+        if name not in self._columns:
+            self._columns[name] = _column_of(map(attrgetter(name), self._whole))
+        return self._columns[name].take(self._rows)
 
     @cached_property
     def price(self) -> Floats:
         """The listed price of each instance [USD/h]."""
-        return self._table.price[self._rows]
+        return np.array([float(offer.price_usd_per_hour) for offer in self], dtype=float)
 
-    @property
+    @cached_property
     def by_name(self) -> Indices:
         """The sort position of each offer by name: provider, then instance, region, pricing and GPU."""
-        return self._table.by_name[self._rows]
+        columns = [self.column(name) for name in ("gpu_key", "pricing", "region", "instance", "provider")]
+        texts = [[str(value or "") for value in column.values] for column in columns]
+        ranks = [np.argsort(np.argsort(text)) for text in texts]
+        keys = [rank[column.codes] for rank, column in zip(ranks, columns, strict=True)]
+        return np.argsort(np.lexsort(keys))
 
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """The listed price of each instance, per GPU [USD/h]."""
-        return self._table.usd_per_gpu_hour[self._rows]
+        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
 
     @property
     def origin(self) -> Column[str]:
         """The origin of each offer: a refresh, an imported table, or the user."""
-        return self._table.origins.take(self._rows)
+        return self._origins.take(self._rows)
 
     @cached_property
     def by_user(self) -> Flags:
@@ -381,27 +342,22 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     """
     below: dict[OfferKey, Offer] = {}
     origins: dict[OfferKey, str] = {}
-    set_aside: list[SetAside] = []
-    notes: list[str] = []
-    covers: list[Coverage] = []
     retired: list[Offer] = []
     changes: list[PriceChange] = []
-    for table in tables:
+    every = list(tables)
+    for table in every:
         fresh = {offer_key(offer): offer for offer in table.offers}
         gone = _gone(below, fresh, table.covers)
-        covers += table.covers
         retired += (*table.retired, *map(below.pop, gone))
         moves = (change_of(below[key], fresh[key]) for key in fresh if key in below)
         changes += filter(None, moves)
         origins |= dict.fromkeys(fresh, table.origin)
         below |= fresh
-        set_aside += table.set_aside
-        notes += table.notes
     return OfferTable(
         offers=Offers.of(below.values(), map(origins.__getitem__, below)),
-        set_aside=tuple(set_aside),
-        notes=tuple(notes),
-        covers=tuple(covers),
+        set_aside=tuple(row for table in every for row in table.set_aside),
+        notes=tuple(note for table in every for note in table.notes),
+        covers=tuple(cover for table in every for cover in table.covers),
         retired=tuple(retired),
         changes=tuple(changes),
     )
@@ -411,14 +367,13 @@ def _gone(
     below: Mapping[OfferKey, Offer], fresh: Mapping[OfferKey, Offer], covers: Iterable[Coverage]
 ) -> list[OfferKey]:
     # Return the offers of an earlier table that a complete later table no longer lists.
-    by_provider: dict[str, list[Coverage]] = {}
-    for cover in covers:
-        if cover.whole_provider:
-            by_provider.setdefault(cover.provider, []).append(cover)
+    by_provider = grouped((cover.provider, cover) for cover in covers if cover.whole_provider)
     return [
         key
         for key, offer in below.items()
-        if key not in fresh and any(cover.holds(offer) for cover in by_provider.get(offer.provider, ()))
+        if offer.provider in by_provider
+        and key not in fresh
+        and any(cover.holds(offer) for cover in by_provider[offer.provider])
     ]
 
 
@@ -468,16 +423,17 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     every = Offers.of(offers)
     sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
     of_asks = every.kind.equals("marketplace") | (is_index & ~every.column("ask_count").equals(None))
-    found: dict[AskKey, list[Offer]] = {}
-    for offer in every.where(sold & of_asks):
-        found.setdefault((offer.gpu_key, offer.pricing), []).append(offer)
+    found = grouped(((offer.gpu_key, offer.pricing), offer) for offer in every.where(sold & of_asks))
     clouds = every.where(sold & ~of_asks & ~is_index & every.column("seller").equals("cloud"))
     kinds = kinds_of(clouds.gpu_key, clouds.pricing, clouds.provider)
     usd = clouds.usd_per_gpu_hour[np.argsort(kinds.codes, kind="stable")]
     of_kinds = np.split(usd, np.cumsum(np.bincount(kinds.codes))[:-1])
-    by_provider: dict[AskKey, list[float]] = {}
-    for (gpu_key, pricing, _), prices in zip(kinds.values, of_kinds, strict=False):  # no split without a kind
-        by_provider.setdefault((gpu_key, pricing), []).append(float(np.median(prices)))
+    by_provider = grouped(
+        ((gpu_key, pricing), float(np.median(prices)))
+        for (gpu_key, pricing, _), prices in zip(
+            kinds.values, of_kinds, strict=False
+        )  # no split without a kind
+    )
     listed = {key: median(each) for key, each in by_provider.items()}
     return {key: _asks(each, listed.get(key)) for key, each in found.items()}
 

@@ -8,7 +8,6 @@ only the name of the file or folder says which cloud they are for, so both can b
 
 import csv
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +21,7 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
+from gpubench.groups import grouped
 from gpubench.names import counted, tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.quotes import (
@@ -33,9 +33,8 @@ from gpubench.offers.quotes import (
     sort_quotes,
 )
 from gpubench.offers.request import Format, read_price_date
-from gpubench.offers.sources import NO_HOST, HostFacts, Quote, Unread, kind_of
-from gpubench.offers.sources.gpuhunt_catalog import PROVIDERS
-from gpubench.offers.table import OfferTable
+from gpubench.offers.sources import NO_HOST, HostFacts, Quote, gpuhunt_catalog, kind_of
+from gpubench.offers.table import OfferTable, SetAside
 from gpubench.pricings import Pricing
 from gpubench.specs import load_specs, offered_gpu_key
 from gpubench.today import today
@@ -244,20 +243,20 @@ def _heading(column: str) -> frozenset[str]:
     return frozenset(told - _OF_AN_HOUR - {"per"} | {"price"} if hourly else told)
 
 
-def _quotes(table: Table) -> Iterator[Quote | Unread]:
+def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first = table.columns[:3]
     for number, row in table.rows:
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
         priced = [column for column in PRICES if row.get(column)] or [_PER_GPU][: bool(row.get(_PER_GPU))]
         if row[None]:
-            yield Unread(row=where, reason="more cells than the header has columns")
+            yield SetAside(where, "more cells than the header has columns")
         elif not priced:
-            yield Unread(row=where, reason="no price")
+            yield SetAside(where, "no price")
         for column in () if row[None] else priced:
             try:
                 yield _quote(table, row, column, where)
             except ValueError as reason:
-                yield Unread(row=where, reason=str(reason))
+                yield SetAside(where, str(reason))
 
 
 def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str) -> Quote:
@@ -343,7 +342,7 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
 
 _MARKS: dict[Format, frozenset[str]] = {
     "skypilot": frozenset({"acceleratorname", "instancetype"}),
-    "gpuhunt": frozenset({"instance_name", "gpu_name"}),
+    "gpuhunt": gpuhunt_catalog.COLUMNS,
 }
 # SkyPilot's names without a size mean the smaller card: the larger ones are A100-80GB and V100-32GB.
 _PLAIN_MEMORY_GIB = {"A100": 40.0, "V100": 16.0}
@@ -385,10 +384,10 @@ def read_table(
     elif not re.fullmatch(r"[a-z][a-z0-9-]{1,30}", cloud):
         raise MisuseError(f"{plain(file.name)} does not name the cloud: name it with --provider")
     else:
-        cloud = {**PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
-    read = _skypilot_quotes if format_ == "skypilot" else _gpuhunt_quotes
-    source = f"{format_} table {plain(file.name)}"
-    return format_, sort_quotes(_over_zones(read(rows, cloud, price_date, source)), price_date).table
+        cloud = {**gpuhunt_catalog.PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
+    read = _skypilot_quotes if format_ == "skypilot" else gpuhunt_catalog.quotes
+    cells, source = (row for _, row in rows.rows), f"{format_} table {plain(file.name)}"
+    return format_, sort_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
 
 
 def _format(table: Table, said: Format | None) -> Format:
@@ -402,8 +401,10 @@ def _format(table: Table, said: Format | None) -> Format:
     return found
 
 
-def _skypilot_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    for _, row in table.rows:
+def _skypilot_quotes(
+    rows: Iterable[Mapping[str | None, str]], provider: str, price_date: str, source: str
+) -> Iterator[Quote]:
+    for row in rows:
         gpu, instance, count = row["acceleratorname"], row["instancetype"], row.get("acceleratorcount", "")
         if not gpu:
             continue
@@ -454,29 +455,6 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
     return name, _PLAIN_MEMORY_GIB.get(name) if size is None else size
 
 
-def _gpuhunt_quotes(table: Table, provider: str, price_date: str, source: str) -> Iterator[Quote]:
-    for _, row in table.rows:
-        gpu, count = row["gpu_name"], row.get("gpu_count", "")
-        if not gpu or count in {"", "0"}:
-            continue
-        is_tpu = row.get("gpu_vendor") == "google" and not gpu.startswith("tpu-")
-        yield Quote(
-            provider=provider,
-            instance=row["instance_name"],
-            region=row.get("location"),
-            gpu=f"tpu-{gpu}" if is_tpu else gpu,
-            gpu_memory_gib=_number(row.get("gpu_memory", "")),
-            gpu_count=count,
-            kind=kind_of(provider),
-            vcpus=row.get("cpu"),
-            ram_gib=row.get("memory"),
-            price=row.get("price", ""),
-            pricing=Pricing.SPOT if row.get("spot", "").lower() == "true" else Pricing.ON_DEMAND,
-            price_date=price_date,
-            source=source,
-        )
-
-
 def _number(text: str) -> float | None:
     value = figure_in(text)
     return value if value is not None and 0 < value < 1e6 else None
@@ -484,9 +462,9 @@ def _number(text: str) -> float | None:
 
 def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
     # Yield one quote per instance, region and pricing: the median if zones of a region differ.
-    alike: dict[tuple[str, str | None, str, str, Pricing], list[Quote]] = defaultdict(list)
-    for quote in quotes:
-        alike[quote.instance, quote.region, quote.gpu, str(quote.gpu_count), quote.pricing].append(quote)
+    alike = grouped(
+        ((each.instance, each.region, each.gpu, str(each.gpu_count), each.pricing), each) for each in quotes
+    )
     for group in alike.values():
         prices = [_number(str(quote.price)) for quote in group]
         known = [price for price in prices if price is not None]

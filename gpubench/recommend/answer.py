@@ -7,6 +7,7 @@ from statistics import median
 
 import numpy as np
 
+from gpubench.groups import first_of_each, grouped
 from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import (
     BuyOrRent,
@@ -156,20 +157,17 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
-    told: set[object] = set()
-    for name, answer in ranking.answers.items():
-        if answer.toss_up is None or (key := (id(answer.row), answer.toss_up)) in told:
+    distinct = first_of_each(ranking.answers.items(), lambda each: (id(each[1].row), each[1].toss_up))
+    for name, answer in distinct:
+        if answer.toss_up is None:
             continue
-        told.add(key)
         (gpu, other_gpu), (p, other_p) = zip(
             *((machine_name(k, n), format_chance(c)) for k, n, c in answer.toss_up), strict=True
         )
         (*_, chance), (*_, other_chance) = answer.toss_up
         sentence = "toss_up" if chance >= other_chance else "toss_up_against"
-        said = tell(sentence, objective=_OBJECTIVES[name], gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
-        if said not in told:
-            told.add(said)
-            yield said
+        objective = _OBJECTIVES[name]
+        yield tell(sentence, objective=objective, gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:
@@ -311,10 +309,11 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
     if quota := dict.fromkeys(plain(each.offer.provider, 40) for each in named if each.needs_quota):
         yield tell("quota", providers=listing(quota))
-    builds: dict[str, list[str]] = {}
-    for key in found.pool.offers.gpu_key.present:
-        if (spec := load_specs().get(key)) and (build := other_build_for(spec.compute_capability)):
-            builds.setdefault(str(build), []).append(gpu_name(key))
+    builds = grouped(
+        (str(build), gpu_name(key))
+        for key in found.pool.offers.gpu_key.present
+        if (spec := load_specs().get(key)) and (build := other_build_for(spec.compute_capability))
+    )
     for needed, names in builds.items():
         yield tell("legacy_build", gpu=listing(names, most=3), build=needed)
 
@@ -600,10 +599,11 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:
     ranked = set(pool.offers.gpu_key.present)
-    behind: dict[str, list[str]] = {}
-    for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True):
-        if key in ranked and estimate.host_cpu is not None:
-            behind.setdefault(estimate.host_cpu, []).append(gpu_name(key))
+    behind = grouped(
+        (estimate.host_cpu, gpu_name(key))
+        for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
+        if key in ranked and estimate.host_cpu is not None
+    )
     for cpu, names in behind.items():
         yield tell("host_cpu", gpu=listing(names), cpu=plain(cpu, 60))
     if any((spec := load_specs().get(key)) and spec.variants for key in ranked):

@@ -46,48 +46,39 @@ FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of the images that a vCPU prepares."""
 
 
-class UsualJob(msgspec.Struct, frozen=True):
-    """A workload's well-known job."""
-
-    words: str
-    samples: float
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
     """The amount of work.
 
     Attributes:
         samples: Number of samples, at the expected speeds.
-        drawn: (D,) number of samples that the reference GPU processes in the given hours, in each draw. None
-            if the work is a fixed number of samples.
-        reference: Row of the reference GPU among the speeds.
+        reference: Row of the GPU among the speeds that processes them in the given hours: in each draw it
+            processes another number. None if the work is a fixed number of samples.
     """
 
     job: Job
     samples: float
-    drawn: Floats | None = None
     reference: int | None = None
 
 
-def usual_job(profile: WorkloadProfile, task: TaskKind) -> UsualJob | None:
-    """Return the well-known job of a workload; None if there is none."""
+def usual_job(profile: WorkloadProfile, task: TaskKind) -> tuple[str, float] | None:
+    """Return the well-known job of a workload in words and in samples; None if there is none."""
     if task is not TaskKind.TRAIN:
         return None
     if profile.name == "resnet50":
-        return UsualJob(f"{_IMAGENET_EPOCHS} epochs of ImageNet", float(_IMAGENET_EPOCHS * IMAGENET_IMAGES))
+        return f"{_IMAGENET_EPOCHS} epochs of ImageNet", float(_IMAGENET_EPOCHS * IMAGENET_IMAGES)
     if profile.tokens_per_sample and not profile.is_classic:
-        return UsualJob("10 million tokens", FINE_TUNING_TOKENS / profile.tokens_per_sample)
+        return "10 million tokens", FINE_TUNING_TOKENS / profile.tokens_per_sample
     return None
 
 
-def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: str) -> Work | None:
+def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | None, unit: str) -> Work | None:
     """Return the work of a ranking; None if ``relative``, or if the reference GPU has no figure.
 
     Args:
         request: The request, with the job if one was given.
         speeds: The speed of each GPU, including the reference.
-        usual: The workload's well-known job.
+        usual: The workload's well-known job, in words and in samples.
         unit: What a sample is, in the plural.
     """
     if request.relative:
@@ -102,12 +93,12 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
             words = f"{request.epochs:g} epochs of {data}"
         return Work(job(words=words, samples=samples, is_default=False), samples)
     if usual is not None:
-        return Work(job(words=usual.words, samples=usual.samples), usual.samples)
+        words, samples = usual
+        return Work(job(words=words, samples=samples), samples)
     row = speeds.row_of_one(request.reference_gpu)
     if row is None:
         return None
-    seconds = _REFERENCE_HOURS * SECONDS_PER_HOUR
-    samples = seconds * float(speeds.samples_per_s[row])
+    samples = _REFERENCE_HOURS * SECONDS_PER_HOUR * float(speeds.samples_per_s[row])
     return Work(
         job=job(
             words=f"{_REFERENCE_HOURS:g} GPU-hours of one {gpu_name(request.reference_gpu)}",
@@ -116,7 +107,6 @@ def work_of(request: RankRequest, speeds: Speeds, usual: UsualJob | None, unit: 
             reference_hours=_REFERENCE_HOURS,
         ),
         samples=samples,
-        drawn=seconds * speeds.draws[row],
         reference=row,
     )
 
@@ -197,15 +187,6 @@ class Candidates:
         """The rate of the GPUs of each offer if data preparation keeps up."""
         return self.speeds.samples_per_s[self.gpu] * self.count * self.pace * self.delivered
 
-    @property
-    def feed_limited(self) -> Flags:
-        """Whether the vCPUs prepare less than the GPUs consume."""
-        return self.vcpu_limit < self.gpus_rate
-
-    def scaling(self, row: int) -> Scaling:
-        """Return how the instance of a row scales."""
-        return self.scalings[int(self.machine[row])]
-
 
 def candidates_of(
     request: RankRequest,
@@ -229,7 +210,7 @@ def candidates_of(
     machines = kinds_of(offers.gpu_key, offers.gpu_count)
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
-    half_width = np.array([scaling.half_width for scaling in scalings])[machines.codes]
+    half_width = np.array([math.log(each.high / each.low) / 2 for each in scalings])[machines.codes]
     # The error of an unmeasured link is scaled by the share of time spent on communication.
     exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
     unread = np.where(offers.kind.equals("marketplace"), exchange[machines.codes], 0.0)

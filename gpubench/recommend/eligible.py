@@ -425,7 +425,7 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
         raise MisuseError("a deadline or a budget needs a job, and none can be assumed here: add --samples")
     (hours, slow_hours), (usd, dear_usd) = _likely_and_worst(pool)
     hour_words, usd_words = "takes {} h, {} h if slow: above {} h", "costs {}, up to {}: above {}"
-    feed_limited = pool.feed_limited
+    feed_limited = pool.vcpu_limit < pool.gpus_rate
     found: dict[int, Exclusion] = {}
     for option, limit, likely, worst, words, shown in (
         ("--deadline-hours", pool.request.deadline_hours, hours, slow_hours, hour_words, format_number),

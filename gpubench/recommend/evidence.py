@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpubench.findings import is_unfounded
+from gpubench.groups import grouped
 from gpubench.interval import Interval
 from gpubench.models import (
     Case,
@@ -30,16 +31,15 @@ from gpubench.predict.anchors import is_host_bound, peaks_of
 from gpubench.predict.estimate import estimate, estimate_at_largest_batch
 from gpubench.predict.question import FITTED_VENDOR, Question, Refusal, question_of
 from gpubench.profile import profile_of, profiles_of
-from gpubench.recommend.candidates import UsualJob, usual_job
+from gpubench.recommend.candidates import usual_job
 from gpubench.recommend.economics import generation_times
 from gpubench.recommend.factors import NOTHING_ASKED, HostNeed, need_of
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import (
     INDEPENDENT,
     Answers,
-    Efficiency,
-    OneOf,
     Scaler,
+    Scaling,
     Sharing,
     efficiency_of,
     measured_efficiency,
@@ -81,7 +81,7 @@ class Evidence:
         scaler: Scaling efficiency of one job.
         independent: Efficiency of a separate job on each GPU; None if no run has it.
         photographs: The workloads that train on decoded photographs, which the host must prepare.
-        usual_job: The well-known job, if there is only one workload.
+        usual_job: The well-known job in words and in samples, if there is only one workload.
         host: The job's requirements on the host.
     """
 
@@ -90,7 +90,7 @@ class Evidence:
     independent: Scaler | None = None
     without_room: Refuser | None = None
     photographs: frozenset[str] = frozenset()
-    usual_job: UsualJob | None = None
+    usual_job: tuple[str, float] | None = None
     host: HostNeed = NOTHING_ASKED
 
 
@@ -129,32 +129,35 @@ def _sharers(
         question = _question(request, profile_of(name, asked_recipe(request), **how))
         return question, _answers(request, question, specs, runs)
 
-    def one_of(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> OneOf:
+    def one_of(
+        name: str, spec: GpuSpec, gpu_count: int, alone: Estimate
+    ) -> tuple[Question, Estimate | Refusal]:
         """Estimate one GPU again if a job on this many GPUs has a different recipe."""
         rule = questions[name].profile.checkpointing_from
         fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
         if fewest == 1:
-            return OneOf(questions[name], alone)
+            return questions[name], alone
         question, answers = from_so_many(name, fewest)
-        return OneOf(question, answers[spec.key])
+        return question, answers[spec.key]
 
-    known: dict[tuple[str, str, int], tuple[OneOf, Sharing]] = {}
+    known: dict[tuple[str, str, int], Sharing] = {}
 
-    def shared(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> tuple[OneOf, Sharing]:
+    def sharing(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Sharing:
         asked = name, spec.key, gpu_count  # used twice: for memory, and for scaling
         if asked not in known:
             one = one_of(name, spec, gpu_count, alone)
-            known[asked] = one, sharing_of(one, spec, gpu_count, runs.every, peaks(name))
+            known[asked] = sharing_of(*one, spec, gpu_count, measured=runs.every, peaks=peaks(name))
         return known[asked]
 
-    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
-        one, sharing = shared(name, spec, gpu_count, alone)
-        assert isinstance(one.answer, Estimate)  # a job that does not fit is not scaled
-        found = efficiency_of(one, spec, gpu_count, sharing.mode, runs.every)
-        by_recipe = one.answer.samples_per_s / alone.samples_per_s  # 1 unless the recipe differs
-        return replace(found, by_recipe=by_recipe, mode=sharing.mode, fit=sharing.fit)
+    def scaler(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Scaling:
+        question, one = one_of(name, spec, gpu_count, alone)
+        shared = sharing(name, spec, gpu_count, alone)
+        assert isinstance(one, Estimate)  # a job that does not fit is not scaled
+        found = efficiency_of(question, one, spec, gpu_count, mode=shared.mode, measured=runs.every)
+        by_recipe = one.samples_per_s / alone.samples_per_s  # 1 unless the recipe differs
+        return replace(found, by_recipe=by_recipe, mode=shared.mode, fits=(shared.fit,))
 
-    return scaler, lambda *asked: shared(*asked)[1].reason
+    return scaler, lambda *asked: sharing(*asked).reason
 
 
 def _side_by_side(runs: Runs) -> Scaler | None:
@@ -162,9 +165,9 @@ def _side_by_side(runs: Runs) -> Scaler | None:
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
-    def independent(_name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Efficiency:
+    def independent(_name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Scaling:
         found = measured_efficiency(at_once, alone.case, spec.key, gpu_count, mode)
-        return replace(found or Efficiency(1.0, 1.0, 1.0, INDEPENDENT.basis), mode=mode)
+        return replace(found or INDEPENDENT, mode=mode)
 
     return independent if at_once else None
 
@@ -195,20 +198,19 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     for key, found in measured_by_the_user(question, own, known).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):
-            late = None if limit_ms is None else _why_late(found, limit_ms / MS_PER_S)
-            answers[key] = found if late is None else Refusal(gpu_key=key, reason=late)
+            answers[key] = found if limit_ms is None else _in_time(found, limit_ms / MS_PER_S)
     return answers
 
 
 def mean_power_w(runs: Runs) -> dict[str, float]:
     """Return the mean power of one GPU in training by key, if a run measured it [W]."""
-    seen: dict[str, list[float]] = {}
-    for run in runs.every:
-        key = device_key(run)
-        for measurement in run.measurements:
-            power = measurement.mean_power_w
-            if key and measurement.status is Status.OK and power is not None:
-                seen.setdefault(key, []).append(power / measurement.case.gpu_count)
+    seen = grouped(
+        (key, power_w / measurement.case.gpu_count)
+        for run in runs.every
+        if (key := device_key(run))
+        for measurement in run.measurements
+        if measurement.status is Status.OK and (power_w := measurement.mean_power_w) is not None
+    )
     return {key: median(values) for key, values in seen.items()}
 
 
@@ -241,9 +243,8 @@ def _within_latency(
         asked = msgspec.structs.replace(question, batch_size=batch_size)
         answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference)
         for key, answer in answers.items():
-            late = _why_late(answer, limit_s) if isinstance(answer, Estimate) else None
-            if late is not None:
-                answer = Refusal(gpu_key=key, reason=late)  # noqa: PLW2901 - too slow is a refusal
+            if isinstance(answer, Estimate):
+                answer = _in_time(answer, limit_s)  # noqa: PLW2901 - too slow is a refusal
             known = best.setdefault(key, answer)
             if isinstance(answer, Refusal) or answer.fits_memory is False:
                 continue
@@ -252,15 +253,16 @@ def _within_latency(
     return best
 
 
-def _why_late(answer: Estimate, limit_s: float) -> str | None:
-    # Return why an answer may exceed the latency limit, or that it is unknown; None if it meets the limit.
+def _in_time(answer: Estimate, limit_s: float) -> Estimate | Refusal:
+    # Return an answer that certainly meets the latency limit; else why it may not, or that it is unknown.
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
-    if slow_s is None:
-        return f"the time per token at batch {batch_size} is not known: its measurement has none"
-    if slow_s <= limit_s:
-        return None
+    if slow_s is not None and slow_s <= limit_s:
+        return answer
     what = "a token at batch" if answer.case.new_tokens else "a batch of"
-    return f"{what} {batch_size} may take {format_duration(slow_s)}, above {limit_s * MS_PER_S:g} ms"
+    why = f"{what} {batch_size} may take {format_duration(slow_s)}, above {limit_s * MS_PER_S:g} ms"
+    if slow_s is None:
+        why = f"the time per token at batch {batch_size} is not known: its measurement has none"
+    return Refusal(gpu_key=answer.gpu_key, reason=why)
 
 
 def slow_latency_s(answer: Estimate) -> float | None:

@@ -102,17 +102,6 @@ def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
-class _Limit(NamedTuple):
-    """A condition on a GPU: the field of the data sheet, the accepted values, and the text if it fails."""
-
-    option: str
-    is_asked: bool
-    of: Callable[[GpuSpec], Any]
-    does: Callable[[Any], bool]
-    unknown: str
-    otherwise: Callable[[Any], str]
-
-
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     """Yield the option and the test of each property that the request restricts.
 
@@ -134,28 +123,26 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
         if bound is not None:
             yield name, _at_least(field, bound, scale, unit)
     most_w, cooling = request.max_watts or math.inf, request.cooling
-    for each in (
-        _Limit("the setting max-watts", request.max_watts is not None, attrgetter("board_power_w"),
-               lambda watts: watts <= most_w, "its power is not known",
-               lambda watts: f"{watts:g} W for one GPU, above {most_w:g} W"),
-        _Limit("the setting line", bool(lines), attrgetter("line"),
-               lambda line: normalize(line) in lines, "its line is not known", lambda line: f"line {line}"),
-        _Limit("the setting architecture", bool(architectures), attrgetter("architecture"),
-               lambda name: normalize(name) in architectures, "its architecture is not known",
-               lambda name: f"architecture {name}"),
-        _Limit("the setting memory-type", bool(memory), attrgetter("memory_type"),
-               lambda name: name.casefold().startswith(memory), "its memory type is not known",
-               lambda name: f"memory {name}"),
-        _Limit("the setting ecc", request.ecc, _ecc_of, bool, _NO_ECC, lambda _: _NO_ECC),
-        _Limit("the setting fp64", request.fp64, fp64_share, lambda share: share >= _FAST_FP64,
-               _NO_FP64, lambda _: _NO_FP64),
-        _Limit("the setting nvlink", request.nvlink, attrgetter("is_linked"), bool,
-               _NO_LINK, lambda _: _NO_LINK),
-        _Limit("the setting cooling", cooling is not None, cooling_of, lambda kind: kind == cooling,
-               f"its cooling is not {cooling}", lambda _: f"its cooling is not {cooling}"),
-    ):  # fmt: skip
-        if each.is_asked:
-            yield each.option, _reason_of(each)
+    gates = (
+        ("max-watts", request.max_watts is not None,
+         _gate(attrgetter("board_power_w"), lambda watts: watts <= most_w, "its power is not known",
+               lambda watts: f"{watts:g} W for one GPU, above {most_w:g} W")),
+        ("line", bool(lines),
+         _gate(attrgetter("line"), lambda line: normalize(line) in lines, "its line is not known",
+               lambda line: f"line {line}")),
+        ("architecture", bool(architectures),
+         _gate(attrgetter("architecture"), lambda name: normalize(name) in architectures,
+               "its architecture is not known", lambda name: f"architecture {name}")),
+        ("memory-type", bool(memory),
+         _gate(attrgetter("memory_type"), lambda name: name.casefold().startswith(memory),
+               "its memory type is not known", lambda name: f"memory {name}")),
+        ("ecc", request.ecc, _gate(_ecc_of, bool, _NO_ECC)),
+        ("fp64", request.fp64, _gate(fp64_share, lambda share: share >= _FAST_FP64, _NO_FP64)),
+        ("nvlink", request.nvlink, _gate(attrgetter("is_linked"), bool, _NO_LINK)),
+        ("cooling", cooling is not None,
+         _gate(cooling_of, lambda kind: kind == cooling, f"its cooling is not {cooling}")),
+    )  # fmt: skip
+    yield from ((f"the setting {name}", reason) for name, is_asked, reason in gates if is_asked)
 
 
 _NO_ECC = "its memory has no ECC, or this is not known"
@@ -164,24 +151,26 @@ _NO_LINK = "it has no NVLink, or only with a bridge that is sold separately"
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
-    return _reason_of(
-        _Limit(
-            option="",
-            is_asked=True,
-            of=attrgetter(field),
-            does=lambda value: value >= bound * scale,
-            unknown=f"its {unit} {'are' if unit.endswith('s') else 'is'} not known",
-            otherwise=lambda value: f"{format_number(value / scale)} {unit}, under {bound:g}",
-        )
+    return _gate(
+        attrgetter(field),
+        lambda value: value >= bound * scale,
+        f"its {unit} {'are' if unit.endswith('s') else 'is'} not known",
+        lambda value: f"{format_number(value / scale)} {unit}, under {bound:g}",
     )
 
 
-def _reason_of(limit: _Limit) -> Reason:
+def _gate(
+    of: Callable[[GpuSpec], Any],
+    passes: Callable[[Any], bool],
+    unknown: str,
+    otherwise: Callable[[Any], str] | None = None,
+) -> Reason:
+    # Return a test of a GPU's property, with the texts if it is unknown or fails; one text may be for both.
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        value = None if spec is None else limit.of(spec)
-        if value is None:
-            return limit.unknown
-        return None if limit.does(value) else limit.otherwise(value)
+        value = None if spec is None else of(spec)
+        if value is not None and passes(value):
+            return None
+        return unknown if value is None or otherwise is None else otherwise(value)
 
     return reason
 

@@ -94,7 +94,8 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
     # Yield why a filter drops offers; it runs once per distinct combination of its fields.
 
     def reason(at: int) -> str | None:
-        return of.reason(offers[at], load_specs().get(offers.gpu_key.at(at)))
+        offer = offers[at]
+        return of.reason(offer, load_specs().get(offer.gpu_key))
 
     asked = offers.is_owned if of.owned else np.ones(len(offers), dtype=bool)
     if of.suspects is not None:
@@ -214,35 +215,33 @@ def leave_out_doubted(
     return offers.where(~unborne), excluded, accepted
 
 
-def match_gpus(names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
-    """Return the GPUs, among those of the offers, that the names mean.
+def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:
+    """Return the GPUs, among those of the offers, that a name means.
 
-    >>> sorted(match_gpus(["h100"], ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
+    >>> sorted(match_gpus("h100", ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
     ['nvidia-h100-nvl-94gb', 'nvidia-h100-sxm-80gb']
 
     Raises:
-        MisuseError: If a name is unknown, with similar known names; if it means only GPUs that are never
+        MisuseError: If the name is unknown, with similar known names; if it means only GPUs that are never
             ranked, with the reason; or if no offer has one of them.
     """
-    keys = frozenset(known)
-    matched: set[str] = set()
-    for name in (counted(each)[1] for each in names):
-        meant = meant_by(name, keys)
-        if (reason := _never_ranked(meant)) is not None:
-            specs = [load_specs().get(key) for key in sorted(meant)]
-            command = f"`gpubench offers list --gpu {shlex.quote(plain(name))}`"
-            listed = f"; {command} has its prices" if meant & keys else ""
-            like = "" if listed else _comparable(specs[0], keys)
-            raise MisuseError(f"{_named(specs)} not ranked: {reason}{listed}{like}")
-        if not meant & keys:
-            is_sold = any(each.gpu_key in meant for each in card_prices())
-            buy = "; --buy ranks what it costs to buy" if is_sold else ""
-            raise MisuseError(
-                f"no offer has a GPU {plain(name)!r} ({listing(sorted(meant))}): name another one, give its "
-                f"price with --offers, or say with --have that one is yours{buy}"
-            )
-        matched |= meant & keys
-    return frozenset(matched)
+    _, gpu = counted(name)
+    meant = meant_by(gpu, keys)
+    offered = meant.intersection(keys)
+    if (reason := _never_ranked(meant)) is not None:
+        specs = [load_specs().get(key) for key in sorted(meant)]
+        command = f"`gpubench offers list --gpu {shlex.quote(plain(gpu))}`"
+        listed = f"; {command} has its prices" if offered else ""
+        like = "" if listed else _comparable(specs[0], keys)
+        raise MisuseError(f"{_named(specs)} not ranked: {reason}{listed}{like}")
+    if not offered:
+        is_sold = any(each.gpu_key in meant for each in card_prices())
+        buy = "; --buy ranks what it costs to buy" if is_sold else ""
+        raise MisuseError(
+            f"no offer has a GPU {plain(gpu)!r} ({listing(sorted(meant))}): name another one, give its "
+            f"price with --offers, or say with --have that one is yours{buy}"
+        )
+    return frozenset(offered)
 
 
 REGION_UNSAID = "its region is not stated"
@@ -265,9 +264,11 @@ def _never_ranked(meant: Collection[str]) -> str | None:
     return reasons[0] if all(reasons) else None
 
 
-def _rankable(names: Sequence[str], keys: Collection[str]) -> Sequence[str]:
-    # Return the names that match a GPU on offer; all names if none does, so the error gives the reason.
-    return [name for name in names if why_not_ranked(name, keys) is None] or names
+def _asked_for(names: Sequence[str], offers: Offers) -> dict[str, frozenset[str]]:
+    # Return what each name means that matches a GPU on offer; if none does, the error gives the reason.
+    keys = sorted(offers.gpu_key.present)
+    rankable = [name for name in names if why_not_ranked(name, keys) is None]
+    return {name: match_gpus(name, keys) for name in rankable or names}
 
 
 def meant_by(name: str, keys: Collection[str]) -> set[str]:
@@ -373,12 +374,15 @@ def filters_of(
         lambda offer, _: f"price {offer.price_usd_per_hour} USD/h cannot be ranked",
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
-    yield from _of_the_offer(request, offers, market)
+    named = _asked_for(request.gpus, offers)
+    yield from _of_the_offer(request, offers, market, named)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
-    yield from _of_the_card(request, offers, market, machines)
+    yield from _of_the_card(request, market, machines, named)
 
 
-def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Iterator[Filter]:
+def _of_the_offer(
+    request: RankRequest, offers: Offers, market: Market, named: Mapping[str, frozenset[str]]
+) -> Iterator[Filter]:
     # Yield the filters on seller, region, GPU, number, price and its age.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
@@ -425,7 +429,7 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
                 fields=("seller",),
             ),
         ),
-        (request.gpus, _gpu_filter(request.gpus, offers)),
+        (request.gpus, _gpu_filter(named, offers)),
         (
             request.excluded,
             Filter(
@@ -472,25 +476,22 @@ def _of_the_offer(request: RankRequest, offers: Offers, market: Market) -> Itera
     yield from (each for is_asked, each in gates if is_asked)
 
 
-def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
+def _gpu_filter(named: Mapping[str, frozenset[str]], offers: Offers) -> Filter:
     """Return the filter on named GPUs; a name may include a number of GPUs, as in "4x L40S".
 
     Raises:
-        MisuseError: If a name means no ranked GPU, or nobody offers that number.
+        MisuseError: If nobody offers that number.
     """
-    present = sorted(offers.gpu_key.present)
-    names = _rankable(names, present)
-    named = [(counted(name)[0], match_gpus([name], present)) for name in names]
-    for name, (gpu_count, keys) in zip(names, named, strict=True):
+    for name, keys in named.items():
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
-        if gpu_count not in {None, *of_it}:
+        if counted(name)[0] not in {None, *of_it}:
             raise MisuseError(
                 f"no offer has {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
                 f"--have {name!r} ranks your own"
             )
 
     def another(offer: Offer, _: GpuSpec | None) -> str | None:
-        counts = {gpu_count for gpu_count, keys in named if offer.gpu_key in keys}
+        counts = {counted(name)[0] for name, keys in named.items() if offer.gpu_key in keys}
         if not counts:
             return "another GPU"
         return None if counts & {None, offer.gpu_count} else "another number of that GPU"
@@ -499,17 +500,18 @@ def _gpu_filter(names: Sequence[str], offers: Offers) -> Filter:
 
 
 def _of_the_card(
-    request: RankRequest, offers: Offers, market: Market, machines: Mapping[Offer, Ownership]
+    request: RankRequest,
+    market: Market,
+    machines: Mapping[Offer, Ownership],
+    meant: Mapping[str, frozenset[str]],
 ) -> Iterator[Filter]:
     """Yield the filters on GPUs without kernels, on the condition of hardware, and on the limits of a host.
 
     A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote, unless
     the name also means a GPU with kernels.
     """
-    known = sorted(offers.gpu_key.present)
-    meant = [match_gpus([name], known) for name in _rankable(request.gpus, known)]
-    named = frozenset[str]().union(*meant)
-    old = frozenset[str]().union(*(keys for keys in meant if not any(map(_runs, keys))))
+    named = frozenset[str]().union(*meant.values())
+    old = frozenset[str]().union(*(keys for keys in meant.values() if not any(map(_runs, keys))))
     sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
     wanted = {request.condition, PriceCondition.QUOTED}
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from gpubench.folders import data_table
+from gpubench.groups import grouped
 from gpubench.interval import Interval
 from gpubench.labels import SELLERS, card_condition, gpu_name, gpus_of
 from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
@@ -81,9 +82,7 @@ def lines(ranking: Ranking) -> list[Line]:
     """Return the distinct rows to show: the answers, the best cloud, the buyer's machines, and named GPUs."""
     buys = ranking.max_purchase_usd is not None and ranking.first.source == "own"
     titles = _FOR_A_SUM if buys else TITLES
-    names: dict[int, list[str]] = {}
-    for name, answer in ranking.answers.items():
-        names.setdefault(id(answer.row), []).append(name)
+    names = grouped((id(answer.row), name) for name, answer in ranking.answers.items())
     found: list[Line] = []
     for same in names.values():
         of = [ranking.answers[name] for name in same]

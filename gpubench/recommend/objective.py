@@ -13,7 +13,7 @@ intervals overlap would not be a valid test, because it counts that common error
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,44 +124,24 @@ def _at_price(pool: Candidates, known: Floats, rows: Indices | slice, price: Flo
     return -(usd if by == "cost" else usd + pool.request.hour_worth_usd * job_hours)
 
 
-class Drawn(NamedTuple):
-    """The inputs of the merits of N rows except prices, in every joint draw.
+def drawn(pool: Candidates, rows: Indices) -> tuple[Floats, Indices]:
+    """Draw the inputs of the merits of these N rows except prices.
 
-    Attributes:
-        known: (M, D), or (M, D, 2) for a job, for each machine among the rows: see ``_before_price``.
-        which: (N,) the machine of each row.
+    Returns:
+        known: (M, D), or (M, D, 2) for a job, for each kind of offer among the rows: see ``_before_price``.
+        which: (N,) the kind of each row.
     """
-
-    known: Floats
-    which: Indices
-
-
-def drawn(pool: Candidates, rows: Indices) -> Drawn:
-    """Draw the inputs of the merits of these rows."""
-    columns = (
-        pool.gpu,
-        pool.count,
-        pool.pace,
-        pool.delivered,
-        pool.spread,
-        pool.certain,
-        pool.vcpu_limit,
-        pool.is_owned,
-    )
-    kinds = np.stack(
-        [column[rows] for column in columns], axis=1
-    )  # everything that distinguishes rows except the price
-    _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    _, first, which = np.unique(pool.kind[rows], return_index=True, return_inverse=True)
     machines = rows[first]
     rate = drawn_job_rates(pool, machines)
     startup = startup_factors(pool, machines)
-    return Drawn(_before_price(pool, rate, machines, startup), which.reshape(-1))
+    return _before_price(pool, rate, machines, startup), which
 
 
 def _drawn_merits(
     pool: Candidates,
     rows: Indices,
-    of: Drawn,
+    of: tuple[Floats, Indices],
     *,
     price: DrawnPrices | None = None,
     out: Floats | None = None,
@@ -171,15 +151,16 @@ def _drawn_merits(
     Args:
         pool: The offers, and the request.
         rows: Which of them.
-        of: The drawn inputs of the same rows.
+        of: The drawn inputs of the same rows, from ``drawn``.
         price: Prices of the same rows; None for the expected prices, taken as certain.
         out: Array for the result, because allocating millions of figures takes longer than computing them.
     """
+    known, which = of
     merits = np.empty((len(rows), pool.request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         at = None if price is None else price.of(part)
-        merits[part] = _at_price(pool, of.known[of.which[part]], rows[part], at)
+        merits[part] = _at_price(pool, known[which[part]], rows[part], at)
     return merits
 
 
@@ -188,11 +169,15 @@ def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
 
     For a job in hours of a reference GPU the work is drawn too, so only the ratio of the speeds counts.
     """
-    rate = drawn_rates(pool, rows)
-    work = pool.work
-    if work is not None and work.drawn is not None:
-        rate *= work.samples / work.drawn
-    return rate
+    return drawn_rates(pool, rows) * _work_expected_over_drawn(pool)
+
+
+def _work_expected_over_drawn(pool: Candidates) -> Floats:
+    # Return the expected over the drawn number of samples of the job in every draw: 1 if it is fixed.
+    if pool.work is None or pool.work.reference is None:
+        return np.ones(1)
+    row, speeds = pool.work.reference, pool.speeds
+    return np.asarray(speeds.samples_per_s[row] / speeds.draws[row])
 
 
 def order(pool: Candidates) -> Indices:
@@ -587,21 +572,17 @@ def _may_lead(pool: Candidates, order: Indices) -> Flags:
     feed_error = np.exp(_FARTHEST * FEED_SIGMA)
     error = np.exp(_FARTHEST * pool.spread[order])
     move = np.exp(_FARTHEST * pool.prices.sigma[order])
-    less = more = 1.0  # the ends of a rate with drawn work: see ``drawn_job_rates``
-    work = pool.work
-    if work is not None and work.drawn is not None:
-        ratios = work.samples / work.drawn
-        less, more = float(ratios.min()), float(ratios.max())
+    ratios = _work_expected_over_drawn(pool)
     at_best = merit(
         pool,
-        np.minimum(fast * instance * error, vcpu_limit * feed_error) * more,
+        np.minimum(fast * instance * error, vcpu_limit * feed_error) * ratios.max(),
         order,
         price / move,
         startup=1 / farthest_startup(pool.request.startup_factor),
     )
     at_worst = merit(
         pool,
-        np.minimum(slow * instance / error, vcpu_limit / feed_error) * less,
+        np.minimum(slow * instance / error, vcpu_limit / feed_error) * ratios.min(),
         order,
         price * move,
         startup=farthest_startup(pool.request.startup_factor),

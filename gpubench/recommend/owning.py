@@ -374,9 +374,8 @@ def _session(pool: Candidates, machine: int) -> Candidates:
     many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
         return pool
-    drawn = None if work.drawn is None else work.drawn * many
     together = pool.asking(egress_usd=pool.request.egress_usd * many)
-    return replace(together, work=replace(work, samples=work.samples * many, drawn=drawn))
+    return replace(together, work=replace(work, samples=work.samples * many))
 
 
 def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:

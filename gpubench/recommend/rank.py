@@ -18,13 +18,13 @@ import numpy as np
 
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
+from gpubench.groups import grouped
 from gpubench.labels import card_condition, gpu_name, gpus_of
 from gpubench.models import (
     RANKING_SCHEMA,
     Answer,
     BuyOrRent,
     Choice,
-    ExcludedOffer,
     Offer,
     PriceCondition,
     Ranking,
@@ -126,16 +126,12 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
         machines = at_work(machines, first.rows, request)
-    try:
-        sifted = filtered(request)
-    except NothingLeftError as nothing:
-        return _instead_of_buying(request, nothing, only)
     notes = [tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)]
     notes += _set_aside(table, request.offers)
     notes += [tell("clock", clock=clock.rstrip("."))] if clock else []
     evidence_for = partial(gather, request, runs=runs)
     try:
-        return judge_offers(request, sifted, evidence_for, notes=notes, only=only)
+        return judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
     except NothingLeftError as nothing:
         return _instead_of_buying(request, nothing, only)
 
@@ -223,9 +219,7 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
         asked: The request as given, with its paths and settings, so ``gpubench try`` can repeat it. None
             for a report, because reports are shared with others.
     """
-    by_rule: dict[str, list[ExcludedOffer]] = {}
-    for offer in ranking.excluded:
-        by_rule.setdefault(offer.rule, []).append(offer)
+    by_rule = grouped((offer.rule, offer) for offer in ranking.excluded)
     job, answered = ranking.job, [each.row for each in ranking.answers.values()]
     rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
     places = {id(row): place for place, row in enumerate(rows)}

@@ -4,15 +4,16 @@ A choice is a row plus everything to know before paying for it.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from gpubench.arrays import Floats, Indices
+from gpubench.groups import first_of_each
 from gpubench.interval import UNKNOWN_INTERVAL, Interval
 from gpubench.labels import full_name
 from gpubench.models import (
@@ -39,8 +40,6 @@ from gpubench.recommend.filters import meant_by
 from gpubench.recommend.speeds import with_fits, with_memory_of
 from gpubench.specs import load_specs
 from gpubench.torch_builds import other_build_for
-
-T = TypeVar("T")
 
 Chosen: TypeAlias = Callable[[Eligible], Indices]
 """Chooses the positions of a ranking that become rows."""
@@ -102,7 +101,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
     estimates = cache(partial(_estimates, pool))
     kinds = zip(pool.gpu[rows].tolist(), pool.machine[rows].tolist(), strict=True)
     both = [estimates(gpu, machine) for gpu, machine in kinds]
-    scalings = [pool.scaling(row) for row in rows]
+    scalings = [pool.scalings[machine] for machine in pool.machine[rows].tolist()]
     limits = zip(pool.gpus_rate[rows].tolist(), pool.vcpu_limit[rows].tolist(), strict=True)
     return {
         "offer": offers,
@@ -249,7 +248,7 @@ _AT_ONCE = 64
 
 def _pareto(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     # Return for each row whether it is in the Pareto set of time, cost and memory, and what dominates it.
-    (time, money), memory = found.time_and_cost, _memory(found)
+    (time, money), memory = found.time_and_cost, np.nan_to_num(found.pool.memory[found.order], nan=0.0)
     by = _dominators(found, chosen)
     better = (
         (time[by] < time[chosen]) * _FASTER
@@ -264,12 +263,9 @@ def _pareto(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     return {"pareto": (by < 0).tolist(), "dominated_by": reasons}
 
 
-def _memory(found: Eligible) -> Floats:
-    return np.nan_to_num(found.pool.memory[found.order], nan=0.0)
-
-
 def _dominators(found: Eligible, places: Indices) -> Indices:
-    return dominators(*found.time_and_cost, _memory(found), found.pool.kind[found.order], places)
+    memory, kinds = found.pool.memory[found.order], found.pool.kind[found.order]
+    return dominators(*found.time_and_cost, memory, kinds, places)
 
 
 def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows: Indices) -> Indices:
@@ -456,16 +452,9 @@ def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
 
 
 def _first_row(found: Eligible) -> Row:
+    # Return a row to show next to the ranking, without rank and chances, which refer to ranked rows.
     (row,) = rows_of(found, [0])
-    return beside(row)
-
-
-def first_of_each(rows: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:
-    """Return the first row of each kind, in order."""
-    best: dict[Hashable, T] = {}
-    for row in rows:
-        best.setdefault(kind(row), row)
-    return list(best.values())
+    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(objective.CHANCES))
 
 
 def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
@@ -476,8 +465,3 @@ def best_of_each_gpu(rows: Iterable[Row]) -> list[Row]:
 def best_to_rent_and_to_own(rows: Iterable[Row]) -> list[Row]:
     """Return the first rental row and the first owned row of each GPU, in order."""
     return first_of_each(rows, lambda row: (row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
-
-
-def beside(row: Row) -> Row:
-    """Return a row to show next to the ranking, without rank and chances, which refer to ranked rows."""
-    return msgspec.structs.replace(row, rank=None, tie=False, **dict.fromkeys(objective.CHANCES))

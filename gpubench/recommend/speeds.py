@@ -235,51 +235,33 @@ _MOST_EFFICIENT = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiency:
-    """Throughput of n GPUs over n times that of one by the same recipe, with its interval.
+class Scaling:
+    """How n GPUs share one workload, or all workloads of a job.
 
     Attributes:
+        efficiency, low, high: Throughput of n GPUs over n times that of one by the same recipe, with its
+            9-in-10 interval.
         by_recipe: Rate of one GPU with the recipe of the shared job, divided by its rate with the recipe for
-            a single GPU.
-        mode: How the GPUs share the job.
-        fit: How the job fits in the memory of each GPU, if that is known and it fits.
+            a single GPU. Multiplied by the efficiency, it is the rate of each GPU divided by the rate of a
+            single one.
+        mode: How the GPUs share the job: FSDP if any workload fits only with it.
+        fits: How each workload fits in the memory of each GPU; None if that is unknown or it does not fit.
     """
 
-    likely: float
+    efficiency: float
     low: float
     high: float
     basis: str
     by_recipe: float = 1.0
     mode: ParallelMode = ParallelMode.DDP
-    fit: MemoryFit | None = None
-
-
-Scaler = Callable[[str, GpuSpec, int, Estimate], Efficiency]
-"""Maps (workload, GPU, number of GPUs, estimate for one) to the efficiency of training together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """How an instance scales.
-
-    Attributes:
-        half_width: Half the width of the 9-in-10 interval of the log efficiency.
-        by_recipe: As ``Efficiency.by_recipe``. Multiplied by the efficiency, it is the rate of each GPU
-            divided by the rate of a single one.
-        mode: How its GPUs share the job: FSDP if any workload fits only with it.
-        fits: ``Efficiency.fit`` of each workload.
-    """
-
-    efficiency: float
-    basis: str
-    half_width: float = 0.0
-    by_recipe: float = 1.0
-    mode: ParallelMode = ParallelMode.SINGLE
     fits: tuple[MemoryFit | None, ...] = ()
 
 
-SINGLE = Scaling(1.0, "single GPU")
-INDEPENDENT = Scaling(1.0, "independent jobs", mode=ParallelMode.INDEPENDENT)
+Scaler = Callable[[str, GpuSpec, int, Estimate], Scaling]
+"""Maps (workload, GPU, number of GPUs, estimate for one) to the efficiency of training together."""
+
+SINGLE = Scaling(1.0, 1.0, 1.0, "single GPU", mode=ParallelMode.SINGLE)
+INDEPENDENT = Scaling(1.0, 1.0, 1.0, "independent jobs", mode=ParallelMode.INDEPENDENT)
 
 
 def scaling_of(
@@ -309,27 +291,21 @@ def scaling_of(
     rates = np.array([part.samples_per_s for part in parts.values()])
     single = rates * np.array([model.by_recipe for model in models])
     alone = _mean_of(single, names, shares)
-    likely, low, high = (
+    efficiency, low, high = (
         float(_mean_of(single * np.array([getattr(model, end) for model in models]), names, shares) / alone)
-        for end in ("likely", "low", "high")
+        for end in ("efficiency", "low", "high")
     )
     bases, modes = ({getattr(model, name) for model in models} for name in ("basis", "mode"))
     basis = bases.pop() if len(bases) == 1 else MODELED
     return Scaling(
-        likely,
+        efficiency,
+        low,
+        high,
         INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,
-        math.log(high / low) / 2,
         by_recipe=float(alone / _mean_of(rates, names, shares)),
         mode=ParallelMode.FSDP if ParallelMode.FSDP in modes else modes.pop(),
-        fits=tuple(model.fit for model in models),
+        fits=tuple(fit for model in models for fit in model.fits),
     )
-
-
-class OneOf(NamedTuple):
-    """The question with the recipe for several GPUs, and the estimate for one of them."""
-
-    question: Question
-    answer: Estimate | Refusal
 
 
 class Sharing(NamedTuple):
@@ -341,16 +317,29 @@ class Sharing(NamedTuple):
 
 
 def sharing_of(
-    one: OneOf, spec: GpuSpec, gpu_count: int, measured: Sequence[Run], peaks: Sequence[Reading]
+    question: Question,
+    alone: Estimate | Refusal,
+    spec: GpuSpec,
+    gpu_count: int,
+    *,
+    measured: Sequence[Run],
+    peaks: Sequence[Reading],
 ) -> Sharing:
     """Return how this many GPUs share one job: each holds all weights if they fit, else a shard of them.
 
-    A job that was measured on as many GPUs fits. ``peaks`` are readings of the workload's peak memory.
+    A job that was measured on as many GPUs fits.
+
+    Args:
+        question: The question with the recipe for this many GPUs.
+        alone: The estimate for one GPU with that recipe.
+        spec: The GPU.
+        gpu_count: Number of GPUs.
+        measured: Every run.
+        peaks: Readings of the workload's peak memory.
     """
-    alone = one.answer
     if isinstance(alone, Refusal):
         return Sharing(ParallelMode.FSDP, reason=alone.reason)
-    question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
+    question = msgspec.structs.replace(question, batch_size=alone.case.batch_size)
     whole = None
     if alone.fewest_gpus == 1:
         whole = _whole_on_each(question, spec, gpu_count, alone, measured=measured, peaks=peaks)
@@ -406,18 +395,22 @@ def _short_of(case: Case, fit: MemoryFit) -> str:
 
 
 def efficiency_of(
-    one: OneOf, spec: GpuSpec, gpu_count: int, mode: ParallelMode, measured: Sequence[Run]
-) -> Efficiency:
+    question: Question,
+    alone: Estimate,
+    spec: GpuSpec,
+    gpu_count: int,
+    *,
+    mode: ParallelMode,
+    measured: Sequence[Run],
+) -> Scaling:
     """Return the efficiency of this many GPUs at the batch of a single one: measured, else modeled."""
-    alone = one.answer
-    assert isinstance(alone, Estimate)  # a job that does not fit is not scaled
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
     found = found or _measured_together(measured, alone, gpu_count, mode)
     if found is not None:
         return found
-    question = msgspec.structs.replace(one.question, batch_size=alone.case.batch_size)
+    question = msgspec.structs.replace(question, batch_size=alone.case.batch_size)
     model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=mode is ParallelMode.FSDP)
-    return Efficiency(model.efficiency, model.low, model.high, model.basis)
+    return Scaling(model.efficiency, model.low, model.high, model.basis)
 
 
 def measured_efficiency(
@@ -426,7 +419,7 @@ def measured_efficiency(
     gpu_key: str,
     gpu_count: int,
     mode: ParallelMode = ParallelMode.DDP,
-) -> Efficiency | None:
+) -> Scaling | None:
     """Return the efficiency of n GPUs if runs have the case on one GPU and on n, else None.
 
     Example: three GPUs do 2,700/s and one does 1,000/s, so it is 2,700 / (3 x 1,000) = 0.9. Several GPUs are
@@ -442,7 +435,7 @@ def measured_efficiency(
 
 def _measured_together(
     runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
-) -> Efficiency | None:
+) -> Scaling | None:
     """Return the efficiency of a sharded job relative to the estimate for one GPU; None if no run has it.
 
     Several GPUs are measured in eager mode.
@@ -462,7 +455,7 @@ def _measured_together(
 
 def _efficiency(
     runs: Sequence[Run], several: Case, gpu_key: str, unfit: frozenset[FindingKind]
-) -> Efficiency | None:
+) -> Scaling | None:
     gpu_count = several.gpu_count
     found = [_readings(runs, each, gpu_key, unfit) for each in (several.on_one_gpu, several)]
     if not all(found):
@@ -474,10 +467,10 @@ def _efficiency(
     return None if likely > _MOST_EFFICIENT else _measured(likely, alone, together)
 
 
-def _measured(likely: float, *by: Measurement) -> Efficiency:
+def _measured(likely: float, *by: Measurement) -> Scaling:
     # Return an efficiency with the interval from the errors of its measurements.
     width = math.hypot(*(each.relative_half_width or 0.0 for each in by))
-    return Efficiency(likely, likely / (1 + width), likely * (1 + width), "measured")
+    return Scaling(likely, likely / (1 + width), likely * (1 + width), "measured")
 
 
 def _readings(

@@ -245,7 +245,7 @@ def _case(
     work = candidates.work_of(asked, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
     if work is None:
         return None
-    of_one = work.drawn is not None  # a job in hours of one GPU: on the page it is a round number of samples
+    of_one = work.reference is not None  # a job in hours of one GPU: on the page a round number of samples
     samples = float(f"{work.samples:.2g}") if of_one else work.samples
     certain = dict(
         zip(pool.gpu[pool.certain < 1].tolist(), pool.certain[pool.certain < 1].tolist(), strict=True)

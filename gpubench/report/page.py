@@ -14,7 +14,7 @@ import math
 import unicodedata
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from gpubench.blocks.parts import (
     Figure,
     Look,
     Mark,
-    Part,
     as_html,
     as_markdown,
     dots,
@@ -42,7 +41,8 @@ from gpubench.blocks.parts import (
 )
 from gpubench.errors import MisuseError
 from gpubench.files import write_file
-from gpubench.folders import package_text
+from gpubench.folders import package_text, results_root
+from gpubench.groups import first_of_each, grouped
 from gpubench.interval import UNKNOWN_INTERVAL, Interval, flat
 from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
 from gpubench.models import Measurement, Ranking, Row, Run
@@ -60,7 +60,7 @@ from gpubench.recommend.lines import (
 from gpubench.recommend.rank import document as ranking_document
 from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.rows import first_of_each, head
+from gpubench.recommend.rows import head
 from gpubench.record.figures import frame, run_document
 from gpubench.record.sharing import shareable
 from gpubench.report.calculator import FIRST, WORDS, calculator
@@ -68,12 +68,12 @@ from gpubench.report.request import ReportRequest, format_of
 from gpubench.sections.compared import LOOKS
 from gpubench.sections.data import (
     HEADINGS,
+    PLACES,
     ReportData,
+    block_of,
     gather,
     moment_words,
     of_ranking,
-    own_sections,
-    section_of,
 )
 from gpubench.sentences import say
 from gpubench.specs import load_specs
@@ -100,12 +100,10 @@ def report(request: ReportRequest) -> str:
         The path of the file.
 
     Raises:
-        MisuseError: If the question or the format is unknown, or a section plug-in is broken.
+        MisuseError: If the question or the format is unknown.
         StorageError: If the file cannot be written.
     """
-    from gpubench.folders import results_root
-
-    path, folder = request.output, request.results
+    path = request.output
     elsewhere = f"choose another place with {'-o FILE' if request.public is None else '--public DIR'}"
     if request.public is not None:
         if path is not None or request.format is not None:
@@ -113,20 +111,17 @@ def report(request: ReportRequest) -> str:
         path = request.public / "index.html"
     kind = request.format or format_of(path)
     whole = kind in {"json", "csv"}  # these formats cover every stored run and every ranked offer
-    # The options of the ranking that differ from their defaults; folder and day are passed separately.
-    asked = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
-    given = {field: value for field, value in asked.items() if value != getattr(RankRequest(), field)}
+    fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
+    asked = RankRequest(**fields, asked=request.asked)
     data = request.data or gather(
-        folder,
-        request.as_of,
+        asked,
         run=request.run,
         every_run=whole,
         most_rows=None if whole else MOST_OFFERS + 1,  # one more, to show that it is cut
         first=FIRST if kind == "html" else None,
-        **{field: value for field, value in given.items() if field not in {"results", "as_of"}},
     )
     if kind == "html" and not request.data and data.ranking is not None:
-        data = _with_calculator(request, data)
+        data = _with_calculator(asked, data)
     if request.public is not None:  # no path, no serial number, no doubtful row, no model of the user
         runs = [shareable(run)[0] for run in data.runs]
         data = replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
@@ -136,16 +131,14 @@ def report(request: ReportRequest) -> str:
     if path is None:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
-        path = results_root(folder) / "reports" / f"{data.today.isoformat()}-{safe}.{kind}"
+        path = results_root(request.results) / "reports" / f"{data.today.isoformat()}-{safe}.{kind}"
     # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
     write_file(path, text, hint=elsewhere)
     return str(path)
 
 
-def _with_calculator(request: ReportRequest, data: ReportData) -> ReportData:
-    fields = {each.field: getattr(request, each.field) for each in options_of(RankRequest)}
-    asked = RankRequest(**fields, asked=request.asked)
+def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
     found, ranking = calculator(asked), data.ranking
     job = None if ranking is None else ranking.job
     if job is None or job.reference_hours is not None:  # the page asks about a number of samples
@@ -161,33 +154,27 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
         return as_json(data)
     if format == "csv":
         return as_csv(data)
-    rendered = ((section, section.render(data)) for section in own_sections())
-    blocks = [(section.heading, printable(block)) for section, block in rendered if block is not None]
+    blocks = [
+        (heading, printable(block))
+        for key, (_, heading) in PLACES.items()
+        if (block := block_of(key, data)) is not None
+    ]
     if format == "md":
         return as_markdown(_title(data), _subtitle(data), [block for _, block in blocks])
-    return _html(data, [_Heading.of(key, [b for of, b in blocks if of == key]) for key in HEADINGS])
+    return _html(data, [_heading(key, [b for of, b in blocks if of == key]) for key in HEADINGS])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Heading:
-    """The content under one heading of the page, its charts by their ids."""
-
-    key: str
-    title: str
-    parts: tuple[Part, ...]
-    figures: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, key: str, blocks: Sequence[Block]) -> _Heading:
-        parts = tuple(part for block in blocks for part in block.parts)
-        charts = [figure for part in parts if isinstance(part, Charts) for figure in part.figures]
-        name = ": ".join([HEADINGS[key], *[block.finding for block in blocks if block.finding][:1]])
-        drawn = {f"chart-{key}-{i}": figure.figure for i, figure in enumerate(charts, start=1)}
-        return cls(key=key, title=name, parts=parts, figures=drawn)
+def _heading(key: str, blocks: Sequence[Block]) -> dict[str, Any]:
+    # Return the content under one heading of the page, its charts by their ids.
+    parts = tuple(part for block in blocks for part in block.parts)
+    charts = [figure for part in parts if isinstance(part, Charts) for figure in part.figures]
+    name = ": ".join([HEADINGS[key], *[block.finding for block in blocks if block.finding][:1]])
+    drawn = {f"chart-{key}-{i}": figure.figure for i, figure in enumerate(charts, start=1)}
+    return {"key": key, "title": name, "parts": parts, "figures": drawn}
 
 
-def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
-    figures = {id_: figure for heading in headings for id_, figure in heading.figures.items()}
+def _html(data: ReportData, headings: Sequence[Mapping[str, Any]]) -> str:
+    figures = {id_: figure for heading in headings for id_, figure in heading["figures"].items()}
     content, thinned = embedded(_best_of_each_machine(data))
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
@@ -203,7 +190,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
         subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # the method says when
-        headings=[heading for heading in headings if heading.parts],
+        headings=[heading for heading in headings if heading["parts"]],
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
         raw=packed(msgspec.json.encode(content)),
@@ -324,7 +311,7 @@ MOST_DOTS = 40
 def ranking_html(ranking: Ranking) -> str:
     """Return the summary, and the first rows as a table."""
     data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.sentences")
-    blocks = (section_of(key).render(data) for key in ("answer", "value"))
+    blocks = (block_of(key, data) for key in ("answer", "value"))
     shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
     return "".join(as_html(block) for block in shown)
 
@@ -346,9 +333,7 @@ def ranking_figure(ranking: Ranking) -> Plot:
     def place(row: Row) -> tuple[Interval, Interval]:
         return (row.hours, row.cost_usd) if has_job else (ranking.throughput_of(row), row.usd_per_hour)
 
-    titles: dict[int, list[str]] = {}
-    for name, answer in ranking.answers.items():
-        titles.setdefault(id(answer.row), []).append(WORDS["titles"][name])
+    titles = grouped((id(answer.row), WORDS["titles"][name]) for name, answer in ranking.answers.items())
     dots = [_dots(basis, look, rows, place, titles) for basis, look in BASIS_LOOKS.items()]
     traces = [trace for trace in dots if trace["x"]]
     if has_job:
@@ -575,14 +560,6 @@ _ROW_FIGURES = (
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def document(data: ReportData) -> dict[str, Any]:
-    """All data of the report as plain JSON values.
-
-    Runs are as ``run --json`` gives them, raw rounds included; the ranking is as ``rank --json`` gives it.
-    """
-    return _document(data, [run_document(run) for run in data.runs])
-
-
 def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[str, Any], int]:
     """Return ``document`` for a page: only the runs that it uses, and only the data that it needs.
 
@@ -601,16 +578,21 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
         for measurement in run["measurements"]:
             for launch in measurement["launches"]:
                 launch["telemetry"] = launch["telemetry"][::step]
-    text = msgspec.json.encode(_document(data, runs))
+    text = msgspec.json.encode(document(data, runs))
     return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{MOST_DIGITS}g}")), step
 
 
-def _document(data: ReportData, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def document(data: ReportData, runs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return the data of the report as plain JSON values.
+
+    Runs are as ``run --json`` gives them, raw rounds included, unless given; the ranking is as
+    ``rank --json`` gives it.
+    """
     everything = {
         "schema_version": REPORT_VERSION,
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
-        "runs": runs,
+        "runs": [run_document(run) for run in data.runs] if runs is None else runs,
         "ranking": None if data.ranking is None else msgspec.to_builtins(ranking_document(data.ranking)),
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),

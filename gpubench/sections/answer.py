@@ -1,6 +1,5 @@
 """The answer and the ranking: the three rows, the sentences about them, and every offer as a table."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from gpubench.blocks.parts import (
     text,
 )
 from gpubench.findings import FindingKind, remark
+from gpubench.groups import grouped
 from gpubench.interval import Interval, stacked
 from gpubench.labels import CONDITION_WORDS, SELLERS, gpu_name, gpus_of, offer_lines, price_of, pricing_words
 from gpubench.models import (
@@ -387,9 +387,7 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
 
 def excluded_table(ranking: Ranking) -> Table:
     """The excluded offers, grouped by reason."""
-    by_reason: defaultdict[str, list[ExcludedOffer]] = defaultdict(list)
-    for offer in ranking.excluded:
-        by_reason[offer.reason].append(offer)
+    by_reason = grouped((offer.reason, offer) for offer in ranking.excluded)
     rows = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     return table(
         f"Not ranked: {count(len(ranking.excluded), 'offer')}, by reason",

@@ -31,7 +31,8 @@ from gpubench.blocks.parts import (
     table,
     text,
 )
-from gpubench.effects import Effect, Result, effect, ratio
+from gpubench.effects import Result, effect, ratio
+from gpubench.groups import grouped
 from gpubench.interval import stacked
 from gpubench.measure.capability import peak_flops_per_s
 from gpubench.models import Case, DeviceProfile, Precision, TaskKind
@@ -55,10 +56,11 @@ from gpubench.units import UNKNOWN, count, format_duration, format_number, forma
 
 def devices(data: ReportData) -> list[Part]:
     """Compare devices on exactly the same case, the fastest first."""
-    found: dict[Case, list[Result]] = {}
-    for device in data.devices:
-        for result in newest((run for run in data.runs if same(run.device, device)), usable=True):
-            found.setdefault(result.case, []).append(result)
+    found = grouped(
+        (result.case, result)
+        for device in data.devices
+        for result in newest((run for run in data.runs if same(run.device, device)), usable=True)
+    )
     shared = {case: results for case, results in found.items() if len(results) > 1}
     rows = [
         (result, results[0])
@@ -102,15 +104,12 @@ SMALL_JOB_S = 900.0
 class CpuGpuPair:
     """The fastest CPU row and the fastest GPU row for one workload and task.
 
-    ``equal`` is whether both have the same batch. ``cpus`` has all valid rows of the CPU; the fastest of them
-    decides whether a GPU is needed.
+    ``cpus`` has all valid rows of the CPU; the fastest of them decides whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
     cpu: Result
     gpu: Result | None
-    factor: Effect | None
-    equal: bool
 
 
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
@@ -128,9 +127,7 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
         cpu = max((r for r in mine if not shared or r.case.batch_size in shared), key=place)
         able = [r for r in theirs if not shared or r.case.batch_size == cpu.case.batch_size]
         gpu = max(able, key=place, default=None)
-        factor = None if gpu is None else effect(gpu, cpu)
-        founded = tuple(r for r in mine if r.leads)
-        found.append(CpuGpuPair(cpus=founded, cpu=cpu, gpu=gpu, factor=factor, equal=bool(shared)))
+        found.append(CpuGpuPair(cpus=tuple(r for r in mine if r.leads), cpu=cpu, gpu=gpu))
     return tuple(found)
 
 
@@ -192,9 +189,12 @@ def _job_s(result: Result) -> float:
 
 
 def _factor(pair: CpuGpuPair) -> str:
-    if pair.factor is None or not pair.equal:
-        return UNKNOWN if pair.gpu is None else f"{UNKNOWN}\nbatches differ"
-    return f"{UNKNOWN}\nflagged" if pair.factor.doubts else stacked(pair.factor.words)
+    if pair.gpu is None:
+        return UNKNOWN
+    if pair.gpu.case.batch_size != pair.cpu.case.batch_size:
+        return f"{UNKNOWN}\nbatches differ"
+    factor = effect(pair.gpu, pair.cpu)
+    return f"{UNKNOWN}\nflagged" if factor.doubts else stacked(factor.words)
 
 
 def _fastest(result: Result) -> str:
@@ -301,11 +301,9 @@ def _render(data: ReportData) -> Block | None:
 def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) -> Figure:
     left = min(point.intensity for point in points) / 2
     right = max(point.intensity for point in points) * 2
-    roofs: dict[float, list[str]] = {}
-    for precision in Precision:
-        peak = peak_flops_per_s(device, precision)
-        if peak is not None and any(point.result.case.precision is precision for point in points):
-            roofs.setdefault(peak, []).append(precision.value)
+    used = {point.result.case.precision for point in points}
+    peaks = ((peak_flops_per_s(device, each), each.value) for each in Precision if each in used)
+    roofs = grouped((peak, name) for peak, name in peaks if peak is not None)
     named = {p.result.case.workload: p for p in sorted(points, key=lambda p: p.rate)}.values()
     traces: list[dict[str, Any]] = []
     for peak, names in roofs.items():

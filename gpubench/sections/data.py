@@ -6,16 +6,18 @@ The input is collected once. Every text is safe to print without escaping.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from gpubench import __version__
 from gpubench.blocks.parts import Block, Cell, Fact, Paragraph, Part, T, table, text
 from gpubench.effects import Effect, Result, on_all_threads, results_of, thread_effects
 from gpubench.errors import GpuBenchError
 from gpubench.findings import FindingKind
+from gpubench.groups import first_of_each, grouped
 from gpubench.interval import stacked
 from gpubench.models import (
     BuyOrRent,
@@ -35,16 +37,11 @@ from gpubench.models import (
 )
 from gpubench.models.run import newest_first
 from gpubench.offers.dates import dated
-from gpubench.options import options_of
 from gpubench.profile import traced_once
+from gpubench.recommend.request import RankRequest
 from gpubench.specs import load_specs
 from gpubench.today import day_of
-from gpubench.units import (
-    format_usd,
-    listing,
-    per_second,
-    plain,
-)
+from gpubench.units import format_usd, listing, per_second, plain
 
 
 @dataclass(frozen=True)
@@ -105,21 +102,16 @@ class ReportData:
     @cached_property
     def thread_pairs(self) -> tuple[Effect, ...]:
         """Each case of the CPU, paired with the same case on one thread, from the newest run with both."""
-        found: dict[Case, Effect] = {}
         cpu = next((device for device in self.devices if device.is_cpu), None)
-        for run in (run for run in self.runs if cpu is not None and same(run.device, cpu)):
-            for pair in thread_effects(results_of(run)):
-                found.setdefault(pair.of.case, pair)
-        return tuple(found.values())
+        runs = (run for run in self.runs if cpu is not None and same(run.device, cpu))
+        pairs = (pair for run in runs for pair in thread_effects(results_of(run)))
+        return tuple(first_of_each(pairs, lambda pair: pair.of.case))
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
         """Every measured device: the page's device first, then the others by their newest run."""
-        found: list[DeviceProfile] = [] if self.device is None else [self.device]
-        for run in self.runs:
-            if not any(same(run.device, device) for device in found):
-                found.append(run.device)
-        return tuple(found)
+        first = [] if self.device is None else [self.device]
+        return tuple(first_of_each([*first, *(run.device for run in self.runs)], _model))
 
     @cached_property
     def everything(self) -> tuple[Result, ...]:
@@ -181,59 +173,53 @@ def of_run(run: Run) -> ReportData:
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
     """Return whether two records are about the same model of device."""
-    return (one.backend, one.gpu_key, one.name) == (other.backend, other.gpu_key, other.name)
+    return _model(one) == _model(other)
+
+
+def _model(device: DeviceProfile) -> tuple[str | None, ...]:
+    return device.backend, device.gpu_key, device.name
 
 
 @traced_once()
 def gather(
-    results: Path | None = None,
-    as_of: date | None = None,
+    asked: RankRequest,
     *,
     run: str | None = None,
     every_run: bool = False,
     most_rows: int | None = None,
     first: str | None = None,
-    **question: Any,
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
     If the default ranking fails, the page shows the reason in its place.
 
     Args:
-        results: Results folder; None for the user's (see ``folders.results_root``).
-        as_of: The day as of which ages are computed, and the last day of prices; None for today.
+        asked: The question, with the results folder and the day.
         run: The run whose device the page is about: a path, an id, or ``latest``; None for the newest usable
             one.
         every_run: Whether to also read runs that later runs supersede in every case; no section needs them.
         most_rows: Maximum number of offers in the ranking, plus those that are always kept; None for all.
         first: The default workload of the ranking; None for that of ``rank``.
-        question: Fields of ``recommend.request.RankRequest``: workloads, precision, samples, own ...
 
     Raises:
         MisuseError: If the question is invalid; a requested ranking is never silently omitted.
     """
     from gpubench.folders import results_root
     from gpubench.recommend.rank import ranked
-    from gpubench.recommend.request import RankRequest
     from gpubench.recommend.rows import head
     from gpubench.record.run_file import read_run
     from gpubench.record.store import find_run, newest_runs, read_runs
 
-    today = day_of(as_of)
-    place: dict[str, Any] = {"results": results, "as_of": None if as_of is None else today}
-    root = results_root(results)
+    today, root = day_of(asked.as_of), results_root(asked.results)
     stored = read_runs(root) if every_run else newest_runs(root)
     chosen = None if run is None else read_run(find_run(root, run))
-    ranking, problem = None, None
-    asked = tuple(each.name for each in options_of(RankRequest) if each.field in question)
-    named = {} if first is None or {"workloads", "mix"} & question.keys() else {"workloads": (first,)}
+    ranking, problem, question = None, None, asked
+    if first is not None and not (asked.workloads or asked.mix):
+        question = msgspec.structs.replace(asked, workloads=(first,))
     try:
-        ranking = ranked(
-            RankRequest(**place | question | named, asked=asked),
-            None if most_rows is None else lambda found: head(found, most_rows),
-        )
+        ranking = ranked(question, None if most_rows is None else lambda found: head(found, most_rows))
     except GpuBenchError as error:
-        if question:
+        if asked.question.keys() - {"results", "as_of"}:
             raise
         problem = str(error)
     if ranking is not None:
@@ -263,13 +249,13 @@ def place(result: Result) -> tuple[bool, float]:
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
     """Return the newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
-    found: dict[Case, Result] = {}
-    for run in runs:
-        for measurement in run.measurements:
-            ok = measurement.status is Status.OK and measurement.samples_per_s is not None
-            if ok is usable:
-                found.setdefault(measurement.case, Result(run=run, measurement=measurement))
-    return tuple(found.values())
+    results = (
+        Result(run=run, measurement=m)
+        for run in runs
+        for m in run.measurements
+        if usable is (m.status is Status.OK and m.samples_per_s is not None)
+    )
+    return tuple(first_of_each(results, lambda result: result.case))
 
 
 # --- the sections ---------------------------------------------------------------------------------------
@@ -297,46 +283,25 @@ PLACES: Mapping[str, tuple[str, str | None]] = {
     "prices": ("prices", "prices"),
     "footnotes": ("prices", "prices"),
 }
-"""The sections in order: the module of each, and its heading."""
+"""The sections in order: the module of each, and one of ``HEADINGS``; None if it is part of the answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """Content under a heading of the page.
-
-    Attributes:
-        key: Letters, digits and hyphens; the section's address on the page.
-        render: Returns the block, or None if there is nothing to show.
-        heading: One of ``HEADINGS``; None for a section that is part of the page's answer.
-    """
-
-    key: str
-    render: Callable[[ReportData], Block | None] = field(repr=False)
-    heading: str | None = None
-
-
-@cache
-def section_of(key: str) -> Section:
-    """Return a section, importing only its module."""
-    module, heading = PLACES[key]
-    render = import_module(f"gpubench.sections.{module}").SECTIONS[key]
-    return Section(key=key, heading=heading, render=render)
+def block_of(key: str, data: ReportData) -> Block | None:
+    """Return the content of a section, importing only its module; None if there is nothing to show."""
+    module, _ = PLACES[key]
+    block: Block | None = import_module(f"gpubench.sections.{module}").SECTIONS[key](data)
+    return block
 
 
 def brief(data: ReportData, *keys: str) -> list[Part]:
     """Return the terminal's version of some of the page's sections."""
-    found = (section_of(key).render(data) for key in keys)
+    found = (block_of(key, data) for key in keys)
     return [part for block in found if block is not None for part in block.brief]
 
 
 def unexplained(parts: Iterable[Part]) -> list[Part]:
     """Drop the notes that explain the tables, for a terminal that shows only the tables."""
     return [part for part in parts if not (isinstance(part, Paragraph) and part.tone == "note")]
-
-
-def own_sections() -> tuple[Section, ...]:
-    """Return every section, in order."""
-    return tuple(map(section_of, PLACES))
 
 
 # --- texts ----------------------------------------------------------------------------------------------
@@ -426,9 +391,7 @@ def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
 
     Settings that all cases of a workload have in common are omitted.
     """
-    of_workload: dict[str, list[tuple[str, ...]]] = {}
-    for case in cases:
-        of_workload.setdefault(case.workload, []).append(_job_and_recipe(case))
+    of_workload = grouped((case.workload, _job_and_recipe(case)) for case in cases)
 
     def apart(case: Case) -> tuple[str, ...]:
         others = of_workload.get(case.workload, [])

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gpubench.blocks.parts import Block, Bullets, Fact, Facts, Paragraph, Part, number, table, text
+from gpubench.groups import grouped
 from gpubench.interval import stacked
 from gpubench.measure.capability import best_products, datasheet_peak, datasheet_share
 from gpubench.models import DeviceProfile, GpuSpec, MicroResult
@@ -56,9 +57,10 @@ def _render(data: ReportData) -> Block | None:
 def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
     # A GPU as its driver reports it, next to its data sheet, and the values that are not reported.
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
-    reasons: dict[str, list[str]] = {}
-    for name, reason in sorted(device.unavailable.items()):
-        reasons.setdefault(plain(reason.rpartition(": ")[2]), []).append(plain(name, 60).replace("_", " "))
+    reasons = grouped(
+        (plain(reason.rpartition(": ")[2]), plain(name, 60).replace("_", " "))
+        for name, reason in sorted(device.unavailable.items())
+    )
     unknown = tuple(f"{', '.join(names)}: not reported, {reason}" for reason, names in reasons.items())
     return [
         *_state(device),
@@ -231,13 +233,12 @@ def machine(report: ProbeReport) -> Block:
     """Return every device, the host, the problems and the next step; in brief, one line per device."""
     seen = list(zip(report.devices, report.states, strict=True))
     cpus = [device for device in report.devices if device.is_cpu]
-    alike: dict[bytes, list[_Seen]] = {}  # GPUs of one model differ only in index and state
-    for device, state in seen:
-        if not device.is_cpu:
-            model = msgspec.structs.replace(
-                device, index=None, uuid=None, pci_bus_id=None, power_limit_w=None, pcie_width=None
-            )
-            alike.setdefault(msgspec.json.encode(model), []).append((device, state))
+    of_one = ("index", "uuid", "pci_bus_id", "power_limit_w", "pcie_width")  # GPUs of a model differ in these
+    alike = grouped(
+        (msgspec.json.encode(msgspec.structs.replace(each[0], **dict.fromkeys(of_one))), each)
+        for each in seen
+        if not each[0].is_cpu
+    )
     step = "gpubench run" if len(cpus) < len(seen) else "gpubench run --quick"
     if any(problem.exit_code for problem in report.problems):
         step = "gpubench doctor"

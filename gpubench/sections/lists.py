@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpubench import findings
 from gpubench.blocks.parts import Bullets, Paragraph, Part, Table, link, number, table, text
+from gpubench.groups import grouped
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name, pricing_words
 from gpubench.measure.feeding import EIGHT_BIT_BYTES, TENSOR_BYTES
@@ -186,9 +187,8 @@ def _run_measured(run: Run) -> str:
 
 def run_judged(checked: RunCheck) -> list[Part]:
     """Return each kind of issue once, with its cases and values; problems come first."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for issue in sorted(checked.issues, key=lambda issue: issue.weight != "problem"):
-        places.setdefault((issue.weight, issue.text), []).append(_place(issue))
+    in_order = sorted(checked.issues, key=lambda issue: issue.weight != "problem")
+    places = grouped(((issue.weight, issue.text), _place(issue)) for issue in in_order)
     parts: list[Part] = []
     for (weight, said), found in places.items():
         parts += [Paragraph(text=f"{weight}: {said}"), Bullets(items=tuple(found))]

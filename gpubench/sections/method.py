@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from gpubench.blocks.parts import Block, Bullets, Cell, Column, Paragraph, Part, Table, number, table, text
 from gpubench.effects import Result
 from gpubench.findings import Finding, FindingKind, describe
+from gpubench.groups import grouped
 from gpubench.measure.checks import unique
-from gpubench.models import Launch, Measurement, Run, StartState, TelemetrySample
+from gpubench.models import Launch, Measurement, Run, StartState
 from gpubench.record.figures import cold_costs, spread
 from gpubench.sections.data import (
     IN_USE,
@@ -128,16 +130,17 @@ def _text(value: str | None) -> str:
 
 
 def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
-    seen: dict[FindingKind, list[tuple[Finding, str]]] = {}
     runs = data.used_runs or data.device_runs[:1]
-    for place, findings in (
+    by_place = (
         *(("the run", run.findings) for run in runs),
         *((r.measurement.label, r.measurement.findings) for r in (*data.results, *data.failures)),
         *((f"{m.name} {m.precision or ''} {m.size}", m.findings) for run in runs for m in run.micro),
-    ):
-        for finding in findings:
-            seen.setdefault(finding.kind, []).append((finding, plain(" ".join(place.split()), 100)))
-    return seen
+    )
+    return grouped(
+        (finding.kind, (finding, plain(" ".join(place.split()), 100)))
+        for place, findings in by_place
+        for finding in findings
+    )
 
 
 def cases(data: ReportData) -> list[Part]:
@@ -258,9 +261,9 @@ def _telemetry_table(results: Sequence[Result]) -> list[Part]:
         "Telemetry while the rounds were timed",
         watched,
         text("Case", lambda m: plain(m.label, 100)),
-        number("Core clock", lambda m: _ends([s.sm_clock_hz for s in _samples(m)], "Hz")),
-        number("Power", lambda m: _ends([s.power_w for s in _samples(m)], "W")),
-        number("Temperature", lambda m: _heat([s.temperature_c for s in _samples(m)])),
+        number("Core clock", lambda m: _ends(_read(m, "sm_clock_hz"), "Hz")),
+        number("Power", lambda m: _ends(_read(m, "power_w"), "W")),
+        number("Temperature", lambda m: _heat(_read(m, "temperature_c"))),
         number("Energy per sample", lambda m: format_si(m.joules_per_sample, "J")),
         text("Clock events, share of samples", _events),
         folded=True,
@@ -268,12 +271,13 @@ def _telemetry_table(results: Sequence[Result]) -> list[Part]:
     return [found] if watched else []
 
 
-def _samples(m: Measurement) -> list[TelemetrySample]:
-    return [sample for launch in m.launches for sample in launch.timed_telemetry]
+def _read(m: Measurement, name: str) -> list[Any]:
+    # Return the known values of one field of the samples.
+    samples = (sample for launch in m.launches for sample in launch.timed_telemetry)
+    return [value for sample in samples if (value := getattr(sample, name)) is not None]
 
 
-def _ends(read: Sequence[float | None], unit: str) -> str:
-    values = [value for value in read if value is not None]
+def _ends(values: Sequence[float], unit: str) -> str:
     if not values:
         return UNKNOWN
     return (
@@ -281,13 +285,12 @@ def _ends(read: Sequence[float | None], unit: str) -> str:
     )
 
 
-def _heat(read: Sequence[float | None]) -> str:
-    values = [value for value in read if value is not None]
+def _heat(values: Sequence[float]) -> str:
     return f"{min(values):.0f} to {max(values):.0f} °C" if values else UNKNOWN
 
 
 def _events(m: Measurement) -> str:
-    told = [s.clock_event_reasons for s in _samples(m) if s.clock_event_reasons is not None]
+    told = _read(m, "clock_event_reasons")
     if not told:
         return UNKNOWN
     counts = Counter(plain(reason, 40) for reasons in told for reason in reasons)

@@ -3,7 +3,7 @@
 Also the cost of published MLPerf Training runs today.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median_high
 
@@ -23,6 +23,7 @@ from gpubench.blocks.parts import (
     text,
     two_lines,
 )
+from gpubench.groups import first_of_each, grouped
 from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus, gpus_of, offer_name
 from gpubench.models import BuyOrRent, Offer, Pricing, Row
@@ -30,7 +31,7 @@ from gpubench.offers.dates import STALE_AFTER_DAYS, freshness, show_price_date
 from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, rounds
 from gpubench.recommend.economics import MINUTES_PER_HOUR
 from gpubench.recommend.owning import assumed_of, must_work, payback
-from gpubench.recommend.rows import best_of_each_gpu, first_of_each
+from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.sections.data import ReportData
 from gpubench.units import UNKNOWN, count, format_number, format_price, format_usd, listing, plain
 
@@ -130,10 +131,9 @@ _MOST_LETTERS_OF_SOURCE = 300
 
 def _prices(data: ReportData) -> Block | None:
     ranked = () if data.ranking is None else data.ranking.rows
-    by_provider: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in sorted(ranked, key=lambda row: (row.price_age_days is None, row.price_age_days or 0)):
-        if row.offer.pricing is not Pricing.OWNED:
-            by_provider[row.offer.provider].append(row)
+    newest_first = sorted(ranked, key=lambda row: (row.price_age_days is None, row.price_age_days or 0))
+    rented = (row for row in newest_first if row.offer.pricing is not Pricing.OWNED)
+    by_provider = grouped((row.offer.provider, row) for row in rented)
     if not by_provider:
         return None
     ages = [age for rows in by_provider.values() for age in _ages(rows)]

@@ -18,7 +18,6 @@ from gpubench.offers.table import offer_key
 ANSWERS = Path(__file__).parent.parent / "offers" / "answers"
 NOW = "2026-11-20T12:00:00Z"
 
-pytest.importorskip("gpuhunt")
 pytest.importorskip("boto3")
 
 

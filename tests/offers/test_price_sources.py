@@ -475,7 +475,7 @@ def test_gpuhunt_reads_the_folder_of_its_variable_without_the_network(tmp_path, 
 
 def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
-    with pytest.raises(SourceError, match=r"cannot read oci\.csv"):
+    with pytest.raises(SourceError, match=r"cannot read .*oci\.csv"):
         offers(gpuhunt_of("oci"), refuse)
 
 
@@ -682,8 +682,9 @@ def test_a_source_with_only_unreadable_rows_gives_nothing_and_says_why():
     assert [row for row, _ in table.set_aside] == [f"Vast A100 SXM4: row {n} of its answer" for n in (1, 2)]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gpuhunt closes no reader
-def test_rows_that_gpuhunt_skips_are_counted_and_its_catalog_is_then_not_complete(tmp_path, monkeypatch):
+def test_a_row_of_gpuhunt_without_a_price_is_set_aside_and_its_catalog_is_then_not_complete(
+    tmp_path, monkeypatch
+):
     text = (ANSWERS / "gcp.csv").read_text()
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     good = "\n".join(line for line in text.splitlines() if "nonsense" not in line)

@@ -31,7 +31,7 @@ from gpubench.recommend.eligible import sift
 from gpubench.recommend.evidence import Evidence
 from gpubench.recommend.rank import check, judge_offers
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.speeds import Efficiency
+from gpubench.recommend.speeds import Scaling
 
 TODAY = date(2026, 11, 20)
 H100, L4, T4 = "nvidia-h100-sxm-80gb", "nvidia-l4-24gb", "nvidia-tesla-t4-16gb"
@@ -85,9 +85,9 @@ def evidence_of(answers: Mapping[str, Mapping[str, Estimate | Refusal]]) -> Evid
     return Evidence(answers=answers, scaler=scaler)
 
 
-def scaler(workload, spec, count, alone) -> Efficiency:
+def scaler(workload, spec, count, alone) -> Scaling:
     """Nine tenths for every machine."""
-    return Efficiency(0.9, 0.9, 0.9, "modeled")
+    return Scaling(0.9, 0.9, 0.9, "modeled")
 
 
 def rank_of(

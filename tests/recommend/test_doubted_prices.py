@@ -15,7 +15,7 @@ from gpubench.models import Pricing
 from gpubench.offers.refresh import refresh
 from gpubench.offers.sources import Quote
 from gpubench.recommend.owning import offer_of
-from gpubench.recommend.request import Range
+from gpubench.recommend.request import Range, RankRequest
 from gpubench.report.page import render
 from gpubench.sections.answer import screen
 from gpubench.sections.data import gather
@@ -178,7 +178,7 @@ def test_a_feed_with_a_price_of_a_cent_is_not_the_best_value(fed, gpubench):  # 
 
 
 def test_the_page_says_it_in_one_line(fed):
-    data = gather(fed)
+    data = gather(RankRequest(results=fed))
     text = render(data, "md")
     (line,) = [line for line in text.splitlines() if "accept" in line and "Left out" in line]
     assert "b200.1" in line

@@ -36,7 +36,7 @@ from gpubench.recommend.evidence import (
     slow_latency_s,
 )
 from gpubench.recommend.request import RankRequest
-from gpubench.recommend.speeds import Efficiency, measured_efficiency, scaling_of
+from gpubench.recommend.speeds import Scaling, measured_efficiency, scaling_of
 from gpubench.record.store import reference_runs, write_run
 from gpubench.sections.prediction import answered
 from gpubench.specs import load_specs
@@ -87,7 +87,7 @@ def test_several_gpus_that_hold_gradients_twice_may_not_fit_where_one_does():
     found = gather(request, [RTX4090], Runs((run_of(RTX4090, *rows),), ()))
     one = found.answers["vgg16"][RTX4090]
     assert found.without_room("vgg16", load_specs()[RTX4090], 8, one) is None, "it ran there"
-    told = found.scaler("vgg16", load_specs()[RTX4090], 8, one).fit
+    told = found.scaler("vgg16", load_specs()[RTX4090], 8, one).fits[0]
     assert (told.fits, told.ran) == (True, True)
     assert "it ran here" in told.text()
     need = need_of(question_of(batch_size=360), case, load_specs()[RTX4090], ())
@@ -100,7 +100,7 @@ def test_several_gpus_that_may_not_hold_the_gradients_twice_share_out_a_model_of
     asked = "transformer", load_specs()[RTX4090], 8, found.answers["transformer"][RTX4090]
     assert found.without_room(*asked) is None
     shared = found.scaler(*asked)
-    assert (shared.mode, shared.fit.fits) == (ParallelMode.FSDP, True)
+    assert (shared.mode, shared.fits[0].fits) == (ParallelMode.FSDP, True)
     scaled = msgspec.structs.replace(request, precision="amp-fp16")
     found = gather(scaled, [RTX4090], NOTHING)
     asked = *asked[:3], found.answers["transformer"][RTX4090]
@@ -275,8 +275,8 @@ def test_jobs_at_once_count_what_they_take_from_each_other_where_runs_hold_it():
     evidence = gather(RankRequest(workloads=("vgg16",)), [H100], Runs(runs, ()))
     alone = evidence.answers["vgg16"][H100]
     spec = load_specs()[H100]
-    assert evidence.independent("vgg16", spec, 4, alone).likely == pytest.approx(0.9)
-    assert evidence.independent("vgg16", spec, 8, alone) == Efficiency(
+    assert evidence.independent("vgg16", spec, 4, alone).efficiency == pytest.approx(0.9)
+    assert evidence.independent("vgg16", spec, 8, alone) == Scaling(
         1.0, 1.0, 1.0, "independent jobs", mode=ParallelMode.INDEPENDENT
     )
     assert measured_efficiency(runs, case, H100, 4) is None  # they are not a data-parallel job
@@ -288,7 +288,7 @@ def test_scaling_is_measured_where_runs_hold_it():
     four = msgspec.structs.replace(case, gpu_count=4)
     runs = [run_of(H100, measurement(case, 2000), measurement(four, 7200))]
     found = measured_efficiency(runs, case, H100, 4)
-    assert found.likely == pytest.approx(0.9)
+    assert found.efficiency == pytest.approx(0.9)
     assert found.low < 0.9 < found.high
     assert found.basis == "measured"
     assert measured_efficiency(runs, case, H100, 8) is None
@@ -304,9 +304,9 @@ def test_scaling_is_measured_where_runs_hold_it():
     free, held = (
         [run_of(H100, one, measurement(eager_four, 7200))] for one in (measurement(eager, 2000), bound)
     )
-    assert measured_efficiency(free, graph, H100, 4).likely == pytest.approx(0.9)
+    assert measured_efficiency(free, graph, H100, 4).efficiency == pytest.approx(0.9)
     assert measured_efficiency(held, graph, H100, 4) is None  # the host's efficiency is not the graph's
-    assert measured_efficiency(held, eager, H100, 4).likely == pytest.approx(0.9)
+    assert measured_efficiency(held, eager, H100, 4).efficiency == pytest.approx(0.9)
 
     evidence = gather(RankRequest(workloads=("vgg16",)), [H100], Runs(tuple(runs), ()))
     assert evidence.independent is None
@@ -319,7 +319,7 @@ def test_scaling_is_measured_where_runs_hold_it():
     assert [scalings[n].basis for n in (1, 4, 8)] == ["single GPU", "measured", "modeled"]
     assert scalings[4].efficiency == pytest.approx(0.9)
     assert 0.3 < scalings[8].efficiency < 1
-    assert scalings[8].half_width > 0
+    assert scalings[8].low < scalings[8].high
 
 
 def test_power_is_the_median_of_what_runs_measured():

@@ -1,4 +1,4 @@
-"""The contract of a report section: inherit it, define a ``section`` fixture, and it is checked."""
+"""The contract of a report section: inherit it, define a fixture ``section`` with its key, and it is checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from plotly import graph_objects
 
 from gpubench.blocks.parts import Block, Bullets, Charts, Facts, Paragraph, Table, escape, printable
 from gpubench.report.page import render
-from gpubench.sections.data import ReportData, Section
+from gpubench.sections import data
+from gpubench.sections.data import ReportData
 
 from . import samples
 
@@ -38,41 +39,41 @@ def markdown_of(name: str) -> str:
 
 
 @cache
-def block_of(section: Section, name: str) -> Block | None:
+def block_of(section: str, name: str) -> Block | None:
     """A section's output for a sample; the tests below read it and cannot change it."""
-    return section.render(data_called(name))
+    return data.block_of(section, data_called(name))
 
 
 class SectionContract:
     """The contract of every section, whatever the data: each test uses every sample of ``DATA``."""
 
-    def test_gives_a_block_or_nothing(self, section: Section):
+    def test_gives_a_block_or_nothing(self, section: str):
         for name in DATA:
             block = block_of(section, name)
             assert block is None or (isinstance(block, Block) and block.title and block.parts), name
 
-    def test_says_the_same_twice(self, section: Section):
+    def test_says_the_same_twice(self, section: str):
         for name in DATA:
-            assert section.render(data_called(name)) == block_of(section, name), name
+            assert data.block_of(section, data_called(name)) == block_of(section, name), name
 
-    def test_text_holds_no_control_character(self, section: Section):
+    def test_text_holds_no_control_character(self, section: str):
         for text in (text for name in DATA for text in _texts_of(section, name)):
             assert not [c for c in text if unicodedata.category(c).startswith("C") and c != "\n"], text
 
-    def test_every_chart_has_words_and_a_table_with_rows(self, section: Section):
+    def test_every_chart_has_words_and_a_table_with_rows(self, section: str):
         for name, charts in _charts_of(section):
             assert charts.figures, name
             assert charts.twin.rows, name
             assert all(len(figure.alt) > 20 and figure.height_px > 0 for figure in charts.figures), name
 
-    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: Section):
+    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: str):
         for _, charts in _charts_of(section):
             for figure in charts.figures:
                 json.dumps(figure.figure, allow_nan=False)
                 for text in _strings(figure.figure):
                     assert "<" not in text.replace("<br>", "").replace("<extra></extra>", ""), text
 
-    def test_figures_keep_to_the_schema_of_plotly(self, section: Section):
+    def test_figures_keep_to_the_schema_of_plotly(self, section: str):
         for name, charts in _charts_of(section):
             for figure in charts.figures:
                 made = graph_objects.Figure(
@@ -80,13 +81,13 @@ class SectionContract:
                 )  # refuses a property or a value that plotly does not know
                 assert len(made.data) == len(figure.figure["data"]), name
 
-    def test_is_on_the_page(self, section: Section):
+    def test_is_on_the_page(self, section: str):
         for name in DATA:
             block = block_of(section, name)
             assert block is None or f"\n## {escape(block.title)}\n" in markdown_of(name), name
 
 
-def _charts_of(section: Section) -> list[tuple[str, Charts]]:
+def _charts_of(section: str) -> list[tuple[str, Charts]]:
     """The charts of a section, each with the name of its sample."""
     blocks = ((name, block_of(section, name)) for name in DATA)
     return [
@@ -114,7 +115,7 @@ def texts(block: Block) -> list[str]:
     return found
 
 
-def _texts_of(section: Section, name: str) -> list[str]:
+def _texts_of(section: str, name: str) -> list[str]:
     block = block_of(section, name)
     return [] if block is None else texts(printable(block))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubench.recommend.request import RankRequest
 from gpubench.record.store import write_run
 from gpubench.report.page import render, report
 from gpubench.sections.data import gather
@@ -50,7 +51,7 @@ def gathered(*runs, own_offers: int):
         for run in runs:
             write_run(Path(folder), run)
         table = samples.own_offers(Path(folder) / "prices.csv", own_offers)
-        return gather(Path(folder), samples.TODAY, offers=table)
+        return gather(RankRequest(results=Path(folder), as_of=samples.TODAY, offers=table))
 
 
 def rendered(*runs):

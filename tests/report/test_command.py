@@ -12,6 +12,7 @@ from command import here
 from memory_cases import BY_VALUE
 
 from gpubench.recommend.rank import rank
+from gpubench.recommend.request import RankRequest
 from gpubench.record.store import write_run
 from gpubench.report import page
 from gpubench.sections.answer import fits_words
@@ -38,7 +39,7 @@ def test_with_no_runs_it_ranks_and_says_that_nothing_was_measured(tmp_path, monk
 
 def test_a_stored_run_is_on_the_page_and_anchors_the_ranking(tmp_path):
     write_run(tmp_path, samples.h200_run())
-    data = gather(tmp_path, samples.TODAY)
+    data = gather(RankRequest(results=tmp_path, as_of=samples.TODAY))
     assert data.device.name == "NVIDIA H200"
     bases = {row.estimate.basis for row in data.ranking.rows if row.offer.gpu_key == samples.H200}
     assert bases == {"measured"}
@@ -63,7 +64,7 @@ def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):
     write_run(tmp_path, samples.cpu_run())
     broken = tmp_path / "runs" / "cpu" / "20260101T000000Z-ffffff.json"
     broken.write_text("{", encoding="utf-8")
-    data = gather(tmp_path, samples.TODAY)
+    data = gather(RankRequest(results=tmp_path, as_of=samples.TODAY))
     assert len(data.problems) == 1
     assert data.is_cpu
 
@@ -80,7 +81,7 @@ def test_a_users_model_never_fits_without_its_bound(tmp_path):
     """On the page and on the card of the ranking."""
     path = tmp_path / "net.py"
     path.write_text(BY_VALUE)
-    data = gather(tmp_path, samples.TODAY, workloads=(str(path),))
+    data = gather(RankRequest(results=tmp_path, as_of=samples.TODAY, workloads=(str(path),)))
     why = "not traced: what it does depends on the values of its tensors (net.py line 10)"
     for kind in ("md", "html"):
         words = page.render(data, kind).replace("\\_", "_")
@@ -94,7 +95,7 @@ def test_a_users_model_is_built_once_for_a_page(tmp_path):
     path, seen = tmp_path / "net.py", tmp_path / "seen.txt"
     written = f"\nwith open({str(seen)!r}, 'a') as seen:\n    seen.write('built\\n')\n"
     path.write_text(BY_VALUE + written)
-    gather(tmp_path, samples.TODAY, workloads=(str(path),))
+    gather(RankRequest(results=tmp_path, as_of=samples.TODAY, workloads=(str(path),)))
     first = seen.read_text().count("built")
     seen.unlink()
     rank(workload=path, results=tmp_path, as_of=samples.TODAY)
@@ -107,7 +108,7 @@ def test_rows_that_no_page_shows_are_not_made(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "gather", lambda *asked, **of: made.append(gather(*asked, **of)) or made[-1])
     made = []
     for workload in ("vgg16", "llama_8b_lora"):
-        whole = gather(tmp_path, samples.TODAY, workloads=(workload,))
+        whole = gather(RankRequest(results=tmp_path, as_of=samples.TODAY, workloads=(workload,)))
         page.report(tmp_path / f"{workload}.md", tmp_path, workload=workload, as_of=samples.TODAY)
         assert 30 < len(made[-1].ranking.rows) < len(whole.ranking.rows) / 2
 

@@ -18,7 +18,7 @@ from gpubench.blocks import parts
 from gpubench.blocks.parts import PALETTE, Block, Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.page import REPORT_VERSION, render, report
-from gpubench.sections.data import Section
+from gpubench.sections import prices
 
 from . import samples
 
@@ -181,12 +181,8 @@ def test_hostile_names_are_text_in_the_raw_data_too():
 
 
 def test_a_careless_section_cannot_bring_escapes_or_markup(monkeypatch):
-    careless = Section(
-        key="careless",
-        heading="prices",
-        render=lambda data: Block(title="Careless", parts=(Paragraph(text="\x1b[31m<b onclick=x>\x00"),)),
-    )
-    monkeypatch.setattr("gpubench.report.page.own_sections", lambda: (careless,))
+    careless = Block(title="Careless", parts=(Paragraph(text="\x1b[31m<b onclick=x>\x00"),))
+    monkeypatch.setitem(prices.SECTIONS, "prices", lambda data: careless)
     text = render(samples.report_data(samples.cpu_run()))
     assert "&lt;b onclick=x&gt;" in text
     assert "\x1b" not in text

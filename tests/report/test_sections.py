@@ -14,7 +14,8 @@ from gpubench.models import Execution, Precision, Status
 from gpubench.recommend.lines import basis_text
 from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.sections import compared, device, measured
-from gpubench.sections.data import HEADINGS, Section, own_sections
+from gpubench.sections.data import HEADINGS, PLACES
+from gpubench.sections.data import block_of as section_of
 
 from . import samples
 from .contract import SectionContract, texts
@@ -22,9 +23,8 @@ from .contract import SectionContract, texts
 
 def block_of(key: str, data) -> Block | None:
     """The text of a section, or one of the tables under the heading of measurements."""
-    for section in own_sections():
-        if section.key == key:
-            return section.render(data)
+    if key in PLACES:
+        return section_of(key, data)
     told = next(getattr(module, key) for module in (measured, compared, device) if hasattr(module, key))
     parts = tuple(told(data))
     return Block(title=key, parts=parts) if parts else None
@@ -35,17 +35,14 @@ def words_of(key: str, data) -> str:
     return "" if block is None else " ".join(texts(block))
 
 
-@pytest.mark.parametrize("key", [section.key for section in own_sections()])
+@pytest.mark.parametrize("section", PLACES)
 class TestBuiltInSections(SectionContract):
-    @pytest.fixture
-    def section(self, key) -> Section:
-        return next(section for section in own_sections() if section.key == key)
+    pass
 
 
 def test_the_answer_comes_first_and_its_notes_follow():
-    first = own_sections()[0]
     data = samples.report_data(samples.h200_run())
-    headline, answers = first.render(data).parts[:2]
+    headline, answers = section_of(next(iter(PLACES)), data).parts[:2]
     assert headline.tone == "headline"
     assert answers.rows
     (note,) = data.ranking.said("note")
@@ -193,7 +190,7 @@ def test_parts_are_distinguished_by_the_text_collector():
 
 def test_every_heading_is_in_the_documentation_and_has_sections():
     text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
-    used = {section.heading for section in own_sections()}
+    used = {heading for _, heading in PLACES.values()}
     assert used - {None} == set(HEADINGS)
     for name in HEADINGS.values():
         assert f"| {name} |" in text, name

@@ -7,6 +7,7 @@ import msgspec
 from gpubench import sentences
 from gpubench.cli.output import answer, print_json, say
 from gpubench.errors import ExitCode
+from gpubench.groups import grouped
 from gpubench.offers import dates, listing, refresh, snapshot, sources
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.offers.table import OfferTable, SetAside
@@ -82,9 +83,7 @@ def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Itera
     # Yield how many rows were set aside and why: a line per reason, or per row with ``explain``.
     if set_aside or explain:
         yield f"set aside: {len(set_aside)}"
-    rows: dict[tuple[str, str], list[str]] = {}
-    for row, reason in set_aside:
-        rows.setdefault((reason, row if explain else ""), []).append(row)
+    rows = grouped(((reason, row if explain else ""), row) for row, reason in set_aside)
     most = None if explain else SHOWN_SET_ASIDE
     for (reason, _), alike in list(rows.items())[:most]:
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""

@@ -62,9 +62,7 @@ def _read_published(url: str, results: Path | None) -> None:
 def ranking_parts(
     ranking: Ranking,
     limit: int,
-    shown: table.ShownRequest = table.ShownRequest(),
-    *,
-    more_by: str = "--explain",
+    shown: table.ShownRequest,
 ) -> list[Part]:
     """Return the answer, the first rows, the comparison of buying and renting, and the requested tables.
 
@@ -72,9 +70,8 @@ def ranking_parts(
         ranking: The ranking that holds the rows.
         limit: Maximum number of rows.
         shown: Whether each row is an offer or the best offer of a GPU, and which extra tables to show.
-        more_by: The option that shows the notes omitted here.
     """
-    hint = None if shown.table or shown.explain else more_by
+    hint = None if shown.table or shown.explain else "--explain"
     said = data.of_ranking(ranking, limit, every_offer=shown.table and shown.explain, more_by=hint)
     rows = answer.shown_rows(said, ranking)
     beside = [answer.factor_table(rows)] if shown.table else []

@@ -21,6 +21,7 @@ from gpubench.files import NOT_JSON
 from gpubench.foreign_code import load_plugin
 from gpubench.models import Pricing, Seller
 from gpubench.names import nearest
+from gpubench.offers.table import SetAside
 from gpubench.options import unknown_name
 
 if TYPE_CHECKING:
@@ -124,14 +125,8 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
     whole_provider: bool = True
 
 
-class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """A source's report, among its quotes, that a row is unreadable, with the reason."""
-
-    row: str
-    reason: str
-
-
-Said: TypeAlias = Quote | Complete | Unread
+Said: TypeAlias = Quote | Complete | SetAside
+"""What a source yields; a row that it cannot read is set aside with the reason."""
 
 
 class Transport(Protocol):
@@ -154,8 +149,9 @@ class Source(NamedTuple):
     Attributes:
         name: Its name for ``--provider`` and in snapshots.
         provider: The cloud or marketplace whose prices it gives.
-        fetch: Yields every quote, ``Unread`` for a row with an unexpected shape, and ``Complete`` if nothing
-            can be missing; raises SourceError if the provider fails or its answer has an unexpected shape.
+        fetch: Yields every quote, ``SetAside`` for a row with an unexpected shape, and ``Complete`` if
+            nothing can be missing; raises SourceError if the provider fails or its answer has an unexpected
+            shape.
     """
 
     name: str
@@ -272,6 +268,12 @@ def _place(url: str) -> tuple[str, str, int | None] | None:
     return parts.scheme, parts.hostname or "", port or {"https": 443, "http": 80}.get(parts.scheme)
 
 
+def country_code(text: str | None) -> str | None:
+    """Return a country code of two letters; None for anything else."""
+    code = (text or "").strip()
+    return code if len(code) == 2 and code.isalpha() else None
+
+
 def decode(raw: bytes, shape: type[T], who: str) -> T:
     """Decode an answer into its documented shape.
 
@@ -286,9 +288,15 @@ def decode(raw: bytes, shape: type[T], who: str) -> T:
         ) from None
 
 
+class Listed(msgspec.Struct):
+    """An answer that lists its rows under ``offers``."""
+
+    offers: list[msgspec.Raw]
+
+
 def decode_rows(
     rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
-) -> tuple[list[T], list[Unread]]:
+) -> tuple[list[T], list[SetAside]]:
     """Decode the rows of an answer one by one, so a bad row affects no other.
 
     ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is no number fails here.
@@ -298,10 +306,10 @@ def decode_rows(
         The rows with this shape, and reports of the others.
     """
     read: list[T] = []
-    unread: list[Unread] = []
+    unread: list[SetAside] = []
     for number, row in enumerate(rows, 1):
         try:
             read.append(msgspec.json.decode(row, type=shape))
         except NOT_JSON as error:
-            unread.append(Unread(row=f"{who}: row {number} of its answer", reason=f"not read: {error}"))
+            unread.append(SetAside(f"{who}: row {number} of its answer", f"not read: {error}"))
     return read, unread

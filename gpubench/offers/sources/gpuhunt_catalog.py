@@ -1,23 +1,21 @@
 """The catalogs collected by the gpuhunt project, one source per published cloud.
 
-This package fetches the catalogs, so its usual limits apply, and gpuhunt parses them. Two of gpuhunt's
-environment variables work: GPUHUNT_CATALOG_DIR, a folder of ``<provider>.csv`` to read instead of the
-network, and GPUHUNT_CATALOG_URL, another URL to fetch from.
+This package fetches and reads the catalogs, so its usual limits apply. Two of gpuhunt's environment variables
+work: GPUHUNT_CATALOG_DIR, a folder of ``<provider>.csv`` to read instead of the network, and
+GPUHUNT_CATALOG_URL, another URL to fetch from.
 """
 
 import csv
 import io
-import logging
 import os
 import re
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from gpubench.files import write_file
+from gpubench.errors import MisuseError
+from gpubench.files import read_bytes
 from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
@@ -26,13 +24,15 @@ from gpubench.offers.sources import (
     Source,
     SourceError,
     Transport,
-    Unread,
     kind_of,
 )
+from gpubench.units import figure_in
 
 URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
 DIR_VARIABLE, URL_VARIABLE = "GPUHUNT_CATALOG_DIR", "GPUHUNT_CATALOG_URL"
 MAX_CSV_BYTES = 256 * 1024**2
+COLUMNS = frozenset({"instance_name", "gpu_name"})
+"""Columns by which a catalog is recognized."""
 PROVIDERS = {
     "aws": "aws",
     "azure": "azure",
@@ -49,45 +49,56 @@ PROVIDERS = {
 
 def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
     """Yield one quote per row of a cloud's catalog that has a GPU."""
-    import gpuhunt
-
-    with TemporaryDirectory(prefix="gpubench-") as scratch:
-        folder, version = os.environ.get(DIR_VARIABLE), ""
+    folder, version = os.environ.get(DIR_VARIABLE), ""
+    try:
         if folder is None:
-            folder, version = scratch, _download(catalog, transport, Path(scratch))
-        with _variable(DIR_VARIABLE, folder), _warnings() as skipped:
-            try:
-                items = gpuhunt.Catalog(auto_reload=False).query(provider=catalog, min_gpu_count=1)
-            except OSError as error:
-                raise SourceError(f"cannot read {catalog}.csv in {folder}: {error.strerror}") from None
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise SourceError(f"{catalog}.csv is not a catalog of gpuhunt: {error}") from None
+            version, text = _download(catalog, transport)
+        else:
+            text = read_bytes(Path(folder) / f"{catalog}.csv", MAX_CSV_BYTES, follow_links=True)
+        reader = csv.DictReader(io.StringIO(text.decode()), restval="")
+        rows = list(reader)
+    except MisuseError as error:
+        raise SourceError(str(error)) from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise SourceError(f"{catalog}.csv is not a catalog of gpuhunt: {error}") from None
+    if lacking := sorted(COLUMNS.difference(reader.fieldnames or ())):
+        raise SourceError(f"{catalog}.csv is not a catalog of gpuhunt: it lacks {', '.join(lacking)}")
     day = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version)  # 20261119, or 20261119-1234
-    for item in items:
-        is_tpu = getattr(item.gpu_vendor, "value", "") == "google"
-        yield Quote(
-            provider=PROVIDERS[catalog],
-            instance=item.instance_name,
-            region=item.location,
-            gpu=f"tpu-{item.gpu_name}" if is_tpu else item.gpu_name or "",
-            gpu_memory_gib=item.gpu_memory,
-            gpu_count=item.gpu_count,
-            vcpus=item.cpu,
-            ram_gib=item.memory,
-            price=item.price,
-            kind=kind_of(PROVIDERS[catalog]),
-            pricing=Pricing.SPOT if item.spot else Pricing.ON_DEMAND,
-            price_date="-".join(day.groups()) if day else None,
-            source=f"gpuhunt catalog {catalog} {version}".rstrip(),
-        )
-    yield from (Unread(row=f"gpuhunt catalog {catalog}", reason=warning) for warning in skipped)
-    if not skipped:
+    price_date = "-".join(day.groups()) if day else None
+    yield from quotes(rows, PROVIDERS[catalog], price_date, f"gpuhunt catalog {catalog} {version}".rstrip())
+    if all(figure_in(row.get("price", "")) is not None for row in rows):
         # gpuhunt collects only the families it supports; other offers may still be on sale.
         yield Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT), whole_provider=False)
 
 
-def _download(catalog: str, transport: Transport, folder: Path) -> str:
-    # Fetch the newest catalog into a folder; return its version, which starts with its date.
+def quotes(
+    rows: Iterable[Mapping[str | None, str]], provider: str, price_date: str | None, source: str
+) -> Iterator[Quote]:
+    """Yield one quote per row of a catalog that has a GPU."""
+    for row in rows:
+        gpu, count = row["gpu_name"], row.get("gpu_count", "")
+        if not gpu or count in {"", "0"}:
+            continue
+        is_tpu = row.get("gpu_vendor") == "google" and not gpu.startswith("tpu-")
+        yield Quote(
+            provider=provider,
+            instance=row["instance_name"],
+            region=row.get("location"),
+            gpu=f"tpu-{gpu}" if is_tpu else gpu,
+            gpu_memory_gib=figure_in(row.get("gpu_memory", "")) or None,
+            gpu_count=count,
+            kind=kind_of(provider),
+            vcpus=row.get("cpu"),
+            ram_gib=row.get("memory"),
+            price=row.get("price", ""),
+            pricing=Pricing.SPOT if row.get("spot", "").lower() == "true" else Pricing.ON_DEMAND,
+            price_date=price_date,
+            source=source,
+        )
+
+
+def _download(catalog: str, transport: Transport) -> tuple[str, bytes]:
+    # Fetch the newest catalog; return its version, which starts with its date, and its table.
     base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{catalog}"
     version = transport(f"{base}/version").decode("ascii", "replace").strip()
     if not re.fullmatch(r"[\w.-]{1,64}", version):
@@ -97,37 +108,9 @@ def _download(catalog: str, transport: Transport, folder: Path) -> str:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             if archive.getinfo(f"{catalog}.csv").file_size > MAX_CSV_BYTES:
                 raise SourceError(f"gpuhunt's {catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused")
-            write_file(folder / f"{catalog}.csv", archive.read(f"{catalog}.csv"))
+            return version, archive.read(f"{catalog}.csv")
     except (zipfile.BadZipFile, KeyError) as error:
         raise SourceError(f"gpuhunt's catalog of {catalog} is not such an archive: {error}") from None
-    return version
-
-
-@contextmanager
-def _warnings() -> Iterator[list[str]]:
-    # Collect gpuhunt's warnings, one for each unreadable row that it skips.
-    warned: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("gpuhunt")
-    logger.addHandler(handler)
-    try:
-        yield warned
-    finally:
-        logger.removeHandler(handler)
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 SOURCES = tuple(Source(f"gpuhunt-{name}", ours, partial(fetch, name)) for name, ours in PROVIDERS.items())

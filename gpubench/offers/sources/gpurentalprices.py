@@ -12,6 +12,7 @@ import msgspec
 
 from gpubench.models import Pricing
 from gpubench.offers.sources import (
+    Listed,
     Quote,
     Said,
     Source,
@@ -49,14 +50,10 @@ class _Row(msgspec.Struct):
     min_gpus: int = 1
 
 
-class _Answer(msgspec.Struct):
-    offers: list[msgspec.Raw]
-
-
 def fetch(transport: Transport) -> Iterator[Said]:
     """Yield one quote per cloud, GPU and pricing; the ledger never states that it is complete."""
     rows, unread = decode_rows(
-        decode(transport(URL), _Answer, "gpurentalprices").offers, _Row, "gpurentalprices"
+        decode(transport(URL), Listed, "gpurentalprices").offers, _Row, "gpurentalprices"
     )
     yield from unread
     clouds = CLOUDS - {source.provider for source in own_sources()}

@@ -5,11 +5,11 @@ the latter is read. ``stockStatus`` is High, Medium or Low, or null if none is f
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
-from gpubench.models import Pricing
+from gpubench.models import Pricing, Seller
 from gpubench.offers.sources import (
     Complete,
     HostFacts,
@@ -18,6 +18,7 @@ from gpubench.offers.sources import (
     Source,
     SourceError,
     Transport,
+    country_code,
     decode,
     decode_rows,
 )
@@ -35,15 +36,12 @@ QUERY = (
 _PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
 
 
-class _Cloud(NamedTuple):
-    """One of the two clouds: its own data centers with list prices, or community hosts with listings."""
-
-    seller: Literal["secure", "community"]
-    kind: str
-    suffix: str
-
-
-CLOUDS = (_Cloud("community", "marketplace", ""), _Cloud("secure", "vm", " (secure)"))
+# Its two clouds: community hosts with listings, and its own data centers with list prices. Each has a kind of
+# offers, and a suffix of its names.
+_CLOUDS: tuple[tuple[Seller, str, str], ...] = (
+    ("community", "marketplace", ""),
+    ("secure", "vm", " (secure)"),
+)
 
 
 _Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0)] | None
@@ -59,12 +57,6 @@ class _Lowest(msgspec.Struct):
     minDownload: _Figure = None  # noqa: N815 - Mbit/s
     minUpload: _Figure = None  # noqa: N815
     countryCode: str | None = None  # noqa: N815
-
-    @property
-    def country(self) -> str | None:
-        """Country code of two letters; None if not stated."""
-        code = self.countryCode or ""
-        return code if len(code) == 2 and code.isalpha() else None
 
     @property
     def facts(self) -> HostFacts:
@@ -103,28 +95,29 @@ def fetch(transport: Transport) -> Iterator[Said]:
     gpus, unread = decode_rows(answer.data.gpuTypes, _GpuType, "RunPod")
     yield from unread
     for gpu in gpus:
-        offered = [cloud for cloud in CLOUDS if getattr(gpu, f"{cloud.seller}Price")]
-        for cloud in offered:
-            there: _Lowest | None = getattr(gpu, cloud.seller)
+        offered = [cloud for cloud in _CLOUDS if getattr(gpu, f"{cloud[0]}Price")]
+        for seller, kind, suffix in offered:
+            there: _Lowest | None = getattr(gpu, seller)
             lowest = there or gpu.lowestPrice
             is_free = None if lowest is None else lowest.stockStatus is not None
             # The fallback answer does not say in which of the two clouds a GPU is free.
             in_stock = None if is_free and there is None and len(offered) > 1 else is_free
             machine = there or _Lowest()
+            country = country_code(machine.countryCode)
             yield Quote(
                 provider="runpod",
-                instance=gpu.displayName + cloud.suffix,
+                instance=gpu.displayName + suffix,
                 region=None,
                 gpu=gpu.id,
                 gpu_memory_gib=gpu.memoryInGb,
                 gpu_count=1,
                 vcpus=machine.minVcpu or None,
                 ram_gib=(machine.minMemory or 0.0) * 1e9 / GIB or None,
-                price=getattr(gpu, f"{cloud.seller}Price"),
-                kind=cloud.kind,
-                seller=cloud.seller,
+                price=getattr(gpu, f"{seller}Price"),
+                kind=kind,
+                seller=seller,
                 source="RunPod GraphQL API",
-                note=f"{cloud.seller} cloud" + (f"; free in {code}" if (code := machine.country) else ""),
+                note=f"{seller} cloud" + (f"; free in {country}" if country else ""),
                 in_stock=in_stock,
                 host=machine.facts,
             )

@@ -6,21 +6,23 @@ includes the number of hosts and their median. Hosts that are often offline, or 
 skipped.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 from typing import Annotated
 
 import msgspec
 
+from gpubench.groups import grouped
 from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
     HostFacts,
+    Listed,
     Quote,
     Said,
     Source,
     Transport,
+    country_code,
     decode,
     decode_rows,
 )
@@ -104,12 +106,6 @@ class _Host(msgspec.Struct):
     pcie_bw: Annotated[float, _NOT_NEGATIVE] | None = None  # GB/s
 
     @property
-    def country(self) -> str | None:
-        """Country code of two letters; None if not stated."""
-        code = (self.geolocation or "").rpartition(",")[2].strip()
-        return code if len(code) == 2 and code.isalpha() else None
-
-    @property
     def ram_gib(self) -> float | None:
         """The share of the machine's memory for these GPUs, in proportion to the cores."""
         if not (self.cpu_ram and self.cpu_cores and self.cpu_cores_effective):
@@ -127,10 +123,6 @@ class _Host(msgspec.Struct):
             upload_bytes_per_s=(self.inet_up or 0.0) * 1e6 / 8 or None,
             disk_bytes=round((self.disk_space or 0.0) * 1e9) or None,
         )
-
-
-class _Answer(msgspec.Struct):
-    offers: list[msgspec.Raw]
 
 
 def fetch(transport: Transport) -> Iterator[Said]:
@@ -153,18 +145,16 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
         "order": [["dph_total", "asc"]],
         "limit": ROWS_PER_MODEL,
     }
-    answer = decode(transport(URL, body=query), _Answer, "Vast")
+    answer = decode(transport(URL, body=query), Listed, "Vast")
     hosts, unread = decode_rows(answer.offers, _Host, f"Vast {model}")
     yield from unread
-    alike: dict[tuple[str, int, int], list[_Host]] = defaultdict(list)
-    for host in hosts:
-        if _passes(host):
-            alike[host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)].append(host)
+    able = filter(_passes, hosts)
+    alike = grouped(((host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)), host) for host in able)
     for (name, count, memory_gib), group in alike.items():
         middle, first = median(host.dph_total for host in group), min(group, key=lambda host: host.dph_total)
         there: dict[str | None, _Host] = {}
         for host in sorted(group, key=lambda host: host.dph_total):
-            there.setdefault(host.country, host)
+            there.setdefault(country_code((host.geolocation or "").rpartition(",")[2]), host)
         for country, host in there.items():
             yield Quote(
                 provider="vast",
