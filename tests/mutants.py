@@ -155,8 +155,8 @@ MUTANTS = (
     Mutant(
         name="the only spot price of a GPU is left out as a mistake",
         file="gpubench/offers/outliers.py",
-        old="is_low = ratio * MAX_RATIO * LOOSENING**standard.loosened < 1",
-        new="is_low = ratio * MAX_RATIO < 1",
+        old="low, high = usd / MAX_RATIO / LOOSENING**loosened,",
+        new="low, high = usd / MAX_RATIO,",
         killer="offers/test_outliers.py::test_without_a_standard_of_its_kind_a_price_is_compared_with_others_at_twice_the_tolerance",
     ),
     Mutant(
@@ -383,8 +383,8 @@ MUTANTS = (
     Mutant(
         name="of two prices of one offer the older is paid",
         file="gpubench/offers/snapshot.py",
-        old="sorted(prices, key=lambda each: price_day(each.price_date))",
-        new="sorted(prices, key=lambda each: price_day(each.price_date), reverse=True)",
+        old="groupby(sorted(table.offers, key=day), day)",
+        new="groupby(sorted(table.offers, key=day, reverse=True), day)",
         killer="offers/test_shipped_prices.py::test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts",
     ),
     Mutant(

@@ -177,6 +177,7 @@ def _rests_on(need: MemoryNeed) -> str:
     if need.compiled_loss is not None:
         said.append(
             "a loop of your own that also compiles its loss reserves about "
-            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it; the lower ends allow for it"
+            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it; "
+            "the lower ends allow for it"
         )
     return "; ".join(said)
