@@ -29,6 +29,7 @@ from gpubench.offers.table import (
     Offers,
     OfferTable,
     SetAside,
+    alike,
     kinds_of,
     offer_key,
 )
@@ -123,10 +124,9 @@ class AskedPrices:
         self._tables = {name: at for at, name in enumerate(dict.fromkeys((UNTOLD, *every.origin.values)))}
         self._pricings = {pricing: at for at, pricing in enumerate(Pricing)}
         is_sold = ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
-        codes = np.where(is_sold, every.gpu_key.codes, -1)
-        in_order = np.argsort(codes, kind="stable")
-        ends = np.searchsorted(codes[in_order], np.arange(len(every.gpu_key.values) + 1))
-        self._rows = {key: in_order[ends[at] : ends[at + 1]] for at, key in enumerate(every.gpu_key.values)}
+        sold = np.flatnonzero(is_sold)
+        by_gpu = alike(every.gpu_key.codes[sold])
+        self._rows = {every.gpu_key.values[code]: sold[places] for code, places in by_gpu.items()}
         index = (every[at] for at in np.flatnonzero(every.kind.equals("index")).tolist())
         self._hosts = {
             (offer.provider, offer.gpu_key, offer.pricing): _of_hosts(offer.ask_count, offer.usd_per_gpu_hour)

@@ -89,6 +89,13 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     return Column(np.argsort(in_order)[kinds], tuple(values))
 
 
+def alike(kinds: Indices) -> Mapping[int, Indices]:
+    """Group positions by kind, in order of first occurrence."""
+    by_kind = np.argsort(kinds, kind="stable")
+    parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1) if len(kinds) else []
+    return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
+
+
 BY_USER = "the user"
 """The origin of offers that the user gave for this request; they are not checked against other prices."""
 UNTOLD = ""
@@ -426,13 +433,9 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     found = grouped(((offer.gpu_key, offer.pricing), offer) for offer in every.where(sold & of_asks))
     clouds = every.where(sold & ~of_asks & ~is_index & every.column("seller").equals("cloud"))
     kinds = kinds_of(clouds.gpu_key, clouds.pricing, clouds.provider)
-    usd = clouds.usd_per_gpu_hour[np.argsort(kinds.codes, kind="stable")]
-    of_kinds = np.split(usd, np.cumsum(np.bincount(kinds.codes))[:-1])
+    usd = clouds.usd_per_gpu_hour
     by_provider = grouped(
-        ((gpu_key, pricing), float(np.median(prices)))
-        for (gpu_key, pricing, _), prices in zip(
-            kinds.values, of_kinds, strict=False
-        )  # no split without a kind
+        (kinds.values[kind][:2], float(np.median(usd[places]))) for kind, places in alike(kinds.codes).items()
     )
     listed = {key: median(each) for key, each in by_provider.items()}
     return {key: _asks(each, listed.get(key)) for key, each in found.items()}

@@ -19,7 +19,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, dated
 from gpubench.offers.outliers import AskedPrices
-from gpubench.offers.table import NOT_RANKED, OfferKey, Offers, asks_of, kinds_of, offer_key
+from gpubench.offers.table import NOT_RANKED, Offers, alike, asks_of, kinds_of
 from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
@@ -59,7 +59,6 @@ class FilterResult:
         excluded: The excluded offers, with reasons.
         doubted_as_asked: Excluded offers with an uncorroborated price, at the requested pricing.
         accepted: Ranked offers with an uncorroborated price: the buyer's own, and admitted ones.
-        doubts: Why the price of each accepted offer is doubtful, in a few words.
         asked: The price of every provider.
         market: The expected prices, and the day from which ages are computed.
         owned: The machine behind each owned offer.
@@ -73,7 +72,6 @@ class FilterResult:
     excluded: list[Exclusion]
     doubted_as_asked: list[Exclusion]
     accepted: Offers
-    doubts: Mapping[OfferKey, str]
     asked: AskedPrices
     market: Market
     owned: Mapping[Offer, Ownership]
@@ -84,7 +82,7 @@ class FilterResult:
         age = age_days(offer.price_date, self.market.today)
         is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
         old = f"a price of {dated(offer.price_date, age)}" if is_old else None
-        return self.doubts.get(offer_key(offer)) or old or self.asked.caution(offer)
+        return self.asked.doubt_in_short(offer) or old or self.asked.caution(offer)
 
 
 def sift(
@@ -133,7 +131,6 @@ def sift(
         excluded=excluded,
         doubted_as_asked=[each for each in doubted if len(apply(paid_as_asked, [each.offer])[0])],
         accepted=accepted,
-        doubts={offer_key(each): why for each in accepted if (why := asked.doubt_in_short(each))},
         asked=asked,
         market=market,
         owned=owned,
@@ -304,13 +301,6 @@ class Eligible:
     def time_and_cost(self) -> tuple[Floats, Floats]:
         """Time and cost by place, for the job or, without a job, for one sample."""
         return objective.time_and_cost(self.pool, self.order)
-
-
-def alike(kinds: Indices) -> Mapping[int, Indices]:
-    """Group positions by kind, in order of first occurrence."""
-    by_kind = np.argsort(kinds, kind="stable")
-    parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1)
-    return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
 
 
 def eligible(

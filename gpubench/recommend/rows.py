@@ -30,11 +30,11 @@ from gpubench.models import (
 )
 from gpubench.names import counted
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
-from gpubench.offers.table import offer_key
+from gpubench.offers.table import alike
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates, lost_share
 from gpubench.recommend.economics import SECONDS_PER_HOUR, delivered_share, prices_of, token_cost
-from gpubench.recommend.eligible import Eligible, alike
+from gpubench.recommend.eligible import Eligible
 from gpubench.recommend.factors import link_of, unsaid
 from gpubench.recommend.filters import meant_by
 from gpubench.recommend.speeds import with_fits, with_memory_of
@@ -125,7 +125,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
     # Return an offer with the doubt about its price at the start of its note.
-    doubt = found.filtered.doubts.get(offer_key(offer)) if found.filtered.doubts else None
+    doubt = found.filtered.asked.doubt_in_short(offer) if len(found.filtered.accepted) else None
     if doubt is None:
         return offer
     note = f"price {doubt}"
