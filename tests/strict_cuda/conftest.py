@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+import torch._dynamo  # before anything is replaced: every training step imports it
 
 from gpubench.discovery import load_workload
 from gpubench.measure import checks, guards, loop, worker

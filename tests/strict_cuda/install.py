@@ -14,7 +14,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch._dynamo  # before anything is replaced: torch 2.4 checks the classes of torch.cuda when it is loaded
 import torch.utils.checkpoint
 
 from strict_cuda.compiler import compiler
@@ -22,6 +21,11 @@ from strict_cuda.graphs import graph_class
 from strict_cuda.machine import Event, Machine, Stream
 from strict_cuda.profiler import profiler
 from strict_cuda.tensors import CPU, CUDA, Device, Functions, Kernels
+
+if not hasattr(torch.nn, "Buffer"):  # torch 2.4
+    # Before anything is replaced, because its compiler checks the classes of torch.cuda when it is loaded. Other
+    # releases load it in the processes that train.
+    import torch._dynamo
 
 H200 = SimpleNamespace(
     name="NVIDIA H200",

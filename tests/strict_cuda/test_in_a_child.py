@@ -78,7 +78,7 @@ def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environm
     environment = gpu_environment(memory_bytes=150_754_820_096 - 646 * 10**6)  # as torch saw it on one
     del environment["LD_LIBRARY_PATH"]
     command = partial(gpubench, environment, "run", "--quick", program=("-c", IN_SHORT + RUN_IT))
-    options = ("--precision", "fp32", "--micro", "none", "--json", "--results")
+    options = ("--task", "infer", "--precision", "fp32", "--micro", "none", "--json", "--results")
     done = command("--device", "cuda", "cnn", *options, str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "NVIDIA H200 is timed without telemetry" in done.stderr
