@@ -1196,15 +1196,12 @@ def test_a_model_that_reads_its_values_gets_an_upper_bound_and_says_why(
     )
 
 
-@pytest.mark.parametrize("on_cpu_s", [0.0, 0.04])
-def test_a_value_dependent_model_that_is_slow_on_the_cpu_gets_the_formula_too(
-    tmp_path: Path, on_cpu_s: float
-) -> None:
+def test_a_value_dependent_model_that_is_slow_on_the_cpu_gets_the_formula_too(tmp_path: Path) -> None:
     """A GPT with one condition: out of time before its first step, and in the middle of it."""
     text = GPT.replace("128_000, 2048, 768, 12, 12", "100, 16, 32, 2, 2")
     slow = text.replace(
         "        for layer in",
-        "        if x.sum() < 9e9:\n            end = time.process_time() + 0.05\n"
+        "        if x.sum() < 9e9:\n            end = time.process_time() + 0.03\n"
         "            while time.process_time() < end:\n                pass\n        for layer in",
     )
     path = tmp_path / "gpt.py"
@@ -1213,19 +1210,22 @@ def test_a_value_dependent_model_that_is_slow_on_the_cpu_gets_the_formula_too(
         + slow.replace("torch.arange(x.shape[1])", "torch.arange(x.shape[1], device=x.device)")
     )
     workload = load_workload(str(path))
-    cut, whole = (trace_workload(workload, 0, limit_s) for limit_s in (on_cpu_s, 600.0))
-    assert "took too long" in cut.why_on_cpu
+    whole = trace_workload(workload, 0, 600.0)
     assert "took too long" not in whole.why_on_cpu
-    assert cut.profile.memory_untraced is not None
-    assert "on the values" in cut.profile.memory_untraced
-    assert cut.profile.parameters == whole.profile.parameters
-    told = [
-        need_of(each.profile, case_of(each.profile, TaskKind.TRAIN, Precision.FP32, 64), CardClass.GDDR)
-        for each in (cut, whole)
-    ]
-    assert told[0].basis is MemoryBasis.FORMULA
-    assert told[0].allocated.value == pytest.approx(told[1].allocated.value, rel=0.02)
-    assert cut.profile.train_flops_per_sample == pytest.approx(whole.profile.train_flops_per_sample, rel=0.02)
+    for on_cpu_s in (0.0, 0.025):
+        cut = trace_workload(workload, 0, on_cpu_s)
+        assert "took too long" in cut.why_on_cpu, on_cpu_s
+        assert cut.profile.memory_untraced is not None
+        assert "on the values" in cut.profile.memory_untraced
+        assert cut.profile.parameters == whole.profile.parameters
+        told = [
+            need_of(each.profile, case_of(each.profile, TaskKind.TRAIN, Precision.FP32, 64), CardClass.GDDR)
+            for each in (cut, whole)
+        ]
+        assert told[0].basis is MemoryBasis.FORMULA
+        assert told[0].allocated.value == pytest.approx(told[1].allocated.value, rel=0.02)
+        flops = cut.profile.train_flops_per_sample
+        assert flops == pytest.approx(whole.profile.train_flops_per_sample, rel=0.02)
 
 
 class _Routed(nn.Module):
@@ -1260,7 +1260,7 @@ def _routed(wait: Callable[[int], None]) -> Workload:
 
 
 def test_the_time_that_other_programs_take_is_not_counted_against_a_model_by_value() -> None:
-    told = trace_workload(_routed(lambda _: time.sleep(0.3)), 0, on_cpu_s=2.0)
+    told = trace_workload(_routed(lambda _: time.sleep(0.15)), 0, on_cpu_s=1.0)
     assert "took too long" not in (told.why_on_cpu or "")
     assert told.profile.train_flops_per_sample > 0
 
