@@ -91,8 +91,7 @@ def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     named = [usual_spec(name) for name in request.gpus]
     answer = estimate_at_largest_batch if batch == "max" else estimate
     specs = named or list(load_specs().values())
-    told = answer(question, specs, own=own, reference=reference_runs(), may_fit=bool(named))
-    found = {key: _beside_readings(each) for key, each in told.items()}
+    found = answer(question, specs, own=own, reference=reference_runs(), may_fit=bool(named))
     if request.power_limit is not None:
         found = {key: _under(each, request.power_limit, bool(named)) for key, each in found.items()}
     answers = Predictions(found)
@@ -100,12 +99,10 @@ def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     return answers
 
 
-def _beside_readings(answer: Estimate | Refusal) -> Estimate | Refusal:
-    """Return an answer with its interval widened to the published figures for card and workload."""
-    if isinstance(answer, Refusal) or answer.basis != "predicted" or answer.case.task is not TaskKind.TRAIN:
-        return answer
+def _beside_readings(answer: Estimate) -> Estimate:
+    """Return a prediction with its interval widened to the published figure for card and workload."""
     reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
-    if reading is None:
+    if reading is None or answer.case.task is not TaskKind.TRAIN:
         return answer
     wider, words = within(answer.interval, reading), reading.words(answer.case.sample_unit)
     if wider != answer.interval:
@@ -184,7 +181,7 @@ def estimate(
     starts = () if question.profile.decode is not None else readings
     predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
-        answer = _predicted(question, each, prediction, peaks)
+        answer = _beside_readings(_predicted(question, each, prediction, peaks))
         if each.case.batch_size != question.batch:
             answer = msgspec.structs.replace(answer, batch_choice="largest")
         answers[each.spec.key] = answer

@@ -13,6 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from typing import TypeAlias
 
@@ -103,6 +104,7 @@ _ROOTS, _ROOTS_BACKWARD = 2, 3
 _ADD = 3
 
 
+@lru_cache(maxsize=64)  # a ranking asks for the same profile for each of its rows
 def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
     """Return the profile of a decoder with a recipe; it needs no torch, no weights, and a few milliseconds.
 

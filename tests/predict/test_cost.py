@@ -12,6 +12,7 @@ QUESTIONS = {
     "rank": gpubench.rank,
     "rank vgg16": lambda: gpubench.rank("vgg16"),
     "rank llama_8b_fsdp": lambda: gpubench.rank("llama_8b_fsdp"),
+    "rank a published decoder": lambda: gpubench.rank("llama-3.1-8b", qlora=True, context=4096),
     "predict vgg16": lambda: gpubench.predict("vgg16"),
     "predict bert_base at the largest batch": lambda: gpubench.predict("bert_base", batch_size="max"),
 }
@@ -19,7 +20,7 @@ QUESTIONS = {
 
 @pytest.mark.timing
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_loaded_library_answers_within_half_a_second_of_cpu(question, monkeypatch, tmp_path):
+def test_a_loaded_library_answers_within_a_third_of_a_second_of_cpu(question, monkeypatch, tmp_path):
     """The least of seven; tests/cli/test_startup.py limits the start-up of a command."""
     monkeypatch.setenv("GPUBENCH_RESULTS", str(tmp_path))
     ask = QUESTIONS[question]
@@ -29,4 +30,4 @@ def test_a_loaded_library_answers_within_half_a_second_of_cpu(question, monkeypa
         before = time.process_time()
         ask()
         taken.append(time.process_time() - before)
-    assert min(taken) < 0.5
+    assert min(taken) < 1 / 3

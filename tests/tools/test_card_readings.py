@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from command import here
 
+import gpubench
 from gpubench.folders import data_path
 from gpubench.interval import Interval
-from gpubench.models import Precision
+from gpubench.models import Estimate, Precision
 from gpubench.predict.card_readings import READINGS_FILE, CardReading, reading_of, within
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
@@ -100,6 +101,19 @@ def test_published_figures_of_a_v100_are_inside_its_prediction():
     assert "189 sequences/s published at batch 48 (NGC PyTorch 22.09, loader)" in " ".join(
         done.stdout.split()
     )
+
+
+def test_a_ranking_has_the_interval_of_a_prediction():
+    key = "nvidia-rtx-6000-ada-48gb"
+    (told,) = gpubench.predict("bert_base", gpu=key).values()
+    estimates = [row.estimate for row in gpubench.rank("bert_base", as_of="2026-11-20").rows]
+    ranked = next(each for each in estimates if each.gpu_key == key)
+    assert isinstance(told, Estimate)
+    reading = reading_of("bert_base", key, told.case.precision)
+    assert reading is not None
+    assert (ranked.low, ranked.high) == (told.low, told.high)
+    assert told.low == reading.samples_per_s < told.samples_per_s
+    assert "widened to include it" in ranked.published
 
 
 if __name__ == "__main__":
