@@ -229,9 +229,10 @@ def _products_read() -> Mapping[GpuSpec, tuple[float, float]]:
 
 
 def _family(spec: GpuSpec) -> tuple[int, int] | None:
-    # Compute capabilities that share their tensor cores: 8.6 and 8.9; all of 10; otherwise each its own.
+    # Compute capabilities that share their tensor cores: 8.6 and 8.9; all of 10; all of 12.
     capability = capability_of(spec)
-    return capability and {(8, 9): (8, 6), (10, 3): (10, 0)}.get(capability, capability)
+    shared = {(8, 9): (8, 6), (10, 3): (10, 0), (12, 1): (12, 0)}
+    return capability and shared.get(capability, capability)
 
 
 def architecture_of(gpu_key: str) -> str:

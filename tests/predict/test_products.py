@@ -100,6 +100,13 @@ def test_no_relative_sets_the_rate_of_a_geforce_card_of_the_same_chip():
     assert geforce.share == geforce.best == 0.85
 
 
+def test_a_gb10_has_the_rate_of_the_other_cards_with_its_tensor_cores():
+    gb10, server = (load_specs()[key] for key in ("nvidia-gb10-128gb", COLUMNS["RTX PRO 6000 Server"]))
+    assert gb10.compute_capability != server.compute_capability
+    assert product_rate(gb10).is_read
+    assert product_rate(gb10).best == product_rate(server).best
+
+
 def test_a_b300_is_not_slower_than_a_b200():
     for name in ("transformer", "bert_base", "vit_b16", "llama_8b_lora"):
         question = question_of(load_profiles()[name], None)
