@@ -81,9 +81,8 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Log seconds per sample (GPU alone, entire step) and log half-widths of n GPUs, from one anchor."""
+    """Log seconds per sample and log half-widths of n GPUs, from one anchor."""
 
-    log_gpu_s: Floats
     log_step_s: Floats
     half_width: Floats
 
@@ -131,7 +130,6 @@ def _predict(
     else:
         half = bool(_arithmetic(case, 1).half[0])
         start = _Batch(
-            log_gpu_s=np.log(times.gpu_s / case.batch_size),
             log_step_s=np.log(times.step_s / case.batch_size),
             half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
         )
@@ -141,11 +139,8 @@ def _predict(
     least_s = least_step_s(work, chips, arithmetic)
     host_share = times.host_s / times.step_s
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
-    speed = np.where(
-        host_share > HOST_SHARE_LIMIT,
-        np.minimum(np.exp(-start.log_gpu_s), host_limit),
-        np.exp(-start.log_step_s),
-    )
+    speed = np.exp(-start.log_step_s)
+    speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
     most = case.batch_size / least_step_s(work, chips, arithmetic, chips.product_best)
     above = np.log(np.maximum(speed / most, 1.0))
     wide = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
@@ -251,7 +246,6 @@ def _from_anchor(
     unlike = len(differences(anchor, case).keys() - {"batch_size"})  # the roofline scales by batch
     noise = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
     return _Batch(
-        log_gpu_s=shift + np.log(times.gpu_s / case.batch_size),
         log_step_s=shift + np.log(times.step_s / case.batch_size),
         half_width=np.sqrt(widths**2 + noise),
     )
@@ -275,7 +269,6 @@ def _combine(batches: Sequence[_Batch]) -> _Batch:
     widths = np.stack([b.half_width for b in batches])
     weights = widths**-2 / np.sum(widths**-2, axis=0)
     return _Batch(
-        log_gpu_s=np.sum(weights * np.stack([b.log_gpu_s for b in batches]), axis=0),
         log_step_s=np.sum(weights * np.stack([b.log_step_s for b in batches]), axis=0),
         half_width=np.sum(weights * widths, axis=0),
     )

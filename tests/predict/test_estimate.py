@@ -485,6 +485,19 @@ def test_a_host_bound_step_has_no_interval_and_its_graph_is_not_host_bound():
     assert graph.samples_per_s > 1.5 * eager.samples_per_s
 
 
+def test_a_step_that_becomes_host_bound_becomes_no_faster():
+    """The limit only decides whether there is an interval: the figure is the same on both of its sides."""
+    rates, bound = [], []
+    for batch_size in range(20, 60, 2):
+        profile = load_profiles()["resnet50"]
+        eager = Question(profile=profile, execution=Execution.EAGER, batch_size=batch_size)
+        answer = ask(eager, H200)[H200]
+        rates.append(answer.samples_per_s)
+        bound.append(answer.low is None)
+    assert set(bound) == {True, False}
+    assert rates == sorted(rates)
+
+
 def test_shares_add_up(vgg16):
     answer = ask(vgg16, H100)[H100]
     assert 0.9 < answer.compute_share + answer.bandwidth_share + answer.host_share <= 1
