@@ -13,17 +13,19 @@ import pandas as pd
 import pytest
 
 from gpubench.folders import data_rows
-from gpubench.models import Case, Estimate, Execution, Operator, OperatorKind, Precision
+from gpubench.models import Case, Estimate, Execution, Operator, OperatorKind, Precision, Verdict
 from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chips_of, product_rate
 from gpubench.predict.estimate import estimate
+from gpubench.predict.memory import fit_of
 from gpubench.predict.model import HELD, predict_all
 from gpubench.predict.question import Question, case_for, question_of
 from gpubench.predict.roofline import arithmetic_of, least_step_s, log_throttle, step_times, work_of
 from gpubench.profile import load_profiles
 from gpubench.record.store import reference_runs
 from gpubench.specs import load_specs
+from gpubench.units import MIB
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published"
 COLUMNS = {
@@ -288,6 +290,19 @@ def test_a_slow_reading_still_predicts_its_own_card_at_another_batch():
     assert slow[0] == usual[0] == fast[0]
     assert slow[1] > 1.3 * usual[1]
     assert fast[1] == usual[1]
+
+
+def test_no_job_of_compiled_gpt_2_that_ran_is_refused_for_its_memory():
+    """The readings are of nvidia-smi, so of all that the card held."""
+    for row in gpt_2().itertuples():
+        spec, question = load_specs()[row.gpu_key], compiled(row.batch_size)
+        case = case_for(question, spec)
+        assert isinstance(case, Case)
+        fit = fit_of(question, case, spec, ())
+        assert fit is not None
+        assert fit.verdict is not Verdict.DOES_NOT_FIT
+        device = fit.need.device
+        assert device.low <= row.peak_memory_mib * MIB <= device.high
 
 
 def test_compiled_gpt_2_with_nothing_measured():
