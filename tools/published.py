@@ -26,7 +26,7 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.models import Precision, TaskKind, WeightType, WorkloadProfile
 from gpubench.predict import question, roofline
 from gpubench.predict.chips import Chips, Mode, architecture_of, chip_of, chips_of
-from gpubench.profile import load_profiles, profile_of
+from gpubench.profile.cache import known_profile, load_profiles, profile_of
 from gpubench.specs import find_spec, load_specs
 
 DATA = Path(__file__).parent / "data"
@@ -175,9 +175,9 @@ def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
 
 
 def _unprofiled(model: str) -> str:
-    """Name a model without a profile; for a user's model, add the reason."""
+    """Name a model without a profile; for a user's or one of ours, add the reason."""
     name = model.partition("+")[0]
-    found = own_profile(name) if _is_a_file(name) else None
+    found = own_profile(name) if _is_a_file(name) else known_profile(name)
     if isinstance(found, WorkloadProfile):
         found = "not all of its weights are trained in float32"
     return repr(units.plain(model, 60)) + ("" if found is None else f" ({units.plain(found, 200)})")

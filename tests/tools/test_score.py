@@ -190,6 +190,13 @@ def test_each_refused_row_says_what_would_fix_it(change, tmp_path):
     assert f"skipped: 1 x {reason}: {document['mends'][reason]}" in told
 
 
+@pytest.mark.parametrize("model", ["llama_1b", "llama_8b_lora", "llama-3.1-8b"])
+def test_a_model_of_ours_that_cannot_be_scored_says_why(model, tmp_path):
+    document = score(write_csv(tmp_path / "x.csv", [OURS[0] | {"model": model}, *OURS]))
+    (reason,) = document["skipped"]
+    assert "not all of its weights are trained in float32" in reason
+
+
 OWN = """
 import torch
 
