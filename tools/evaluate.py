@@ -371,9 +371,13 @@ def scaling_figures() -> dict[str, Any]:
 # Prefixes of the model names of each class; any other model is a CNN.
 _CLASSES = {
     "VGG": ("vgg",),
-    "LSTM": ("gnmt", "lstm"),
-    "transformer": ("bert", "gpt", "opt", "vit", "swin", "t5", "whisper", "dinov2"),
-}
+    "LSTM": ("gnmt", "lstm", "rnn", "stacked_lstm"),
+    "transformer": (
+        "beit", "bert", "cait", "crossvit", "davit", "deit", "dinov2", "eva", "gpt", "hiera", "levit",
+        "maxvit", "mvit", "nest", "opt", "pit_", "pvt", "swin", "t5", "tiny_vit", "tnt", "transformer",
+        "twins", "vit", "volo", "whisper", "xcit",
+    ),
+}  # fmt: skip
 
 
 def _mean(values: Floats | Flags | list[float], weights: Floats | None = None) -> float | None:

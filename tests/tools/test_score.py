@@ -136,6 +136,7 @@ def test_a_workload_of_ours_is_scored_by_its_name(tmp_path):
     assert document["rows"] == {"read": 3, "used": 3, "skipped": 0}
     assert document["pairs"] == 6
     assert document["by_slice"]["model: transformer"]["pairs"] == 6
+    assert document["by_slice"]["class: transformer"]["pairs"] == 6
 
 
 def test_a_workload_is_described_like_the_published_profile_of_the_same_network():
