@@ -121,28 +121,28 @@ MUTANTS = (
         file="tools/calibrate.py",
         old="share = min(1.0, COVERAGE * (votes + 1) / votes)",
         new="share = COVERAGE",
-        killer="tools/test_fit.py::test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown",
+        killer="tools/test_fit.py::test_conformal_factor_of_nine_votes_is_the_maximum_and_of_none_is_nan",
     ),
     Mutant(
         name="the width of an interval is set by whoever published the most rows",
         file="tools/calibrate.py",
         old="1.0 / (partners * targets)",
         new="1.0 / partners",
-        killer="tools/test_fit.py::test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has",
+        killer="tools/test_fit.py::test_harness_has_one_vote_per_gpu_regardless_of_row_count",
     ),
     Mutant(
         name="a prediction from a measurement has twice the uncertainty of that measurement",
         file="gpubench/predict/anchors.py",
         old="math.log(high / low) / 2",
         new="math.log(high / low)",
-        killer="predict/test_estimate.py::test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ",
+        killer="predict/test_estimate.py::test_interval_from_another_cards_run_combines_run_and_transfer_errors",
     ),
     Mutant(
         name="what someone else's card measured is as certain for the user's card",
         file="gpubench/predict/anchors.py",
         old="noise = math.hypot(UNKNOWN_NOISE if read is None else read, ELSEWHERE)",
         new="noise = math.hypot(UNKNOWN_NOISE if read is None else read, 0.0)",
-        killer="predict/test_estimate.py::test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ",
+        killer="predict/test_estimate.py::test_interval_from_another_cards_run_combines_run_and_transfer_errors",
     ),
     Mutant(
         name="a prediction from the user's own card is pulled toward someone else's readings",
@@ -157,7 +157,7 @@ MUTANTS = (
         file="gpubench/offers/outliers.py",
         old="low, high = usd / MAX_RATIO / LOOSENING**loosened,",
         new="low, high = usd / MAX_RATIO,",
-        killer="offers/test_outliers.py::test_without_a_standard_of_its_kind_a_price_is_compared_with_others_at_twice_the_tolerance",
+        killer="offers/test_outliers.py::test_price_without_peers_of_its_kind_is_compared_with_others_at_twice_the_tolerance",
     ),
     Mutant(
         name="a price that fell to a tenth overnight is believed",
@@ -171,7 +171,7 @@ MUTANTS = (
         file="gpubench/offers/dates.py",
         old="change.log_ratio**2 / change.years",
         new="change.log_ratio**2",
-        killer="offers/test_moves.py::test_the_tables_own_history_counts_by_its_changes",
+        killer="offers/test_moves.py::test_price_drift_is_estimated_from_the_tables_own_price_history",
     ),
     Mutant(
         name="an old ask is expected to rise to the price of a whole machine per GPU",
@@ -228,7 +228,7 @@ MUTANTS = (
         file="gpubench/record/run_check.py",
         old="own_reference = device.is_cpu and case.precision is Precision.FP32",
         new="own_reference = device.is_cpu",
-        killer="record/test_run_check.py::test_guards_are_due_where_the_case_and_the_device_have_them",
+        killer="record/test_run_check.py::test_missing_guards_are_reported_only_where_they_apply",
     ),
     # --- printed text -------------------------------------------------------------------------------------------
     Mutant(
@@ -236,7 +236,7 @@ MUTANTS = (
         file="gpubench/sections/measured.py",
         old="s.interval.high is not None and s.interval.high < 1",
         new="s.interval.value is not None and s.interval.value < 1",
-        killer="report/test_deeper_sections.py::test_amp_loses_only_where_the_whole_interval_does",
+        killer="report/test_deeper_sections.py::test_amp_is_called_slower_only_if_its_whole_interval_is",
     ),
     Mutant(
         name="AMP takes the peak memory that full precision takes",
@@ -322,14 +322,14 @@ MUTANTS = (
         file="gpubench/stats.py",
         old="if prior is not None and variance <= STANDS_ALONE * prior.variance:",
         new="if prior is not None:",
-        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_noisy_case",
+        killer="test_stats.py::test_launch_variance_prior_is_weighed_against_the_measured_launches",
     ),
     Mutant(
         name="seven cases of three launches make one figure as sure as twenty launches",
         file="gpubench/stats.py",
         old="weight = min(prior.freedom, freedom)",
         new="weight = min(prior.freedom, 10 * freedom)",
-        killer="test_stats.py::test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_noisy_case",
+        killer="test_stats.py::test_launch_variance_prior_is_weighed_against_the_measured_launches",
     ),
     Mutant(
         name="one process is as sure as if all were alike",
@@ -350,21 +350,21 @@ MUTANTS = (
         file="gpubench/heat.py",
         old="USUAL_RISE_C + celsius[-1] - fmean(celsius)",
         new="USUAL_RISE_C",
-        killer="test_heat.py::test_a_card_that_warms_up_has_the_usual_rise_to_come_from_its_last_launch_on",
+        killer="test_heat.py::test_warming_card_gets_the_usual_remaining_rise_from_its_last_launch",
     ),
     Mutant(
         name="a machine that is for sale is as certain as the one that was measured",
         file="gpubench/recommend/candidates.py",
         old="is_here = offers.is_owned & offers.provider.equals(QUOTED)",
         new="is_here = offers.is_owned",
-        killer="recommend/test_owning.py::test_only_the_users_measured_machine_is_known_better_than_its_model",
+        killer="recommend/test_owning.py::test_only_the_users_measured_machine_has_an_interval_narrower_than_its_model",
     ),
     Mutant(
         name="the machine at hand is predicted as surely as if it were measured",
         file="gpubench/recommend/candidates.py",
         old='measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]',
         new="measured = [key in load_specs() for key, each in pairs]",
-        killer="recommend/test_owning.py::test_only_the_users_measured_machine_is_known_better_than_its_model",
+        killer="recommend/test_owning.py::test_only_the_users_measured_machine_has_an_interval_narrower_than_its_model",
     ),
     Mutant(
         name="a price of years ago ranks beside one of last week",
@@ -378,7 +378,7 @@ MUTANTS = (
         file="gpubench/offers/listing.py",
         old="if (paid, place) in dated and not has_day(offer.price_date):",
         new="if (paid, place) in dated and has_day(offer.price_date):",
-        killer="offers/test_shipped_prices.py::test_a_price_without_a_day_ranks_if_no_similar_price_has_one",
+        killer="offers/test_shipped_prices.py::test_undated_price_ranks_only_if_no_similar_price_is_dated",
     ),
     Mutant(
         name="of two prices of one offer the older is paid",
@@ -399,7 +399,7 @@ MUTANTS = (
         file="gpubench/offers/outliers.py",
         old="is_another_hand = (origin == 0) | (asks.origin != origin)",
         new="is_another_hand = np.ones(len(paid), dtype=bool)",
-        killer="recommend/test_strangers_prices.py::test_no_bait_wins_without_a_caution",
+        killer="recommend/test_strangers_prices.py::test_no_bait_price_wins_without_a_caution",
     ),
     Mutant(
         name="a host whose memory does not hold the file of weights is paid for",
@@ -413,7 +413,7 @@ MUTANTS = (
         file="gpubench/specs.py",
         old="if all(abs(size - have) <= MEMORY_TOLERANCE * have for size in sizes if (have := memory_of[key]))",
         new="if True",
-        killer="offers/test_peoples_tables.py::test_a_family_is_ambiguous_with_its_keys_and_a_memory_column_decides",
+        killer="offers/test_peoples_tables.py::test_ambiguous_gpu_family_is_resolved_by_its_memory_column",
     ),
 )
 

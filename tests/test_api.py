@@ -155,9 +155,7 @@ def test_help_lists_every_option(name: str) -> None:
     [5, b"x", object(), [5], (None, None, None)],
     ids=["int", "bytes", "object", "list", "tuple"],
 )
-def test_a_wrong_value_without_a_name_is_an_error_of_ours_that_names_the_function(
-    name: str, given: object
-) -> None:
+def test_wrong_argument_raises_our_error_naming_the_function(name: str, given: object) -> None:
     arguments = given if isinstance(given, tuple) else (given,)
     with pytest.raises(WrongArgumentError, match=rf"^{name}\(\)") as caught:
         getattr(gpubench, name)(*arguments)
@@ -222,7 +220,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
 """The return type of each public function; a report returns the path of its file."""
 
 
-def test_every_function_returns_types_that_keep_the_rules_below() -> None:
+def test_return_types_of_all_public_functions_are_covered() -> None:
     assert {name.split()[0] for name in ANSWERS} == {*FUNCTIONS} - {"report"}
 
 
@@ -350,7 +348,7 @@ def test_a_ranking_plots_its_answers_by_name_on_the_axes_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("precision", list(Precision))
-def test_a_case_of_any_precision_is_in_the_plot_of_its_run(precision: Precision) -> None:
+def test_run_plot_includes_a_case_of_any_precision(precision: Precision) -> None:
     measured = large_run()
     row = next(m for m in measured.measurements if m.samples_per_s is not None)
     row = msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, precision=precision))

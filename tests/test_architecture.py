@@ -49,7 +49,7 @@ def layer_of(module: str) -> int | None:
 ORDER = {name: place for place, name in enumerate(layers())}
 
 
-def test_no_package_is_reached_from_below_by_its_name():
+def test_no_lower_layer_refers_to_a_higher_package_by_string():
     """The linter sees no import by string, so each string that names a package must name one that is not higher."""
     package, up = ROOT / "gpubench", {}
     for path in package.rglob("*.py"):
@@ -141,7 +141,7 @@ def test_the_page_names_the_right_places(asked, place, what):
     assert what in (ROOT / "gpubench" / place).read_text(encoding="utf-8")
 
 
-def test_a_verb_lays_out_no_table():
+def test_verb_modules_contain_no_table_layout():
     """Sentences about a result are data of `sections`: a verb calls and prints."""
     laid_out = set()
     for path in (ROOT / "gpubench" / "cli").rglob("*.py"):
@@ -152,7 +152,7 @@ def test_a_verb_lays_out_no_table():
     assert not {verb for verb, name in laid_out if name in {"table", "text", "number", "Table", "Bullets"}}
 
 
-def test_a_section_is_a_function_of_its_file_and_a_place():
+def test_report_section_needs_only_its_file_and_an_entry_in_places():
     from gpubench.sections.data import PLACES
 
     folder = ROOT / "gpubench" / "sections"
@@ -164,7 +164,7 @@ def test_a_section_is_a_function_of_its_file_and_a_place():
     assert len(found) > 5
 
 
-def test_a_price_source_is_a_file_and_nothing_else():
+def test_price_source_needs_only_its_own_file():
     from gpubench.offers.sources import own_sources
 
     folder = ROOT / "gpubench" / "offers" / "sources"
@@ -174,7 +174,7 @@ def test_a_price_source_is_a_file_and_nothing_else():
     assert len(files) > 5
 
 
-def test_a_verb_is_a_row_of_the_table_and_a_function_that_takes_what_is_asked():
+def test_verb_needs_only_a_table_row_and_a_function():
     from gpubench.cli.table import VERBS
 
     folder = ROOT / "gpubench" / "cli" / "verbs"
@@ -213,7 +213,7 @@ def test_every_option_of_the_command_line_is_declared_in_a_request():
     assert len([path for path, _ in found if path == "cli/app.py"]) == 1  # version
 
 
-def test_a_vendor_is_a_file_named_once_beside_the_others():
+def test_vendor_backend_needs_only_its_file_and_one_entry():
     from gpubench.probe.probe import load_backends
 
     folder = ROOT / "gpubench" / "probe"
@@ -224,7 +224,7 @@ def test_a_vendor_is_a_file_named_once_beside_the_others():
     }
 
 
-def test_a_workload_is_a_file_and_nothing_else_in_the_package():
+def test_workload_needs_only_its_own_file():
     from gpubench.discovery import workload_names
 
     files = (path for path in (ROOT / "workloads").glob("*.py") if not path.name.startswith("_"))

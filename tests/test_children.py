@@ -235,7 +235,7 @@ def test_a_child_whose_guard_was_killed_too_ends_with_its_parent(tmp_path):
     assert until_gone(child.pid)
 
 
-def test_a_child_whose_parent_was_gone_before_it_was_bound_ends_at_once():
+def test_child_whose_parent_already_exited_ends_at_once():
     code = "from gpubench.children import die_with_parent; die_with_parent(1); print('goes on')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -304,7 +304,7 @@ def test_an_invalid_answer_of_a_child_is_named_and_the_child_is_ended(code, how)
     assert psutil.Process().children() == []
 
 
-def test_a_child_is_ended_for_the_cpu_time_it_takes_and_not_for_that_of_others():
+def test_cpu_limit_counts_only_the_childs_own_process_tree():
     """One sleeps longer than its CPU time limit; one works forever, and one lets another process work forever."""
     asleep = "time.sleep(0.8)\nos.write(out, b'\"done\"\\n')\n"
     of_one = {"time_limit_s": 300, "cpu_limit_s": 0.5}
@@ -395,7 +395,7 @@ def test_a_child_whose_time_is_over_is_killed_without_being_asked_first(by):
     assert is_gone(child.pid)
 
 
-def test_a_child_past_its_deadline_gets_no_more_time_while_it_is_released():
+def test_child_past_its_deadline_gets_no_extra_time_while_it_is_closed():
     child = ChildProcess(("-c", STUBBORN), msgspec.json.Decoder(str))
     wait_until(lambda: "ready" in child.output())
     watch = Stopwatch()
@@ -513,5 +513,5 @@ def test_a_short_command_gives_its_text_or_nothing(command: str, text: str | Non
     assert text_of(["sh", "-c", command], time_limit_s=1.0) == text
 
 
-def test_a_command_that_is_not_there_gives_nothing() -> None:
+def test_missing_command_returns_none() -> None:
     assert text_of(["gpubench-has-no-such-command"]) is None

@@ -100,7 +100,7 @@ def test_every_preparation_is_a_phase_with_a_limit(execution: Execution) -> None
 
 
 @pytest.mark.parametrize("has_a_way", [True, False])
-def test_a_new_execution_is_one_member_one_row_and_one_way(tmp_path: Path, has_a_way: bool) -> None:
+def test_new_execution_needs_only_the_documented_edits(tmp_path: Path, has_a_way: bool) -> None:
     """In a copy of the package, the edits listed in architecture.md make it known to all packages."""
     copy = shutil.copytree(PACKAGE, tmp_path / "gpubench", ignore=shutil.ignore_patterns("__pycache__"))
     edits = [

@@ -63,7 +63,7 @@ def refused(read, path: Path) -> str:
 
 
 @pytest.mark.parametrize("given", [".", "/"])
-def test_a_path_without_a_name_is_reported_as_it_was_given(given):
+def test_unnamed_path_is_reported_as_given(given):
     assert f"cannot read {given}: " in refused(lambda path: read_bytes(path, 1000), Path(given))
 
 
@@ -73,7 +73,7 @@ class TestEachReader:
         os.mkfifo(tmp_path / "a.json")
         assert "a pipe" in refused(read, tmp_path / "a.json")
 
-    def test_a_device_is_refused(self, read, tmp_path):
+    def test_reading_a_device_file_is_refused(self, read, tmp_path):
         made = tmp_path / "zero.json"
         try:
             os.mknod(made, stat.S_IFCHR | 0o666, os.makedev(1, 5))
@@ -92,7 +92,7 @@ class TestEachReader:
             assert "a socket" in refused(read, tmp_path / "a.json")
         assert "a folder" in refused(read, tmp_path)
 
-    def test_what_is_not_there_is_named(self, read, tmp_path):
+    def test_missing_file_is_reported_as_such(self, read, tmp_path):
         assert "No such file" in refused(read, tmp_path / "a.json")
         refused(read, tmp_path / "a\0.json")
         refused(read, tmp_path / ("a" * 300 + ".json"))
@@ -188,7 +188,7 @@ def test_a_planted_link_is_replaced_and_what_it_leads_to_stays(tmp_path, name, w
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
-def test_no_predictable_name_is_written(tmp_path):
+def test_temporary_file_names_are_unpredictable(tmp_path):
     """A person who may write into the folder cannot plant a link that the next write follows."""
     seen = set()
     real = os.open
@@ -232,7 +232,7 @@ def test_a_pipe_is_written_as_it_is_and_one_that_nobody_reads_is_refused(tmp_pat
     assert stat.S_ISFIFO(path.lstat().st_mode)
 
 
-def test_a_device_is_written_as_it_is(tmp_path):
+def test_writing_to_a_device_file_leaves_it_a_device(tmp_path):
     path = tmp_path / "null"
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -243,7 +243,7 @@ def test_a_device_is_written_as_it_is(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["null"]
 
 
-def test_a_full_device_is_reported():
+def test_write_to_a_full_disk_raises_a_storage_error():
     with pytest.raises(StorageError, match="No space left"):
         write_file(Path("/dev/full"), b"x" * 100_000)
 
@@ -294,7 +294,7 @@ def test_a_file_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path):
     assert [stat.S_IMODE(path.stat().st_mode) for path in (old, new, script)] == [0o666, 0o640, 0o750]
 
 
-def test_the_half_that_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+def test_partial_file_of_a_killed_writer_is_removed_by_the_next_write(tmp_path):
     left, fresh, other = (
         tmp_path / name for name in (f".gpubench-{'0' * 16}.tmp", f".gpubench-{'1' * 16}.tmp", ".mine.tmp")
     )
@@ -396,11 +396,11 @@ def _opens(source: str) -> set[str]:
         "list(map(Path.read_bytes, paths))",
     ],
 )
-def test_each_way_to_open_a_file_is_seen(source):
+def test_file_open_detector_finds_every_kind_of_call(source):
     assert _opens(source)
 
 
-def test_nothing_but_the_gate_opens_files():
+def test_only_the_files_module_opens_files():
     found = {
         path.relative_to(PACKAGE).as_posix(): opened
         for path in PACKAGE.rglob("*.py")

@@ -57,7 +57,7 @@ def _reads_package_data(source: str) -> set[str]:
         "from pathlib import Path\nPath(__file__)",
     ],
 )
-def test_each_way_to_package_data_is_seen(source):
+def test_package_data_detector_finds_every_kind_of_access(source):
     assert _reads_package_data(source)
 
 
@@ -135,6 +135,6 @@ def test_a_folder_that_lacks_a_table_is_refused_and_named(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "name", ["calibration.json", "capacity.json", "memory_allowance.json", "workload_profiles.json"]
 )
-def test_a_generated_table_is_as_its_maker_writes_it(name):
+def test_generated_table_is_stored_in_canonical_form(name):
     stored = data_bytes(name)
     assert table_json(msgspec.json.decode(stored)) == stored

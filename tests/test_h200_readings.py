@@ -12,7 +12,7 @@ from gpubench.readings import h200_readings
 from gpubench.specs import load_specs
 
 
-def test_they_say_where_they_are_from():
+def test_h200_readings_state_their_origin():
     read = h200_readings()
     assert (read.card, read.date) == ("NVIDIA H200", "2026-11-20")
     assert read.gpu_key in load_specs()

@@ -31,14 +31,14 @@ def sloping(moments, *slopes):
     return [structs.replace(m, slope_c_per_s=s) for m, s in zip(moments, slopes, strict=True)]
 
 
-def test_a_card_that_warms_up_has_the_usual_rise_to_come_from_its_last_launch_on():
+def test_warming_card_gets_the_usual_remaining_rise_from_its_last_launch():
     """The last launch is 6 degrees above the mean of 58."""
     assert slowing_to_come(launches(1.0, 1.0, 1.0)) == pytest.approx(0.0006 * (25 + 6))
     assert slowing_to_come(launches(1.0, 1.1, 1.2), per_c=0.01) == pytest.approx(0.31)
     assert slowing_to_come(launches(1.0, 1.0, celsius=(50.0, 60.0))) == pytest.approx(0.0006 * (25 + 5))
 
 
-def test_a_steady_card_has_the_rise_of_its_slope_and_a_card_without_readings_is_unknown():
+def test_steady_card_gets_the_rise_of_its_temperature_slope():
     """One degree in half a minute, 60 s of it, 0.06 % each: 0.12 %."""
     steady = launches(1.0, 1.1, 1.2, celsius=(60.0, 60.0, 61.0))
     assert slowing_to_come(steady) == 0.0
@@ -108,7 +108,7 @@ def test_a_card_warms_up_while_temperature_or_clock_moves(celsius, clocks, warmi
     assert is_warming_up(sloping(moments, *[2.01 * STANDS_C_PER_S] * 3))
 
 
-def test_what_a_degree_costs_is_the_slope_that_scipy_finds_and_its_upper_end():
+def test_heat_slope_and_its_upper_bound_match_scipy():
     """Seven cases with their own step times and three launches each, at 0.1 % a degree."""
     from scipy.stats import linregress, t
 
@@ -125,7 +125,7 @@ def test_what_a_degree_costs_is_the_slope_that_scipy_finds_and_its_upper_end():
     assert slowing_per_c([*rows, blind]) == slowing_per_c(rows)
 
 
-def test_a_card_that_heat_does_not_slow_has_almost_no_slowdown_to_come():
+def test_card_not_slowed_by_heat_has_almost_no_expected_slowdown():
     """An H100 at 1980 MHz from 41 to 57 degrees."""
     rng = np.random.default_rng(1)
     rows = [

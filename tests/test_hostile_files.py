@@ -84,7 +84,7 @@ CONTENTS = {
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("make", NO_FILES, ids=lambda make: make.__name__)
-def test_every_reader_refuses_what_is_no_file_of_its_kind(tmp_path, reader: Reader, make):
+def test_every_reader_refuses_special_files(tmp_path, reader: Reader, make):
     path = tmp_path / f"x{reader.ending}"
     path.write_bytes(reader.sample())
     outcome(reader, path)  # loads its dependencies
@@ -133,7 +133,7 @@ def create(path: Path) -> None:
 
 @pytest.mark.parametrize("writer", [write, create], ids=lambda writer: writer.__name__)
 @pytest.mark.parametrize("make", [fifo, folder, unix_socket, link_to_itself], ids=lambda make: make.__name__)
-def test_every_writer_says_what_is_in_its_way_and_waits_for_nobody(tmp_path, writer, make):
+def test_every_writer_reports_obstacles_without_blocking(tmp_path, writer, make):
     path = tmp_path / "x"
     make(path)
     kind = stat.S_IFMT(path.lstat().st_mode)

@@ -29,7 +29,7 @@ def test_every_way_to_pay_and_every_condition_of_a_price_has_its_own_words() -> 
 
 
 @pytest.mark.parametrize("condition", sorted(CONDITIONS))
-def test_cards_have_only_the_stated_facts(condition: PriceCondition) -> None:
+def test_unstated_card_condition_is_blank(condition: PriceCondition) -> None:
     assert card_condition(condition) == ("" if condition is PriceCondition.UNSTATED else condition)
 
 

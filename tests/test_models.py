@@ -204,7 +204,7 @@ def test_an_fp32_row_without_any_proof_is_unproven_however_slow_it_is():
     ) == 1
 
 
-def test_a_step_that_something_slowed_down_shows_no_precision():
+def test_disturbed_row_proves_no_precision():
     launch = Launch(index=0, rounds=nine_rounds(1.0), precision_errors=PROVEN)
     slow = Measurement(
         case=make_case(),
@@ -226,7 +226,7 @@ def test_the_estimate_is_the_mean_of_all_launches():
     assert eight.step_time_s == pytest.approx(0.11)
 
 
-def test_from_five_launches_on_what_varies_within_them_is_in_their_means():
+def test_from_five_launches_on_the_interval_uses_launch_means_only():
     """Rounds of 1 and 1.2 s in each launch, with equal means: the width is that of the means."""
     restless = tuple((1.0 + shift, 1.2 + shift) * 6 for shift in (0.0, 0.002, 0.004, 0.006, 0.008))
     five, four = make_measurement(restless), make_measurement(restless[:4])
@@ -235,7 +235,7 @@ def test_from_five_launches_on_what_varies_within_them_is_in_their_means():
     assert four.relative_half_width > 0.03
 
 
-def test_rows_of_a_run_know_how_far_launches_of_the_others_differ():
+def test_launch_spread_of_a_case_uses_the_other_cases_of_the_run():
     """Alone 4.303 times the standard error, less next to similar cases; the raw data and the file stay unchanged."""
     three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
     alone = make_measurement(three)
@@ -287,7 +287,7 @@ def test_without_rounds_nothing_is_claimed():
     assert (m.samples_per_s, m.samples_per_s_low, m.joules_per_sample, m.mfu) == (None,) * 4
 
 
-def test_what_a_sample_or_round_does_not_know_is_left_out_of_the_file_and_is_none_again():
+def test_unknown_telemetry_fields_are_omitted_and_read_back_as_none():
     sample = TelemetrySample(t_s=1.5, power_w=650.0)
     assert msgspec.json.encode(sample) == b'{"power_w":650.0,"t_s":1.5}'
     assert msgspec.json.decode(b'{"t_s":1.5}', type=TelemetrySample).power_w is None
@@ -309,7 +309,7 @@ def test_every_record_is_frozen():
     ("backend", "torch_type"),
     [("cuda", "cuda"), ("rocm", "cuda"), ("mps", "mps"), ("cpu", "cpu"), ("xpu", "xpu")],
 )
-def test_a_device_is_known_by_the_name_of_torch(backend, torch_type):
+def test_backend_maps_to_its_torch_device_type(backend, torch_type):
     device = DeviceProfile(backend=backend)
     assert (device.torch_type, device.is_nvidia) == (torch_type, backend == "cuda")
     assert device.is_torch_cuda == (backend in {"cuda", "rocm"})

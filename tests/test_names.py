@@ -181,7 +181,7 @@ LEFT_OPEN = {"MI250", "MI250X", "MI325X", "RTXPRO4500"}
 
 
 @pytest.mark.parametrize(("name", "memory_mib", "key"), DRIVER_NAMES)
-def test_a_device_is_known_by_what_its_driver_answers(name, memory_mib, key):
+def test_device_is_identified_from_driver_name_and_memory(name, memory_mib, key):
     spec = find_spec(name, memory_mib * MIB)
     assert spec
     assert spec.key == key
@@ -199,7 +199,7 @@ def test_skypilot_names(name, memory_gib, key):
     assert offered_gpu_key(name, memory_gib) == key
 
 
-def test_every_name_of_skypilots_list_is_known_or_on_the_list_of_the_unknown():
+def test_skypilot_names_missing_from_the_catalog_match_the_expected_list():
     unknown = {
         name for name in (*SKYPILOT_LIST.split(), *SKYPILOT_OF_TWO_WORDS) if offered_gpu_key(name) is None
     }
@@ -228,7 +228,7 @@ def test_instances_name_known_gpus_and_nothing_is_guessed_for_others():
         assert {machine.gpu_key for machine in machines.values()} <= set(load_specs())
 
 
-def test_every_accelerator_that_gpuhunt_knows_is_known_or_on_the_list_of_the_unknown():
+def test_gpuhunt_accelerators_missing_from_the_catalog_match_the_expected_list():
     known = pytest.importorskip("gpuhunt").KNOWN_ACCELERATORS
     unknown = {gpu.name for gpu in known if offered_gpu_key(gpu.name, gpu.memory or None) is None}
     assert unknown == NOT_IN_THE_TABLE | LEFT_OPEN
@@ -241,7 +241,7 @@ def test_a_hyphen_may_stand_for_a_space_but_a_space_never_for_a_hyphen():
     assert offered_gpu_key("nvidia h100 80gb") == "nvidia-h100-unstated-80gb"
 
 
-def test_a_form_factor_that_is_not_stated_stays_unstated():
+def test_unstated_form_factor_is_not_guessed():
     assert find_spec("H100") is None
     assert offered_gpu_key("H100") == "nvidia-h100-unstated-80gb"
     assert offered_gpu_key("NVIDIA H100 80GB") == "nvidia-h100-unstated-80gb"
@@ -303,7 +303,7 @@ def test_a_mistyped_name_finds_its_neighbor_in_every_verb(typed, near):
         match_gpus(typed, [near])
 
 
-def test_a_gpu_that_nobody_offers_is_known_anyway():
+def test_gpu_without_offers_is_still_a_known_name():
     with pytest.raises(MisuseError, match=r"GPU 'jetson' \(nvidia-jetson"):
         match_gpus("jetson", ["nvidia-l4-24gb"])
     assert len(matching_keys("jetson")) == 7

@@ -79,7 +79,7 @@ def test_a_price_of_zero_is_a_ceiling_too() -> None:
         request_from(RankRequest, {"max_usd_per_hour": -1.0}, "rank")
 
 
-def test_rows_are_sorted_by_what_a_ranking_can_be_in_order_of() -> None:
+def test_sort_keys_match_the_allowed_ranking_orders() -> None:
     assert {*SORTS, "total"} == set(get_args(SortedBy))  # for a job "value" means the same
 
 
@@ -210,7 +210,7 @@ def test_a_run_takes_the_names_of_the_command_line(options, field, value) -> Non
     assert getattr(request_from(RunRequest, options, "run"), field) == value
 
 
-def test_a_run_is_told_which_options_were_given() -> None:
+def test_run_request_records_which_options_were_given() -> None:
     assert request_from(RunRequest, {"seed": 0, "quick": True}, "run").asked == ("seed", "quick")
     given = {"time_limit": 60, "workload": "./net.py", "quick": False}
     assert request_from(RunRequest, given, "run").asked == ("time_limit", "workload")
@@ -289,7 +289,7 @@ def test_switches_that_contradict_each_other_are_named() -> None:
         gpubench.rank(rent=True, buy=True)
 
 
-def test_places_beyond_the_first_are_refused() -> None:
+def test_extra_positional_arguments_are_refused() -> None:
     with pytest.raises(WrongArgumentError, match=r"^rank\(\): too many positional arguments"):
         gpubench.rank("vgg16", "h100")
     with pytest.raises(WrongArgumentError, match="multiple values for argument 'workload'"):
@@ -344,7 +344,7 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
         (("--show-completion", "bash"), "has no --show-completion any more: add eval"),
     ],
 )
-def test_an_earlier_spelling_says_what_it_is_now(words, instead) -> None:
+def test_old_spelling_names_the_current_one(words, instead) -> None:
     out, told = said(*words)
     assert out == ""
     assert told.startswith(f"gpubench: gpubench {instead}")
@@ -368,7 +368,7 @@ def test_choices_are_in_the_help_and_in_the_refusal(words, choices) -> None:
     assert f"[{'|'.join(choices)}]" in shown.replace("| ", "|")  # a line may end after a choice
 
 
-def test_a_part_of_a_choice_gets_the_whole_name() -> None:
+def test_partial_choice_is_refused_with_the_full_name() -> None:
     refused = said("rank", "vgg16", "--precision", "fp16")[1]
     assert "--precision 'fp16' is unknown (amp-fp16 is nearest); choose from amp" in refused
 

@@ -123,7 +123,7 @@ def test_a_variable_forces_tf32_by_any_value_but_zero(value: str, forced: bool) 
     assert bool(forcing_tf32({"NVIDIA_TF32_OVERRIDE": value})) is forced
 
 
-def test_a_new_precision_is_one_member_and_one_row(tmp_path: Path) -> None:
+def test_new_precision_needs_edits_in_one_file_only(tmp_path: Path) -> None:
     """Every module reads the table: in a copy of the package, two edits of one file make amp-fp8 known everywhere."""
     copies = [
         shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))

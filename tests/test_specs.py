@@ -35,7 +35,7 @@ def test_a_name_without_a_form_factor_means_the_module_and_says_so(name, key):
 
 
 @pytest.mark.parametrize("name", ["RTX 6000", "no such card"])
-def test_a_name_of_cards_that_differ_in_more_stays_a_question(name):
+def test_name_of_cards_with_different_specs_stays_ambiguous(name):
     with pytest.raises(MisuseError):
         usual_spec(name)
     assert meaning_taken(name) is None
@@ -93,7 +93,7 @@ def test_every_row_is_dated_and_what_is_added_to_it_names_its_source():
             assert row["board_source"], row["key"]
 
 
-def test_board_facts_are_of_their_kind():
+def test_board_facts_have_valid_values():
     for spec in load_specs().values():
         assert spec.cooling in {None, "active", "passive", "module"}
         assert spec.pcie_lanes in {None, 1, 4, 8, 16}
@@ -213,7 +213,7 @@ def test_cards_of_one_chip_differ_only_where_their_board_does():
     assert specs["nvidia-a800-sxm-80gb"].nvlink_bytes_per_s == 400e9
 
 
-def test_a_gb300_has_the_announced_rate_since_products_were_read_above_that_of_a_b300():
+def test_gb300_uses_the_announced_rate_because_measured_gemms_exceed_a_b300():
     gb300, b300 = (load_specs()[key] for key in ("nvidia-gb300-279gb", "nvidia-b300-sxm-270gb"))
     assert gb300.sm_count == b300.sm_count
     assert gb300.doubt

@@ -46,7 +46,7 @@ def test_alternating_values_have_no_positive_autocorrelation():
     assert stats.effective_sample_size(20, lag1(values)) == 20
 
 
-def test_a_ramp_is_worth_few_independent_values():
+def test_linear_trend_has_a_small_effective_sample_size():
     """1..10: d = -4.5..4.5, sum d^2 = 82.5, sum of neighbors' products = 57.75, so r1 = 0.7."""
     values = [float(i) for i in range(1, 11)]
     assert lag1(values) == pytest.approx(0.7)
@@ -142,7 +142,7 @@ def test_the_prior_of_a_suite_is_that_of_an_independent_implementation(cases):
         assert found.freedom > 1e4
 
 
-def test_the_prior_finds_what_the_variances_were_drawn_from():
+def test_variance_prior_recovers_the_distribution_of_simulated_variances():
     """4000 variances of 4 degrees of freedom, true ones 0.5 x 6 / chi-squared of 6."""
     rng = np.random.default_rng(0)
     true = 0.5 * 6 / rng.chisquare(6, 4000)
@@ -156,7 +156,7 @@ def test_two_cases_have_no_prior_and_neither_have_equal_launches():
     assert stats.prior_of([1e-6] * 7, [2.0] * 7) == stats.Prior(pytest.approx(1e-6), math.inf)
 
 
-def test_a_prior_counts_for_as_much_as_the_launches_and_not_against_a_noisy_case():
+def test_launch_variance_prior_is_weighed_against_the_measured_launches():
     """Launches 0.99, 1, 1.01: variance 1e-4, two degrees of freedom."""
     means, plain = [0.99, 1.0, 1.01], 4.30265 * 0.01 / math.sqrt(3)
     width = stats.between_launches_half_width
@@ -193,7 +193,7 @@ def test_the_standard_error_agrees_with_its_parts(values):
     assert stats.standard_error(values) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def test_equal_values_deviate_by_nothing_whatever_their_mean_rounds_to():
+def test_equal_values_have_zero_spread_despite_rounding_of_the_mean():
     """The sum of 24 times 0.0009, divided by 24, differs in the last digit."""
     assert math.fsum([0.0009] * 24) / 24 != 0.0009
     assert stats.standard_error([0.0009] * 24) == 0.0

@@ -39,7 +39,7 @@ def _asks_the_date(source: str) -> set[str]:
 
 
 @pytest.mark.parametrize("source", ["date.today()", "datetime.datetime.now(UTC)", "time.gmtime()"])
-def test_each_way_to_the_date_is_seen(source):
+def test_date_detector_finds_every_kind_of_call(source):
     assert _asks_the_date(source)
 
 
@@ -105,7 +105,7 @@ def _refreshed(folder: Path, day: int, price: str) -> None:
     write_snapshot(folder / "offers", Snapshot(retrieved_at=stamp, sources={"aws": source}))
 
 
-def test_prices_count_until_the_day(tmp_path):
+def test_prices_after_the_as_of_date_do_not_count(tmp_path):
     """The shipped price, the snapshots of two days, and the user's own: each day has the price known then."""
     _refreshed(tmp_path, 10, "0.40")
     _refreshed(tmp_path, 12, "0.30")

@@ -65,13 +65,13 @@ def test_the_default_build_comes_first_of_its_release_and_releases_count_as_numb
     assert releases[0] > (2, 9)
 
 
-def test_an_amd_card_is_compared_with_the_newest_release_whose_rocm_builds_were_read():
+def test_amd_card_is_judged_by_the_newest_torch_release_with_known_rocm_builds():
     read = [build.release for build in load_builds() if build.cuda is None and build.architectures]
     assert runs_on_todays_torch("gfx942") is True
     assert read[0] != newest_release(), "else this shows nothing"
 
 
-def test_every_row_of_the_table_is_whole():
+def test_torch_build_table_is_complete():
     builds = load_builds()
     assert len({(build.release, build.name) for build in builds}) == len(builds)
     for release in {build.release for build in builds}:
@@ -87,7 +87,7 @@ def test_every_gpu_of_the_newest_generations_runs():
             assert runs_on_todays_torch(spec.compute_capability) is not False, spec.key
 
 
-def test_torchs_own_table_of_its_release_says_the_same():
+def test_build_table_matches_torch_release_architectures():
     import torch
 
     theirs = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", None)

@@ -47,7 +47,7 @@ def tables(draw) -> Table:
 
 
 @given(tables(), st.integers(80, 200))
-def test_complete_sentences_fit_and_the_others_are_named(made, width):
+def test_only_optional_columns_are_dropped_and_they_are_named(made, width):
     shown, widths, hidden = fitted(made, width)
     assert {c.title for c in made.columns} == {c.title for c in shown.columns} | set(hidden)
     assert all(next(c for c in made.columns if c.title == title).optional for title in hidden)
@@ -59,7 +59,7 @@ def test_complete_sentences_fit_and_the_others_are_named(made, width):
             )
 
 
-def test_the_tallest_column_gets_the_width_and_no_figure_leaves_its_unit(capsys, monkeypatch):
+def test_tallest_column_gets_the_spare_width_and_values_keep_their_units(capsys, monkeypatch):
     made = Table(
         caption="",
         columns=(Column(title="name", numeric=False), Column(title="time", numeric=True)),
@@ -98,12 +98,12 @@ def test_an_invalid_width_counts_as_not_set(capsys, monkeypatch, columns):
     assert "1x L4 of some provider" in unset
 
 
-def test_a_table_has_a_least_width(capsys, monkeypatch):
+def test_table_has_a_minimum_width(capsys, monkeypatch):
     made = Table(caption="", columns=(Column(title="GPU"),), rows=(("1x L4 of some provider",),))
     assert printed(capsys, monkeypatch, made, columns=1) == printed(capsys, monkeypatch, made, columns=20)
 
 
-def test_the_sign_of_a_column_that_goes_stays_before_the_first_and_is_explained(capsys, monkeypatch):
+def test_footnote_mark_of_a_dropped_column_moves_to_the_first_column(capsys, monkeypatch):
     made = Table(
         caption="",
         columns=(

@@ -57,7 +57,7 @@ def test_every_gpu_that_completion_names_is_taken_by_that_name():
         (("rank", "--gpu"), "(see gpubench rank --help)"),
     ],
 )
-def test_a_wrong_line_names_the_help_of_its_own_verb(arguments, said):
+def test_usage_error_points_to_the_help_of_its_verb(arguments, said):
     done = here(*arguments)
     assert done.returncode == 2
     assert said in done.stderr

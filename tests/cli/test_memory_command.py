@@ -70,7 +70,7 @@ def test_what_would_make_it_fit_has_its_own_figures(ask: Any) -> None:
     assert again["device_bytes"] < 0.4 * card["device_bytes"]
 
 
-def test_the_terminal_says_what_it_knows(ask: Any) -> None:
+def test_memory_verdict_and_its_parts_are_printed_on_the_terminal(ask: Any) -> None:
     _, out, _ = ask("resnet50", "--gpu", "nvidia-tesla-t4-16gb")
     assert re.search(r"(?m)^T4 +\d+ +fits \(needs ", out), "by the name that every verb has for it"
     assert "nvidia" not in out
@@ -161,7 +161,7 @@ def test_large_numbers_have_separators_wherever_they_appear(ask: Any) -> None:
     assert "accumulate 20,000: a batch of 1,000 has fewer samples than that" in error
 
 
-def test_a_compiled_step_says_what_it_takes_where_the_loss_is_compiled_too(ask: Any) -> None:
+def test_memory_of_a_compiled_step_includes_figures_for_a_compiled_loss(ask: Any) -> None:
     """Next to the figures by which the card is judged; nothing is known of other steps."""
     asked = "transformer", "--gpu", "rtx-4090"
     compiled, eager = (
@@ -188,7 +188,7 @@ def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask:
 
 @pytest.mark.parametrize("execution", ["graph", "eager"])
 @pytest.mark.parametrize("batch_size", [6, 12, 40])
-def test_one_card_has_one_answer(ask: Any, execution: str, batch_size: int) -> None:
+def test_memory_verdict_of_a_card_is_consistent_everywhere(ask: Any, execution: str, batch_size: int) -> None:
     """A Radeon of 8 GiB that ran a published step which its class alone would refuse."""
     asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", f"{batch_size}"
     answer = json.loads(ask(*asked, "--execution", execution, "--json")[1])
@@ -234,7 +234,7 @@ def test_an_eager_step_says_nothing_about_the_pinned_memory_of_a_graph(ask: Any)
     assert (small["fits"], small["in_eager_steps"]) == (True, False)
 
 
-def test_the_fewest_micro_batches_are_those_by_which_each_is_judged(ask: Any) -> None:
+def test_suggested_micro_batch_count_is_the_minimum_that_fits(ask: Any) -> None:
     """On the Radeon, only the judge knows which step ran; a card with less memory does not fit."""
     asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", "40", "--json"
     (card,) = json.loads(ask(*asked)[1])["cards"]
@@ -323,7 +323,7 @@ def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: 
         ),
     ],
 )
-def test_a_kernel_for_cuda_alone_has_the_widest_bound(
+def test_cuda_only_kernel_gets_the_widest_memory_bound(
     ask: Any, tmp_path: Path, kernel: str, why: str
 ) -> None:
     path = tmp_path / "net.py"
@@ -339,7 +339,7 @@ def test_a_kernel_for_cuda_alone_has_the_widest_bound(
 
 @pytest.mark.usefixtures("traced_here")
 @pytest.mark.parametrize("kernel", [BY_DISPATCHER, pytest.param(BY_ASSERTION, marks=pytest.mark.slow)])
-def test_the_bound_of_a_kernel_for_cuda_alone_holds_what_is_traced_without_it_and_no_speed_is_reported(
+def test_bound_of_a_cuda_only_kernel_covers_the_trace_without_it(
     ask: Any, tmp_path: Path, kernel: str
 ) -> None:
     path, plain = tmp_path / "net.py", tmp_path / "plain.py"

@@ -34,7 +34,7 @@ from gpubench.session.session import Prepared, Session
 PLANNED = RunPlanned(cases=6, launches=3, most_s=300.0, budget="default", device="a GPU")
 
 
-def test_a_run_says_what_the_limits_of_its_rounds_add_up_to() -> None:
+def test_run_announces_its_maximum_measuring_time() -> None:
     head = "measuring 6 cases x 3 launches on a GPU, budget default"
     assert line_of(PLANNED).removeprefix(head) == ": rounds for at most 5 min where steps are short"
     micro = msgspec.structs.replace(PLANNED, cases=0, launches=1, most_s=0.0)
@@ -195,7 +195,7 @@ def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
     assert sentence.endswith(" % would have shown.")
 
 
-def test_a_gain_that_the_page_does_not_claim_is_not_printed_below_it() -> None:
+def test_closing_line_never_claims_a_gain_that_the_page_omits() -> None:
     """The page shows no gain with ends that differ by more than half, and neither does the last line of a run."""
     amp, fp32 = (
         next(

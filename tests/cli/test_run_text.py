@@ -92,7 +92,7 @@ def test_the_latency_of_a_searched_batch_says_so() -> None:
     assert "batch 4,096, " in row["Case"]
 
 
-def test_a_forward_pass_has_no_loss_after_so_many_steps() -> None:
+def test_inference_has_no_final_loss_in_the_amp_table() -> None:
     _, (trained,) = said(run_of(*both(TaskKind.TRAIN, 64)), "amp")
     _, (passed,) = said(run_of(*both(TaskKind.INFER, 64)), "amp")
     (loss,) = (title for title in trained if title.startswith("Loss"))
@@ -180,7 +180,7 @@ def test_one_thread_is_one_thread() -> None:
     assert said(run, "device")[0][0].endswith("1 thread")
 
 
-def test_no_advice_is_to_wait_a_fixed_time_or_to_pass_a_given_option() -> None:
+def test_finding_advice_never_suggests_a_fixed_wait_or_an_option_already_given() -> None:
     words = {kind: describe(Finding(kind=kind)) for kind in FindingKind}
     for kind in (FindingKind.NOT_STEADY, FindingKind.NOT_CONVERGED, FindingKind.DRIFTING):
         assert "pass --publish without --time-limit, or close" in words[kind]

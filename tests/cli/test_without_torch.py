@@ -61,11 +61,11 @@ def test_a_hugging_face_config_without_transformers_names_the_line_that_installs
 
 
 @pytest.mark.parametrize("arguments", [("rank", "--limit", "1"), ("memory", "cnn", "--gpu", "a10")])
-def test_comparing_needs_none(no_torch, arguments):
+def test_comparison_verbs_work_without_torch(no_torch, arguments):
     """Nor does a page: tests/test_faults.py makes one without torch and plotly."""
     done = without_torch(no_torch, *arguments)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_doctor_names_it_too(no_torch):
+def test_doctor_also_names_the_missing_torch(no_torch):
     assert INSTALL in without_torch(no_torch, "doctor").stdout

@@ -74,7 +74,7 @@ def test_an_edit_of_what_is_computed_changes_the_fingerprint(module: str, before
 
 @pytest.mark.skipif(torch.__version__ < OLDEST_TORCH, reason="the fingerprints are of a newer torch")
 @pytest.mark.parametrize("module", ["cnn", "bert_base", "rnn_cell"])
-def test_an_edit_of_words_does_not(module: str) -> None:
+def test_change_of_a_docstring_keeps_the_fingerprint(module: str) -> None:
     edited = _edited(module, '"""Build', '"""Make')
     stored = json.loads(FINGERPRINTS.read_text(encoding="utf-8"))[edited.name]
     assert fingerprint(edited) == stored["fingerprint"]

@@ -52,7 +52,7 @@ class SourceContract:
     def only_quotes(said) -> list[Quote]:
         return [each for each in said if isinstance(each, Quote)]
 
-    def test_its_names_can_be_typed(self):
+    def test_source_and_provider_names_are_easy_to_type(self):
         for name in (self.source.name, self.source.provider):
             assert name == name.lower().strip()
             assert name.replace("-", "").isalnum()

@@ -64,7 +64,7 @@ class WorkloadContract:
         if self.workload.recipe.checkpointing is Checkpointing.SELECTIVE and not HAS_SELECTIVE:
             pytest.skip("this torch has no selective checkpointing")
 
-    def test_its_name_is_that_of_its_entry_point(self) -> None:
+    def test_workload_is_named_after_its_entry_point(self) -> None:
         assert self.workload.name == self.name
         assert self.workload.version >= 1
         assert len(self.workload.batches) >= 2
@@ -107,7 +107,7 @@ class WorkloadContract:
         self.assert_is_as_traced()
 
     @pytest.mark.slow
-    def test_a_shipped_profile_that_takes_long_is_what_tracing_gives(self) -> None:
+    def test_slow_shipped_profile_matches_a_new_trace(self) -> None:
         if self.is_traced:
             pytest.skip("the default tests hold it")
         self.assert_is_as_traced()
@@ -148,13 +148,13 @@ class WorkloadContract:
         assert isinstance(found, torch.dtype)
         return found
 
-    def test_it_is_built_on_the_cpu_in_the_type_of_its_recipe(self) -> None:
+    def test_tiny_task_is_built_on_the_cpu_in_the_dtype_of_its_recipe(self) -> None:
         task = self.tiny()
         assert {p.dtype for p in task.model.parameters()} <= {self.dtype}
         tensors = (*task.model.parameters(), *(t for batch in task.batches for t in _first(batch)))
         assert {t.device.type for t in tensors} == {"cpu"}
 
-    def test_its_model_can_be_copied_because_every_case_starts_from_a_copy(self) -> None:
+    def test_model_can_be_deep_copied_for_each_case(self) -> None:
         task = self.tiny()
         copied = copy.deepcopy(task.model)
         assert [*copied.state_dict()] == [*task.model.state_dict()]
@@ -203,7 +203,7 @@ class WorkloadContract:
         )  # fmt: skip
 
     @pytest.mark.skipif(torch.__version__ < OLDEST_TORCH, reason="the fingerprints are of a newer torch")
-    def test_what_it_computes_changes_only_with_its_version(self) -> None:
+    def test_change_of_the_computation_requires_a_new_workload_version(self) -> None:
         stored = json.loads(FINGERPRINTS.read_text(encoding="utf-8"))
         found = {"version": self.workload.version, "fingerprint": fingerprint(self.workload)}
         assert stored.get(self.name) == found, (
@@ -264,10 +264,10 @@ class StatedContract(WorkloadContract):
         assert self.profile.parameters == self.parameters
         assert self.profile.trainable_parameters == (self.trainable or self.parameters)
 
-    def test_it_has_the_flops_it_states(self) -> None:
+    def test_forward_flops_match_the_declared_value(self) -> None:
         assert self.profile.forward_flops_per_sample == self.forward_flops
 
-    def test_it_has_the_sample_and_the_batches_it_states(self) -> None:
+    def test_sample_shape_and_batches_match_the_declared_ones(self) -> None:
         assert self.workload.sample_shape == self.profile.sample_shape == self.shape
         assert self.workload.batches == self.profile.batches == self.batches
 
@@ -365,7 +365,7 @@ class TestLstmCell(StatedContract):
     parameters = 389_096
     forward_flops = 2 * (20 * 2 * 128 * 512 + 128 * 1000)
 
-    def test_it_computes_what_the_fused_layer_computes(self) -> None:
+    def test_lstm_cell_matches_the_fused_lstm(self) -> None:
         """One cell written out gives the same numbers as torch's own LSTM with the same weights."""
         from gpubench_workloads.lstm_cell import GatedCell
 
@@ -625,9 +625,7 @@ class TestLlama8bLora(LlamaContract):
         assert peaks == pytest.approx([16.0, 17.0, 18.9], abs=0.1)
 
     @pytest.mark.slow
-    def test_its_memory_with_the_loss_at_once_is_that_of_the_control(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_memory_without_loss_chunks_matches_the_reference(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The same without chunks: 18.5, 22.0 and 29.0 GiB."""
         monkeypatch.setattr("gpubench.profile.cache.TRACE_LIMIT_S", 300.0)
         (train,) = profile_of(self.name, {"loss_chunks": 1}).memory

@@ -108,7 +108,7 @@ class Clock:
 
 @pytest.mark.parametrize("late_start_s", [0.0, 5.0, 15.0])
 @pytest.mark.parametrize("path", sorted(CONFIRMED.glob("*.json")), ids=lambda path: path.stem)
-def test_a_confirmed_card_would_be_confirmed_in_the_time_of_today(path, late_start_s, tmp_path, monkeypatch):
+def test_confirmed_card_would_finish_within_todays_time_limits(path, late_start_s, tmp_path, monkeypatch):
     """Its own times, also on a machine with slower processes: no core part is cut off.
 
     Parts that skip what does not fit end in time; any other part takes as long as it took. Strict fp32, which

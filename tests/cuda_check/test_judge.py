@@ -94,7 +94,7 @@ def test_cases_without_time_do_not_keep_a_card_from_being_confirmed():
     assert confirms(made)
 
 
-def test_a_compiled_case_that_is_not_here_is_named_and_any_other_refusal_is_a_fault():
+def test_unsupported_compiled_case_is_reported_and_any_other_refusal_fails():
     """Torch up to 2.11 finds nothing to compile in a lone recurrent layer."""
     for workload, state in (("lstm", "ok"), ("cnn", "FAILED")):
         refused = row(Status.UNSUPPORTED, "compiled nothing", workload=workload, execution=Execution.COMPILE)
@@ -128,7 +128,7 @@ def test_too_few_blocks_decide_nothing():
     assert state_of(check(clock=clock(by_hand=blocks(fours=1))), "clock", "hand-written") == "undecided"
 
 
-def test_graphs_have_two_per_cent():
+def test_graph_time_may_differ_from_a_hand_written_graph_by_two_percent():
     for ratio, state in ((1.015, "ok"), (0.985, "ok"), (1.03, "FAILED"), (0.9, "FAILED")):
         made = check(graph=GraphProof(case=case(), by_hand=blocks(ratio)))
         assert list(states(made, "graph").values()) == [state]
@@ -143,13 +143,13 @@ def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
 # --- clock --------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_does_not_wait_fails_by_events_and_by_the_time_to_issue():
+def test_timer_that_does_not_synchronize_fails_the_event_and_issue_time_checks():
     made = check(clock=clock(by_hand=blocks(0.2), events=blocks(0.2)))  # both sides of a pair are then 4 ms
     assert state_of(made, "clock", "CUDA-event") == "FAILED"
     assert state_of(made, "clock", "without synchronizing") == "FAILED"
 
 
-def test_a_host_bound_case_decides_nothing():
+def test_host_bound_case_leaves_the_clock_checks_undecided():
     made = check(clock=clock(by_hand=blocks(1.3), issue_s=(0.019, 0.02, 0.021)))
     assert (
         state_of(made, "clock", "hand-written")
@@ -190,7 +190,7 @@ def test_power_before_the_judged_region_does_not_count():
         (Precision.AMP_BF16, 5e-3, "ok"),
     ],
 )
-def test_a_precision_is_as_far_from_float64_as_it_should_be(precision, error, state):
+def test_precision_check_passes_only_at_the_expected_float64_error(precision, error, state):
     made = check(precisions=(proof(precision, error),))
     assert states(made, "precision")[f"{precision} against float64"] == state
 
@@ -243,7 +243,7 @@ def named(*names: str) -> tuple[dict[str, object], ...]:
         ("name and SM count only", (), "undecided"),
     ],
 )
-def test_a_name_alone_is_no_identity_among_several_of_that_name(identity, names, state):
+def test_name_does_not_identify_a_card_among_several_with_that_name(identity, names, state):
     made = check(identity=identity, nvml=named(*names))
     (verdict,) = (v for v in judge(made) if v.what == "CUDA and NVML see the same device")
     assert verdict.state == state
@@ -288,7 +288,7 @@ def test_the_same_lack_of_memory_is_a_fault_on_a_larger_card():
 
 
 @pytest.mark.parametrize("changes", [{"precision": Precision.FP32}, {"execution": Execution.COMPILE}])
-def test_a_case_that_failed_fails_its_part(changes):
+def test_failed_case_fails_the_cases_part(changes):
     made = check(cases=(*check().cases, row(Status.FAILED, "no", **changes)))
     (wrong,) = (v for v in judge(made) if v.state == "FAILED")
     assert wrong.part == "cases"
@@ -317,6 +317,6 @@ def test_each_injected_fault_has_one_right_end(changes):
     assert [v.part for v in judge(made) if v.state == "FAILED"] == ["faults"]
 
 
-def test_a_batch_that_should_not_fit_and_does_is_named_so():
+def test_oversized_batch_that_fits_fails_the_check():
     (wrong,) = [v for v in judge(check(faults=faults(too_large=row()))) if v.state == "FAILED"]
     assert wrong.reason == "it fit"

@@ -191,7 +191,7 @@ def test_neither_user_nor_host_in_any_form_stays_in_a_message(user, short, domai
 
 
 @given(st.ip_addresses())
-def test_an_address_does_not_stay(address):
+def test_network_address_is_removed_by_scrubbing(address):
     assume(any(digit not in "0:" for digit in str(address)))
     for text in (f"connect to {address} failed", f"tcp://[{address}]:29500", f"peer={address}."):
         assert str(address) not in scrub(text), text

@@ -22,7 +22,7 @@ def test_a_replayed_step_creates_its_states_once_and_a_graph_has_its_own_pool() 
     assert reserved_bytes(step, [], in_graph=True) == eager
 
 
-def test_an_order_between_two_batches_is_on_their_line() -> None:
+def test_allocation_order_is_interpolated_between_two_batches() -> None:
     small = Order((10,), (), (2,), ((0, 20), (0, 0)))
     large = Order((10,), (), (4,), ((0, 40), (0, 0)))
     assert between(small, large, 8) == Order((10,), (), (8,), ((0, 80), (0, 0)))

@@ -88,7 +88,7 @@ def test_every_reading_has_its_definition() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_reading_knows_whether_its_model_convolves(name: str) -> None:
+def test_memory_reading_states_whether_its_model_has_convolutions(name: str) -> None:
     with torch.device("meta"):
         modules = list(MODELS[name].workload.build(1, 0).model.modules())
     convolves = any(isinstance(module, (nn.Conv1d, nn.Conv2d)) for module in modules)
@@ -98,7 +98,7 @@ def test_a_reading_knows_whether_its_model_convolves(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["amp", "fp32"])
 @pytest.mark.parametrize("name", MODELS)
-def test_readings_hold_what_the_trace_of_their_definition_counts(name: str, precision: str) -> None:
+def test_memory_readings_contain_the_traced_memory(name: str, precision: str) -> None:
     rows = [r for r in READINGS if (r.model, r.precision) == (name, precision)]
     if not rows:
         pytest.skip("not read at this precision")
@@ -189,7 +189,7 @@ def test_eight_billion_parameters_are_traced_within_a_gigabyte() -> None:
     ],
     ids=lambda x: x.name if isinstance(x, Workload) else "",
 )
-def test_a_trace_takes_seconds(workload: Workload, limit_s: float) -> None:
+def test_trace_finishes_within_its_cpu_limit(workload: Workload, limit_s: float) -> None:
     """One training step at one precision, at both batch sizes."""
     torch.set_num_threads(1)
     before = time.process_time()

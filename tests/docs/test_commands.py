@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 CI = "test_readme.py::test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word"
-INSTALL = "packaging/test_compare_only.py::test_an_install_without_extras_answers_and_stays_small"
-KERAS = "measure/test_keras.py::test_a_command_of_the_page_of_frameworks_measures_what_it_names"
+INSTALL = "packaging/test_compare_only.py::test_install_without_extras_works_and_stays_small"
+KERAS = "measure/test_keras.py::test_documented_framework_command_measures_the_named_frameworks"
 ELSEWHERE = {
     "python3 -m venv": INSTALL,
     ". .venv/bin/activate": INSTALL,
@@ -124,7 +124,7 @@ def elsewhere(line: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_no_command_stands_where_it_is_not_read(page):
+def test_no_documented_command_is_hidden_from_execution(page):
     """A block of another kind, or a prompt before the command, would exclude it from execution."""
     assert not unread(page.read_text(encoding="utf-8"))
 
@@ -134,7 +134,7 @@ def test_a_command_behind_a_prompt_is_noticed(block):
     assert unread(block)
 
 
-def test_what_is_executed_elsewhere_is_executed_there():
+def test_commands_exempted_from_this_test_are_run_by_another():
     for test in ELSEWHERE.values():
         path, _, name = test.partition("::")
         assert f"def {name}" in (ROOT / "tests" / path).read_text(encoding="utf-8"), test
@@ -184,7 +184,7 @@ HERE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.name)
-def test_every_command_of_a_page_does_what_it_is_there_for(page, place):
+def test_documented_commands_do_what_the_page_says(page, place):
     pairs = {"A": produce.SOUND, "B": produce.DOUBTFUL}
     by_device = {"A": produce.CPU, "B": produce.DOUBTFUL}
     asked = set()

@@ -51,12 +51,12 @@ def validate(name, document):
 
 
 @pytest.mark.parametrize(("name", "path"), GOLDENS, ids=[path.name for _, path in GOLDENS])
-def test_a_golden_document_is_as_its_schema_says(name, path):
+def test_golden_document_matches_its_schema(name, path):
     validate(name, json.loads(path.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("change", [{"as_off": "2026-11-20"}, {"as_of": 3}])
-def test_a_new_key_and_another_type_are_noticed(change):
+def test_schema_rejects_unknown_keys_and_wrong_types(change):
     document = json.loads((EXPECTED / "values" / "rank.json").read_text(encoding="utf-8"))
     with pytest.raises(jsonschema.ValidationError):
         validate("rank", document | change)

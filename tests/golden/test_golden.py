@@ -49,7 +49,7 @@ def test_no_golden_is_left_over(layer):
     assert {path.name for path in (EXPECTED / layer).iterdir()} == set(LAYERS[layer])
 
 
-def test_the_fixture_is_what_is_read():
+def test_golden_fixture_replaces_the_shipped_tables():
     assert len(load_specs()) == 12
     assert len(embedded_offers().offers) == 20
     assert {offer.source for offer in embedded_offers().offers} == {"frozen test table"}
@@ -70,7 +70,7 @@ def test_a_difference_is_shown_with_the_command_that_updates_its_layer():
     assert shown.endswith("python tests/golden/make.py words")
 
 
-def test_figures_keep_their_labels_and_words_are_left_out():
+def test_figures_are_extracted_with_their_labels_and_without_prose():
     text = "## Value\n\n| GPU | images/s |\n| --- | --- |\n| RTX 4090 | 1,180 (900 to 1,300) |\n\nIt pays after 30 months.\n"
     found = figures(text)
     assert found.splitlines() == [

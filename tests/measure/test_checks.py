@@ -286,7 +286,7 @@ def test_one_noisy_launch_widens_the_interval_no_more_than_it_moves_the_estimate
     assert wild.relative_half_width > 10 * calm.relative_half_width
 
 
-def test_an_uncertain_launch_is_named_from_the_file_whatever_its_process_reported(make_measurement):
+def test_unconverged_launch_is_flagged_from_the_stored_rounds(make_measurement):
     """The interval is too wide, or narrow by chance after six rounds; the finding is not repeated."""
     wide = make_measurement(walls=(1.0, 1.02, 0.98) * 8, target=0.002)
     found, judged = kinds(wide)
@@ -370,7 +370,7 @@ def test_a_recurrent_layer_under_tf32_must_err_more_than_its_own_limit(make_meas
     ("came_s", "found"),
     [(None, set()), (0.0, set()), (23.0, set()), (28.7, set()), (28.8, {K.CLOCK_DISAGREES})],
 )
-def test_rounds_must_fill_the_time_in_which_they_arrived(make_measurement, came_s, found):
+def test_round_times_must_add_up_to_their_arrival_times(make_measurement, came_s, found):
     """24 rounds of a second: they arrive within 23 s of the first, and the limit is four fifths of that."""
     row = make_measurement(launch={"rounds": rounds([1.0] * 24), "told_in_s": came_s})
     seen, judged = kinds(row)
@@ -561,7 +561,7 @@ def test_a_device_without_telemetry_is_reported_once_for_the_run(make_measuremen
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.1, True), (0.33, True), (0.34, False)])
-def test_a_row_says_what_its_few_seconds_could_not_show(make_measurement, seconds, said):
+def test_short_row_states_what_it_was_too_short_to_detect(make_measurement, seconds, said):
     """24 rounds: 8 s of them show a stall that occurs every 7 s."""
     judged = checks.judge_measurement(make_measurement(walls=(seconds,) * 24), 1)
     found = [(f.value, f.limit) for f in judged.findings if f.kind is K.SHORT_LOOK]

@@ -37,13 +37,13 @@ def test_publish_holds_90_percent_and_so_does_the_default_where_three_launches_c
     assert all(0.90 <= shares[kind.words, "default"] <= 0.97 for kind in BY_THREE)
 
 
-def test_a_row_states_what_it_could_not_see():
+def test_row_states_what_its_budget_could_not_detect():
     for kind, budget in CASES:
         told = reached(kind, budget).findings.get(FindingKind.SHORT_LOOK, 0.0)
         assert told == pytest.approx(0.0 if budget == "publish" else 1.0)
 
 
-def test_a_card_that_heats_says_so_by_its_second_launch():
+def test_heating_card_is_flagged_by_its_second_launch():
     heated = reached(HEATING, "default")
     assert heated.findings[FindingKind.NOT_HEAT_SOAKED] > 0.8
     assert FindingKind.NOT_HEAT_SOAKED not in reached(KINDS[0], "default").findings

@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("rows", [32, 5])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_layer_and_both_its_gradients_have_the_errors_of_the_table_and_no_more(torchao, rows, bias):
+def test_fp8_layer_and_gradients_have_exactly_the_tabulated_rounding_errors(torchao, rows, bias):
     torch.manual_seed(0)
     layer = narrow_layer(bias=bias)
     x = torch.randn(2, rows, 64, dtype=torch.bfloat16, requires_grad=True)
@@ -132,7 +132,7 @@ def test_a_model_without_blocks_is_refused_where_it_is_built_and_where_it_is_pla
     ("capability", "has"),
     [((7, 5), False), ((8, 0), False), ((8, 6), False), ((8, 9), True), ((9, 0), True), ((12, 0), True)],
 )
-def test_a_card_has_fp8_from_ada_on(capability, has):
+def test_fp8_is_supported_from_ada_on(capability, has):
     card = DeviceProfile(backend="cuda", compute_capability=capability)
     assert (why_no_precision(Precision.FP8, card) is None) is has
 

@@ -35,7 +35,7 @@ def test_a_profile_of_a_device_without_a_wait_opens_nothing(cpu):
         open_hardware(msgspec.structs.replace(cpu, backend="hpu"))
 
 
-def test_a_back_end_of_another_package_is_found_where_torch_registers_it(monkeypatch):
+def test_backend_from_another_package_is_found_in_the_torch_namespace(monkeypatch):
     calls = []
     module = ModuleType("torch.hpu")
     module.synchronize = lambda: calls.append("waited")
@@ -51,7 +51,7 @@ def test_a_back_end_of_another_package_is_found_where_torch_registers_it(monkeyp
     assert hpu.heap().segments is None
 
 
-def test_a_cpu_has_finished_when_the_call_returns_and_counts_no_memory():
+def test_cpu_timer_needs_no_synchronization_and_reports_no_memory():
     cpu = hardware("cpu")
     assert cpu.clock().time(lambda: None) >= 0
     cpu.ask("reset_peak_memory_stats")
@@ -63,7 +63,7 @@ def test_a_cpu_has_finished_when_the_call_returns_and_counts_no_memory():
 
 
 @pytest.mark.parametrize(("bus", "ok"), [(0x0C, True), (0x0D, False)])
-def test_an_amd_gpu_is_the_one_that_torch_opened_by_its_place_alone(monkeypatch, bus, ok):
+def test_amd_gpu_is_matched_to_torch_by_bus_id_only(monkeypatch, bus, ok):
     """ROCm's torch has its own names and UUIDs."""
     seen = SimpleNamespace(
         name="AMD Instinct MI300X OAM", uuid="1234", pci_domain_id=2, pci_bus_id=bus, pci_device_id=0

@@ -34,7 +34,7 @@ HAS_TORCHAO = pytest.mark.skipif(
 
 @HAS_TORCHAO
 @pytest.mark.parametrize(("rows", "bias"), [(64, True), (5, False)])
-def test_a_layer_has_the_error_of_the_table_and_no_more(rows, bias):
+def test_int8_layer_has_exactly_the_tabulated_rounding_error(rows, bias):
     torch.manual_seed(0)
     layer = nn.Linear(256, 96, bias=bias).to(torch.bfloat16)
     x = torch.randn(rows, 256, dtype=torch.bfloat16)
@@ -125,12 +125,12 @@ def test_a_torchao_that_needs_a_newer_torch_is_the_reason(monkeypatch, tmp_path)
         (DeviceProfile(backend="cuda", compute_capability=(7, 5)), "needs compute capability 8.0"),
     ],
 )
-def test_only_devices_with_the_instructions_have_it(device, lacks):
+def test_int8_requires_hardware_instructions(device, lacks):
     reason = why_no_precision(Precision.INT8, device)
     assert reason is None if lacks is None else lacks in reason
 
 
-def test_it_is_for_inference_and_not_for_training_or_generation(make_case):
+def test_int8_is_available_only_for_inference(make_case):
     infer = make_case(task=TaskKind.INFER, precision=Precision.INT8)
     assert why_not_for_task(infer) is None
     assert "inference" in why_not_for_task(msgspec.structs.replace(infer, task=TaskKind.TRAIN))

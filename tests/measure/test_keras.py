@@ -128,7 +128,7 @@ def _each(framework: Framework, execution: str) -> list[tuple[Framework, str]]:
     ],
     ids=str,
 )
-def test_a_case_is_measured_whole_on_each_backend(framework: Framework, order: str) -> None:
+def test_case_is_measured_end_to_end_on_each_backend(framework: Framework, order: str) -> None:
     pytest.importorskip("keras")
     pytest.importorskip(capability.KERAS[framework].backend)
     said = in_child(framework, order)
@@ -162,7 +162,7 @@ def test_the_page_of_frameworks_has_two_commands() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, tmp_path: Path) -> None:
+def test_documented_framework_command_measures_the_named_frameworks(line: str, tmp_path: Path) -> None:
     """As written, on the CPU and in fewer rounds."""
     words = shlex.split(line)
     asked = words[words.index("--framework") + 1].split(",")
@@ -189,7 +189,7 @@ def test_a_command_of_the_page_of_frameworks_measures_what_it_names(line: str, t
 
 
 @pytest.mark.slow
-def test_a_compiled_model_may_name_its_loss_as_keras_users_do(tmp_path: Path) -> None:
+def test_compiled_keras_model_accepts_loss_names(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     orders = []
     for loss in ("mse", "sparse_categorical_crossentropy", "categorical_crossentropy"):
@@ -350,7 +350,7 @@ def test_parameters_are_those_of_torch_except_the_second_bias_of_the_lstm() -> N
         ("tensorflow", "keras-tensorflow", "aarch64", GPU, "'tensorflow[and-cuda]>=2.20,<3'"),
     ],
 )
-def test_a_backend_that_is_not_installed_is_refused_with_the_line_that_installs_what_lacks(
+def test_missing_framework_backend_is_refused_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
     *,
     absent: str,
@@ -444,7 +444,7 @@ def test_a_result_that_a_model_forges_is_no_figure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("framework", KERAS)
-def test_a_cuda_graph_is_never_the_name_of_a_keras_step(framework: Framework) -> None:
+def test_keras_step_cannot_run_as_a_cuda_graph(framework: Framework) -> None:
     case = _case(framework=framework, execution=Execution.GRAPH)
     assert "has no graph: only torch has it" in (capability.why_no_framework(case, CPU, is_own=False) or "")
 
@@ -522,7 +522,7 @@ def test_the_gain_of_a_compiled_keras_step_is_not_reported_for_torch() -> None:
     assert said.text.startswith("No step ran soundly as a graph")
 
 
-def test_terminal_and_page_say_what_the_framework_costs() -> None:
+def test_terminal_and_page_show_the_framework_overhead() -> None:
     jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
     torch, other = _result(_case(), 0.010), _result(jax, 0.020)
     both = msgspec.structs.replace(torch.run, measurements=(torch.measurement, other.measurement))

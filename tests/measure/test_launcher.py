@@ -268,7 +268,7 @@ def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first
     assert not psutil.Process().children(recursive=True)
 
 
-def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_plan, cpu, monkeypatch):
+def test_stop_during_process_start_applies_to_the_started_child(make_plan, cpu, monkeypatch):
     """The signal came while the process was being started; it is killed at its own deadline."""
     control, started = Control(), []
 
@@ -288,7 +288,7 @@ def test_a_stop_before_there_is_a_child_holds_for_the_one_that_is_started(make_p
     assert "killed by signal 9" in started[0].how_it_ended()
 
 
-def test_a_stop_finishes_the_round_and_hands_back_what_there_is(make_plan, cpu):
+def test_stop_finishes_the_current_round_and_returns_the_results(make_plan, cpu):
     control = Control()
     rounds = []
 
@@ -547,7 +547,7 @@ def test_a_flood_of_output_is_bounded_and_does_not_stall_the_child(make_plan, cp
     assert measurement.status is Status.OK, measurement.reason
 
 
-def test_messages_survive_the_pipe_with_not_a_number(make_case):
+def test_nan_becomes_null_in_worker_messages(make_case):
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0, loss=float("nan")),))
     done = messages.CaseDone(status=Status.OK, launch=launch)
     back = msgspec.json.decode(msgspec.json.encode(done), type=messages.Report)
@@ -616,7 +616,7 @@ def test_reports_that_are_read_late_do_not_change_the_pace(walls, late, pace, pr
 
 
 @pytest.mark.parametrize("slower", [1, 1.3, 2])
-def test_a_clock_that_a_model_slows_down_makes_no_figure(make_plan, cpu, slower):
+def test_clock_slowed_down_by_a_model_yields_no_figure(make_plan, cpu, slower):
     """One second of 10 ms rounds, so the pauses are a large part, on a machine that may be busy."""
     act = (
         "calls == 1 and (real := time.perf_counter_ns) and "
@@ -630,7 +630,7 @@ def test_a_clock_that_a_model_slows_down_makes_no_figure(make_plan, cpu, slower)
     assert measurement.status is (Status.OK if slower == 1 else Status.INVALID), measurement.reason
 
 
-def test_a_forged_result_of_a_real_child_is_not_a_figure_and_its_own_arrives_late(make_plan, cpu):
+def test_result_forged_by_the_model_is_rejected(make_plan, cpu):
     """8,000,000 samples a second, written by the model into the pipe that it found."""
     line = msgspec.json.encode(result(*[0.008] * 20)).decode()
     act = f"calls == 3 and os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))"

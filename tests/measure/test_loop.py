@@ -240,7 +240,7 @@ def test_a_step_skipped_in_the_first_timed_round_is_seen(fake_clock):
     assert skipped_steps(series.scales) == 1
 
 
-def test_a_short_series_that_drifts_to_its_deadline_says_so_and_leaves_nothing_out(fake_clock):
+def test_short_drifting_series_is_reported_at_its_deadline_with_no_round_excluded(fake_clock):
     """Ten rounds of half a second, each one percent longer."""
     series = Series(steps_per_round=25)
     loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.01 * (i // 25)), read_s=0.0)

@@ -80,7 +80,7 @@ def test_a_long_row_whose_loss_does_not_fall_is_always_flagged(single: int, step
 
 
 @pytest.mark.parametrize(("losses", "verdict"), [(7, None), (8, True)])
-def test_four_losses_and_earlier_ones_of_the_same_batches_suffice_for_a_verdict(
+def test_loss_verdict_needs_four_pairs_of_losses_on_the_same_batches(
     losses: int, verdict: bool | None
 ) -> None:
     launch = launch_of(lambda step, batch: 2.0 + batch - 0.01 * step, single=losses, rounds=0, steps=1)
@@ -94,7 +94,7 @@ def test_seven_losses_of_slow_steps_do_not_suffice() -> None:
     assert loss_ends(launch) is None
 
 
-def test_a_loss_that_is_not_known_leaves_no_verdict() -> None:
+def test_missing_loss_gives_no_verdict() -> None:
     launch = launch_of(lambda step, batch: 2.0, single=50, rounds=0, steps=1)
     assert loss_ends(launch) == (2.0, 2.0)
     assert loss_ends(Launch(index=0, loss_curve=(*launch.loss_curve, None), batch_count=BATCHES)) is None

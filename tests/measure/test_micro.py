@@ -64,7 +64,7 @@ def result(**changes) -> MicroResult:
     return MicroResult(**(fields | changes))
 
 
-def test_a_product_counts_two_operations_a_multiplication_and_a_copy_both_ways():
+def test_gemm_counts_two_flops_per_multiply_add_and_copy_counts_both_directions():
     assert micro.gemm("fp32", 64).work == 2 * 64**3
     assert micro.device_copy(1024).work == 2 * 1024
 
@@ -82,7 +82,7 @@ def test_a_series_that_does_not_settle_says_so():
     assert found.low < found.value
 
 
-def test_few_repetitions_of_a_slow_probe_are_enough_and_its_figure_says_how_sure_it_is():
+def test_slow_probe_needs_few_repetitions_and_has_an_interval():
     """One of 0.4 s to warm up, five that are timed: the wall time ends them, not the count."""
     found = measured(micro.gemm("fp32", 64), chain([0.4], [0.40, 0.41, 0.40, 0.39, 0.40]))
     assert found.n == LEAST_REPETITIONS
@@ -176,7 +176,7 @@ def test_a_noisy_kernel_of_microseconds_is_repeated_no_longer_than_its_time_on_t
     assert [f.kind for f in found.findings] == [FindingKind.NOT_CONVERGED]
 
 
-def test_a_product_that_the_size_before_shows_to_be_too_slow_is_left_out():
+def test_gemm_size_expected_to_be_too_slow_is_skipped():
     """1.5 s for 16384 at half precision on a card of 200 GB/s, 0.2 s for 8192."""
     wanted = [micro.gemm("fp16", n) for n in GEMM_SIZES["fp16"]]
     found = probes.one_by_one(wanted, lambda probe: SLOW.measure(probe, QUICK))
@@ -185,7 +185,7 @@ def test_a_product_that_the_size_before_shows_to_be_too_slow_is_left_out():
     assert [r.size for r in found] == ["4096", "8192", "16384"]
 
 
-def test_launches_are_divided_by_their_number():
+def test_launch_time_is_the_total_divided_by_the_launch_count():
     found = measured(other_probe("launch wall"), repeat(1e-2))
     assert found.value == pytest.approx(1e-5)
     assert found.unit == "s"

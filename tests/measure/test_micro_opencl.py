@@ -72,7 +72,7 @@ def test_wrong_results_give_no_rate(queue, monkeypatch) -> None:
         opencl.multiply_add(queue, "fp32").make(queue)
 
 
-def test_a_copy_copies_all_of_it(queue, monkeypatch) -> None:
+def test_device_copy_writes_every_byte(queue, monkeypatch) -> None:
     made, zeros = [], opencl.zeros
     monkeypatch.setattr(opencl, "zeros", lambda *given: made.append(zeros(*given)) or made[-1])
     probe = micro.device_copy(micro.LEAST_COPY_BYTES, opencl.copy_inside)

@@ -141,7 +141,7 @@ QUICK = ("--quick", "--micro", "none", "--precision", "fp32")
 
 
 @pytest.mark.slow
-def test_one_command_in_two_processes_is_one_launch_which_the_first_of_them_stores(job):
+def test_one_command_with_two_processes_is_one_launch_stored_by_the_first_process(job):
     codes, out, err = job.start(*QUICK, nodes=1, each=2).ended()
     assert codes == [0], err
     rows, run = job.rows(), job.run()

@@ -140,7 +140,7 @@ def test_a_cpu_gets_eager_the_quick_budget_and_batches_it_can_run(cpu, profiles)
     assert (made.budget.name, made.budget.warmup_steps) == ("quick", 5)
 
 
-def test_a_heavy_users_model_has_the_batch_of_its_trace_on_a_cpu(cpu, profiles):
+def test_heavy_user_model_on_a_cpu_uses_the_smallest_batch_it_can_train(cpu, profiles):
     """Batch norm over a single value cannot train at batch 1."""
     own = msgspec.structs.replace(profiles["vgg16"], name="mine.py")
     made = plan(RunRequest(workloads=("./mine.py",)), cpu, {"./mine.py": own})

@@ -61,7 +61,7 @@ def test_the_requested_recipe_is_in_the_case_and_its_profile(h100):
         ("llama_8b", {"task": "infer"}, None),
     ],
 )
-def test_a_case_knows_the_tokens_of_its_sample(h100, name, asked, tokens):
+def test_case_records_its_tokens_per_sample(h100, name, asked, tokens):
     """A generation distinguishes them: prompt tokens are computed at once, new tokens one by one."""
     made = planned(h100, workloads=(name,), executions=("graph",), **asked)
     assert {each.tokens_per_sample for each in made.cases} == {tokens}
@@ -128,7 +128,7 @@ def test_any_model_is_cast_for_bf16_and_the_cast_is_in_the_case(h100):
     assert work.edge_loss(work.step(0), 0) > 0
 
 
-def test_a_recipe_is_another_task(h100):
+def test_changed_recipe_builds_a_changed_model(h100):
     workload = load_workload("llama_1b")
     again = workload.at(workload.recipe.changed({"checkpointing": "full", "loss_chunks": 2}))
     assert again.name == workload.name

@@ -124,7 +124,7 @@ print(json.dumps([lowered, probe_errors(torch.device("cpu"))]))
 """Multiplies a number that needs 13 bits by one, in the sizes of the probe, and lists the operators that rounded it."""
 
 
-def test_the_probe_sees_a_precision_that_a_variable_lowered():
+def test_precision_probe_detects_onednn_reduced_precision():
     """oneDNN's own variable, read when the library loads: float32 is computed in bf16 if possible."""
     done = subprocess.run(
         [sys.executable, "-c", LOWERED],
@@ -324,7 +324,7 @@ def test_a_replay_that_does_the_same_work_agrees_and_one_that_does_not_is_seen(m
     assert guards.graph_error(work, forgets_to_update) > 1e-4
 
 
-def test_the_worse_of_two_probes_is_kept_and_no_number_is_the_worst():
+def test_larger_of_two_probe_errors_is_kept_and_nan_is_worst():
     before = {"matmul": 5e-7, "conv": 3e-4, "a": float("nan"), "b": 1e-7}
     after = {"matmul": 3e-4, "conv": 5e-7, "a": 1e-7, "b": float("inf")}
     assert worse(before, after) == {"matmul": 3e-4, "conv": 3e-4, "a": None, "b": None}

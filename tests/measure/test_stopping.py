@@ -103,7 +103,7 @@ def test_a_series_that_never_settles_rarely_stops_in_a_thousand_trials():
     assert stopped < 0.05
 
 
-def test_independent_steps_would_claim_far_too_much():
+def test_assuming_independent_steps_would_give_overconfident_intervals():
     """A rule for independent samples at phi = 0.9 is right in under 40 % of its claims."""
     rng = np.random.default_rng(1)
     held = stopped = 0
@@ -294,7 +294,7 @@ def test_warm_up_lasts_at_least_its_steps_and_its_seconds():
     assert feed(slow, 4.0, 49, steps=1) is Verdict.OUT_OF_TIME
 
 
-def test_a_warm_up_of_slow_steps_has_the_time_of_its_least_steps_up_to_half_a_minute():
+def test_slow_step_warm_up_gets_time_for_its_minimum_steps_up_to_thirty_seconds():
     assert warm(DEFAULT).most_s(0.01) == DEFAULT.warmup_most_s
     assert feed(warm(DEFAULT), 1.0, 20, steps=1) is Verdict.DONE
     assert warm(DEFAULT).most_s(1.0) == 14.0

@@ -386,7 +386,7 @@ def test_a_stop_ends_every_process_of_the_job(make_plan, cpu):
     all_end(lambda: psutil.Process().children(recursive=True))
 
 
-def test_inference_on_several_is_the_same_forward_pass_on_each(one_job):
+def test_multi_gpu_inference_runs_the_same_forward_pass_on_each_gpu(one_job):
     measurement = one_job.found["forward"]
     assert measurement.status is Status.OK, measurement.reason
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)

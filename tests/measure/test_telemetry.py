@@ -108,7 +108,7 @@ def test_the_state_before_the_run_is_that_of_the_driver(inside_nvml):
     assert state.persistence_mode is not None
 
 
-def test_power_is_idle_power_only_where_nothing_else_is_on_the_device(inside_nvml, cpu):
+def test_power_is_recorded_as_idle_only_if_the_device_is_unused(inside_nvml, cpu):
     busy = {"gpu": 41, "memory": 3}
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetUtilizationRates", busy))
     state = capability.start_state(nvidia.BACKEND.devices().devices[0])
@@ -213,7 +213,7 @@ def card(h100):
     return msgspec.structs.replace(h100, memory_bytes=80 * 1024**3)
 
 
-def test_memory_alone_is_a_finding_and_no_refusal(card, monkeypatch):
+def test_foreign_memory_use_without_a_process_is_a_finding_only(card, monkeypatch):
     monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: FakeReadings(used=4 * 1024**3))
     found = capability.preflight(card, allow_shared=False, sleep=lambda _: None)
     assert [f.kind for f in found] == [FindingKind.SHARED_GPU]

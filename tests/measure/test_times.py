@@ -247,7 +247,7 @@ def test_no_rounds_of_short_steps_pass_the_sum_of_their_limits(budget):
     assert calm.rounds_s < restless.rounds_s <= made.most_s()
 
 
-def test_a_card_of_slow_steps_times_ten_of_them():
+def test_slow_card_still_times_ten_steps():
     """A T4 is twelve times as slow as an H200, by the peaks of the two cards."""
     made = planned(T4, workloads=("vgg16",), precisions=("fp32",), executions=("eager",))
     slow = Rehearsal(made, {key: steps.slower(12) for key, steps in READ.items()}).run()

@@ -49,7 +49,7 @@ def test_without_torchrun_or_alone_under_it_a_run_is_unchanged(tell):
     assert place_under_torchrun() is None
 
 
-def test_a_run_has_the_machines_of_torchrun_and_no_others():
+def test_run_must_use_the_machines_given_by_torchrun():
     request = session.spread(RunRequest(), PLACE)
     assert (request.gpus, request.nnodes, request.gpu_count) == (4, 2, 8)
     session.check_spread(request, PLACE)
@@ -64,7 +64,7 @@ def test_a_run_has_the_machines_of_torchrun_and_no_others():
             session.check_spread(wrong, place)
 
 
-def test_a_command_runs_the_first_launch_that_some_case_lacks(make_case):
+def test_command_runs_the_first_launch_missing_from_any_case(make_case):
     one, other = (make_case(batch_size=size) for size in (1, 2))
     cases = tuple(PlannedCase(reference="vgg16", case=case) for case in (one, other))
     made = Plan(budget=DEFAULT, seed=0, cases=cases)

@@ -37,7 +37,7 @@ def test_without_a_history_the_drift_is_the_usual_one():
     assert drift_of([]) == pytest.approx(USUAL_DRIFT)
 
 
-def test_the_tables_own_history_counts_by_its_changes():
+def test_price_drift_is_estimated_from_the_tables_own_price_history():
     """Eight prices that doubled in a year, and the usual eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526.
 
     A price that doubled in four years moved half as far in one year.
@@ -50,7 +50,7 @@ def test_the_tables_own_history_counts_by_its_changes():
     assert drift_of(stood) == pytest.approx(USUAL_DRIFT / 2)
 
 
-def test_a_later_table_says_what_a_price_did():
+def test_newer_table_yields_the_price_change():
     """2.99 to 3.99 USD in 365 days."""
     old, new = dated("2025-10-04", 2.99), dated("2026-10-04", 3.99)
     (change,) = overlay([OfferTable(offers=(old,)), OfferTable(offers=(new,))]).changes

@@ -145,7 +145,7 @@ def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
     assert set(Coverage.__struct_fields__) == set(BAD_CLAIMS)
 
 
-def test_every_shipped_offer_keeps_every_rule_and_is_there_once():
+def test_every_shipped_offer_is_valid_and_unique():
     """They are read unchanged; nothing cleans them at run time."""
     offers = embedded_offers().offers
     for offer in offers:
@@ -157,7 +157,7 @@ def test_every_shipped_offer_keeps_every_rule_and_is_there_once():
 
 
 @pytest.mark.parametrize(("field", "value"), bad_rows(), ids=str)
-def test_a_bad_field_sets_its_row_aside_in_every_way_in_and_the_good_row_stays(tmp_path, field, value):
+def test_bad_field_drops_only_its_row_from_every_input(tmp_path, field, value):
     bad = GOOD | {"instance": "bad"} | {field: value}
     document = snapshot(bad, GOOD)
     lay(tmp_path / "stored", document)
@@ -194,7 +194,7 @@ def test_a_bad_coverage_is_not_a_claim_and_its_reason_is_reported(tmp_path, fiel
     assert len(done.set_aside) == 1
 
 
-def test_a_good_coverage_is_a_claim(tmp_path):
+def test_valid_coverage_claim_retires_unlisted_offers(tmp_path):
     published(tmp_path, snapshot(GOOD, GOOD | {"instance": "other"}))
     newer = snapshot(GOOD, covers=[CLAIM])
     newer["sources"]["acme"]["retrieved_at"] = "2026-11-20T00:00:00Z"
@@ -240,7 +240,7 @@ def test_rows_that_carry_over_are_cleaned_by_the_next_refresh(tmp_path):
     ],
     ids=str,
 )
-def test_a_direct_answer_must_keep_the_same_rules(change):
+def test_quotes_from_a_source_follow_the_same_rules(change):
     good = {"provider": "acme", "instance": "x", "region": None, "gpu": "T4", "gpu_count": 1, "price": 0.5}
     good |= {"source": "acme API", "kind": "marketplace"}
     found = sort_quotes([Quote(**good | change), Quote(**good | {"instance": "good"})], STAMP)

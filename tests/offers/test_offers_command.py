@@ -268,7 +268,7 @@ def test_a_kind_may_be_written_as_people_write_it(write_table, tmp_path, written
     assert [offer.kind for offer in offers] == [kind]
 
 
-def test_the_source_that_a_ranking_names_is_a_kind_that_a_table_takes():
+def test_every_ranking_source_maps_to_a_table_kind():
     kinds = {quotes.read_kind(source) for source in get_args(Source) if source != "own"}
     assert kinds == {"vm", "marketplace"}
 

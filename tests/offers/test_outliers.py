@@ -73,7 +73,7 @@ def test_a_single_price_of_a_cent_does_not_exclude_the_honest_price():
     assert doubt(offer("a", 8.0), *(offer(name, 0.01, kind="marketplace") for name in "xyz")) is None
 
 
-def test_another_price_of_its_kind_is_a_standard_from_above_if_confirmed():
+def test_confirmed_price_of_the_same_kind_sets_the_upper_limit():
     """8.00 is over five times the 1.50 of the only other cloud, which a marketplace's 1.00 confirms."""
     dear, cloud, host = offer("a", 8.0), offer("b", 1.5), offer("x", 1.0, kind="marketplace")
     assert doubt(dear, cloud) is None
@@ -107,7 +107,7 @@ def test_regions_and_instances_of_one_provider_are_no_witnesses_of_one_another()
     assert doubt(regions[0], *regions[1:], *CLOUDS)
 
 
-def test_a_provider_has_one_voice_in_the_median_however_many_regions_it_lists():
+def test_provider_counts_once_in_the_median_however_many_regions_it_lists():
     """One vote each: 1.00, 7, 8 and 18 have the median 7.5; a vote for each row would make it 1.00."""
     crowd = [offer("crowd", 1.0, region=f"r{number}") for number in range(30)]
     assert doubt(offer("feed", 0.4), *crowd, *CLOUDS)
@@ -129,7 +129,7 @@ def test_the_standard_is_of_the_same_kind_and_pricing_where_there_is_one():
     assert doubt(offer("feed", 0.7, pricing=Pricing.SPOT), *CLOUDS, spot) is None
 
 
-def test_without_a_standard_of_its_kind_a_price_is_compared_with_others_at_twice_the_tolerance():
+def test_price_without_peers_of_its_kind_is_compared_with_others_at_twice_the_tolerance():
     """Marketplaces ask a sixth of clouds, and spot a fifth of on demand: 8 / 10 = 0.8, 8 / 20 = 0.4."""
     assert doubt(offer("feed", 0.81, kind="marketplace"), *CLOUDS) is None
     assert doubt(offer("feed", 0.79, kind="marketplace"), *CLOUDS)
@@ -137,7 +137,7 @@ def test_without_a_standard_of_its_kind_a_price_is_compared_with_others_at_twice
     assert doubt(offer("feed", 0.39, pricing=Pricing.SPOT), *CLOUDS)
 
 
-def test_one_other_provider_is_a_standard_and_none_is_not():
+def test_single_other_provider_is_enough_to_doubt_a_price():
     assert "one other provider" in doubt(offer("feed", 0.01), offer("a", 7.0))
     assert doubt(offer("feed", 0.01)) is None
     assert doubt(offer("feed", 0.01), offer("feed", 7.0, region="elsewhere")) is None
@@ -149,7 +149,7 @@ def test_past_and_partial_prices_are_neither_judged_nor_a_standard():
         assert doubt(offer("feed", 0.01, kind=kind), *CLOUDS) is None
 
 
-def test_a_form_factor_left_open_is_held_to_the_cards_that_it_can_be():
+def test_price_of_an_unstated_form_factor_is_compared_with_all_its_variants():
     assert doubt(
         offer("feed", 0.01, UNSTATED),
         offer("a", 2.0, "nvidia-h100-sxm-80gb"),
@@ -183,7 +183,7 @@ prices = st.floats(0.01, 100)
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), prices), min_size=1, max_size=12), prices, st.floats(0.1, 1)
 )
-def test_a_lower_price_is_never_believed_sooner_without_confirmation(listed, usd, share):
+def test_lower_price_is_never_more_credible_without_confirmation(listed, usd, share):
     others = [offer(name, price, region=str(number)) for number, (name, price) in enumerate(listed)]
     market = AskedPrices(others)
     lower = offer("feed", usd * share)
@@ -216,7 +216,7 @@ def asked(*offers, origins):
     return AskedPrices(table), table
 
 
-def test_a_price_that_is_no_higher_for_more_gpus_is_doubted_for_all_but_the_fewest():
+def test_price_flat_in_gpu_count_is_doubted_except_for_the_fewest_gpus():
     """2.50 USD for one and for eight: 0.31 per GPU-hour, 0.12 times its price for one."""
     rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}") for n in COUNTS]
     prices, table = asked(*rows, origins=["a table"] * 4)
@@ -242,7 +242,7 @@ def test_the_price_of_a_single_gpu_is_the_outlier_if_another_seller_asks_as_much
 
 
 @pytest.mark.parametrize(("kind", "believed"), [("marketplace", False), ("vm", True)])
-def test_a_host_does_not_confirm_a_companys_price_that_is_equal_for_more_gpus(kind, believed):
+def test_company_price_flat_in_gpu_count_is_not_confirmed_by_a_private_host(kind, believed):
     """2.50 USD for one and for four: 0.625 per GPU-hour, close to the price of a host, or of a company."""
     rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}", kind="vm") for n in (1, 4)]
     other = of_acme(0.7, **OTHER, kind=kind)

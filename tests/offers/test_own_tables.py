@@ -39,7 +39,7 @@ def test_one_row_gives_an_offer_for_each_of_its_prices(write_table):
     assert (offer.vcpus, offer.ram_bytes, offer.region) == (4, 16 * GIB, "moon-1")
 
 
-def test_what_a_row_does_not_say_is_unknown(write_table):
+def test_blank_cells_are_unknown(write_table):
     (offer,) = read_own(
         write_table({"vcpus": "", "ram_gib": "", "region": "any", "note": "", "source": "", "kind": ""})
     ).offers
@@ -168,7 +168,7 @@ def test_columns_may_be_named_by_the_fields_of_an_offer_with_one_price_a_row(tmp
     assert {(o.gpu_key, o.ram_bytes) for o in table.offers} == {("nvidia-tesla-t4-16gb", 16 * GIB)}
 
 
-def test_the_shipped_table_is_one_that_a_user_may_give(tmp_path):
+def test_shipped_offer_table_can_be_passed_as_a_user_table(tmp_path):
     path = tmp_path / "offers.csv"
     path.write_text(data_text("offers.csv"), encoding="utf-8")
     table = read_own(path)
@@ -203,7 +203,7 @@ def test_an_unknown_pricing_is_set_aside(tmp_path, change, reason):
     assert reason in why
 
 
-def test_free_is_a_kind_of_its_own_and_costs_nothing(write_table):
+def test_free_is_a_separate_kind_with_price_zero(write_table):
     table = read_own(
         write_table({"kind": "free", "on_demand_usd_per_h": "0"}, {"kind": "free", "instance": "b"})
     )

@@ -12,12 +12,12 @@ from gpubench.errors import MisuseError
 from gpubench.offers.hardware import parse_owned
 
 
-def test_the_short_form():
+def test_owned_spec_short_form_is_parsed():
     owned = parse_owned("nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years")
     assert owned == ("nvidia-geforce-rtx-4090-24gb", 1, {"purchase_usd": 1900, "years": 3})
 
 
-def test_the_long_form():
+def test_owned_spec_long_form_is_parsed():
     owned = parse_owned(
         "2x RTX 4090, 3800 USD, host 1500 USD, resale 900 USD, 4 years, 60 %, 380 W, idle 20 W, PUE 1.2, "
         "0.25 USD/kWh, upkeep 0.05 USD/h"
@@ -56,7 +56,7 @@ def test_a_device_of_the_users_runs_is_named_by_its_key():
         ("pue 1.5", "pue", 1.5),
     ],
 )
-def test_each_part_has_its_forms(part, field, value):
+def test_each_part_of_an_owned_spec_accepts_all_its_spellings(part, field, value):
     _, _, given = parse_owned(f"T4, 500 USD, {part}")
     assert given[field] == pytest.approx(value)
 

@@ -73,7 +73,7 @@ def test_another_size_a_part_of_a_card_and_an_empty_name_match_nothing(name):
     assert offered_gpu_key(name) is None
 
 
-def test_a_family_is_ambiguous_with_its_keys_and_a_memory_column_decides(tmp_path):
+def test_ambiguous_gpu_family_is_resolved_by_its_memory_column(tmp_path):
     assert offered_keys("A100") == ("nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb")
     path = tmp_path / "t.csv"
     rows = (
@@ -91,7 +91,7 @@ def test_a_family_is_ambiguous_with_its_keys_and_a_memory_column_decides(tmp_pat
     assert "can be any of nvidia-a800-" in other
 
 
-def test_a_number_of_gpus_beside_their_name_is_that_of_the_column_or_no_name(tmp_path):
+def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
     path = tmp_path / "t.csv"
     names = [
         ("8x A100 SXM 80GB", 8),
@@ -216,7 +216,7 @@ def test_a_table_without_days_has_that_of_its_files_last_change(tmp_path):
     assert (offer.price_date, offer.ram_bytes) == ("2023-11-14", 2 * 1024 * GIB)
 
 
-def test_a_catalog_without_days_is_not_read_as_a_table_of_the_user(tmp_path):
+def test_catalog_without_dates_is_not_read_as_a_user_table(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("instance_name,gpu_name,price,spot\na,L4,0.7,True\n")
     with pytest.raises(MisuseError, match=r"columns of gpuhunt, .*offers import FILE --price-date DAY"):

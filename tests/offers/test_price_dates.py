@@ -34,7 +34,7 @@ def test_an_invalid_date_is_refused(text):
 
 
 @given(st.dates(min_value=date(2000, 1, 1), max_value=date(2100, 1, 1)))
-def test_a_date_is_never_older_when_more_of_it_is_known(day):
+def test_more_precise_date_is_never_older(day):
     full, month, year = day.isoformat(), day.isoformat()[:7], day.isoformat()[:4]
     assert price_day(year) <= price_day(month) <= price_day(full) == day
 

@@ -184,7 +184,7 @@ def test_a_tpu_of_a_gpuhunt_catalog_is_recognized_by_its_vendor(tmp_path):
     assert (offer.gpu_key, offer.gpu_count) == ("google-tpu-v5e", 8)
 
 
-def test_a_file_that_gpuhunt_wrote_for_vast_is_of_vast(tmp_path):
+def test_vastai_catalog_from_gpuhunt_is_attributed_to_vast(tmp_path):
     path = tmp_path / "vastai.csv"
     path.write_text(
         "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,gpu_vendor\n"

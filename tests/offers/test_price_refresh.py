@@ -143,7 +143,7 @@ def test_a_second_price_of_a_source_is_set_aside_in_words_for_people(tmp_path):
     assert done.set_aside[0].reason.startswith("a second on demand price of this instance in this region")
 
 
-def test_a_difference_to_other_providers_is_kept_and_doubted_in_the_list(tmp_path):
+def test_price_far_from_other_providers_is_kept_but_not_ranked(tmp_path):
     run(tmp_path, 0, Fixed("acme", quote(20.0)))
     assert price(tmp_path) == [(20.0, "2026-11-17")]
     offers = load_offers(tmp_path).offers
@@ -218,7 +218,7 @@ def test_a_source_of_many_slow_answers_is_stopped_and_the_next_one_is_asked(tmp_
     assert done.named("ok") == ("acme",)
 
 
-def test_a_price_that_is_a_binary_fraction_is_stored_as_money(tmp_path):
+def test_float_price_is_stored_as_exact_decimal(tmp_path):
     run(tmp_path, 0, Fixed("acme", quote(0.1 + 0.2)))
     (offer,) = [o for o in load_offers(tmp_path).offers if o.provider == "acme"]
     assert offer.price_usd_per_hour == Decimal("0.3")
@@ -340,7 +340,7 @@ def test_a_claim_for_one_gpu_or_pricing_leaves_the_others_alone(tmp_path):
     assert ("big.1", Pricing.SPOT, "2026-11-17") in days
 
 
-def test_a_collected_catalog_retires_its_own_rows_alone(tmp_path):
+def test_collected_catalog_retires_only_its_own_rows(tmp_path):
     mine = Complete(pricings=(Pricing.ON_DEMAND,), whole_provider=False)
     run(tmp_path, 0, Fixed("gpuhunt-runpod", *SIZES, mine, provider="acme"))
     run(tmp_path, 1, Fixed("acme", quote(9.0, instance="direct")))

@@ -133,7 +133,7 @@ def test_the_default_folder_follows_the_variable_then_the_working_folder(tmp_pat
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kinds of files of POSIX")
-def test_results_in_what_is_no_folder_are_refused_and_prices_there_are_named(tmp_path):
+def test_results_path_that_is_not_a_folder_is_refused_even_for_prices(tmp_path):
     """A pipe is not read, and missing refreshed prices must not go unnoticed."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):

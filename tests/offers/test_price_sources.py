@@ -201,7 +201,7 @@ HOST = {
 }
 
 
-def test_a_vast_host_is_reported_with_what_it_says_of_itself():
+def test_vast_host_facts_are_reported():
     """A quarter of the cores comes with a quarter of the memory: 512 GB / 4 = 128 GB."""
     (offer,) = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST)).offers
     assert (offer.host_id, offer.machine_id, offer.region, offer.seller) == ("7", "4711", "US", "secure")
@@ -234,7 +234,7 @@ def test_each_country_has_its_cheapest_vast_host_and_the_first_describes_the_oth
     ],
     ids=str,
 )
-def test_a_vast_host_of_a_broken_shape_costs_no_other(broken):
+def test_malformed_vast_host_affects_no_other(broken):
     table = _vast(_vast_host("A100 SXM4", 80, 0.5, **HOST | broken), _vast_host("A100 SXM4", 80, 1.0, **HOST))
     assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
     ((row, why),) = table.set_aside
@@ -257,7 +257,7 @@ def test_a_vast_host_of_a_broken_shape_costs_no_other(broken):
     ],
     ids=str,
 )
-def test_what_a_vast_host_does_not_say_is_unknown_and_never_0(said, field):
+def test_missing_vast_host_fields_are_none_and_never_zero(said, field):
     (offer,) = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST | said)).offers
     assert getattr(offer, field) is None
 
@@ -267,7 +267,7 @@ def test_what_a_vast_host_does_not_say_is_unknown_and_never_0(said, field):
     [{"reliability2": 99.5}, {"disk_space": 1e12}, {"inet_down": 1e300}, {"machine_id": "=cmd"}],
     ids=str,
 )
-def test_a_vast_host_that_says_what_cannot_be_is_set_aside_with_its_reason(absurd):
+def test_vast_host_with_impossible_values_is_set_aside(absurd):
     table = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST | absurd))
     assert table.offers == ()
     assert len(table.set_aside) == 1
@@ -309,14 +309,14 @@ def test_if_runpod_refuses_machine_data_only_its_prices_are_queried():
     "broken", [{"secure": {"minMemory": "125"}}, {"secure": {"minDisk": -5}}, {"community": []}, {"secure": "High"}],
     ids=str,
 )  # fmt: skip
-def test_a_runpod_type_of_a_broken_shape_costs_no_other(broken):
+def test_malformed_runpod_type_affects_no_other(broken):
     other = L4 | {"id": "NVIDIA A40", "displayName": "A40", "memoryInGb": 48}
     table, _ = _runpod([L4 | broken, other])
     assert {o.gpu_key for o in table.offers} == {"nvidia-a40-48gb"}
     assert [row for row, _ in table.set_aside] == ["RunPod: row 1 of its answer"]
 
 
-def test_a_host_on_a_riser_or_often_away_is_not_listed():
+def test_vast_host_on_a_riser_or_with_low_reliability_is_not_listed():
     table = _vast(
         _vast_host("A100 SXM4", 80, 0.1, pcie_bw=0.4, reliability2=0.999),
         _vast_host("A100 SXM4", 80, 0.2, pcie_bw=22.0, reliability2=0.55),
@@ -356,7 +356,7 @@ def _claims(source, transport):
     return sort_quotes(source.fetch(transport), NOW).claims
 
 
-def test_only_an_answer_that_can_lack_nothing_claims_to_be_complete():
+def test_only_an_untruncated_answer_claims_to_be_complete():
     few = json.dumps({"offers": [_vast_host("A100 SXM4", 80, 1.0)] * 63}).encode()
     cut = json.dumps({"offers": [_vast_host("A100 SXM4", 80, 1.0)] * 64}).encode()
     assert [c.gpu for c in _claims(vast_of("A100 SXM4", "L4"), Replay(few, cut))] == ["A100 SXM4"]
@@ -669,7 +669,7 @@ def test_one_bad_row_affects_no_other_and_is_counted(name, how):
 
 
 @pytest.mark.parametrize("price", [None, "0.2", 0, -1, 1e-9, 1e308])
-def test_a_host_without_a_price_hides_no_similar_host(price):
+def test_unpriced_host_does_not_displace_a_similar_one(price):
     table = _vast(_vast_host("A100 SXM4", 80, price), _vast_host("A100 SXM4", 80, 1.0))
     assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
     assert table.offers[0].ask_count == 1

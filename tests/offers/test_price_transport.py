@@ -141,7 +141,7 @@ def test_the_server_may_ask_for_a_longer_pause_within_reason(server, transport, 
     assert pauses == [pause]
 
 
-def test_a_cut_connection_is_tried_again_and_a_lasting_cut_is_named(server, transport):
+def test_dropped_connection_is_retried_and_a_persistent_drop_is_reported(server, transport):
     def cut(handler, _nth):
         handler.send_response(200)
         handler.send_header("Content-Length", "1000")
@@ -258,7 +258,7 @@ def test_a_redirect_to_another_host_is_refused_before_it_is_asked(server, transp
         transport(f"{server.url}/x")
 
 
-def test_a_url_of_two_hosts_is_judged_by_the_one_that_would_be_asked(server, transport):
+def test_url_with_an_ambiguous_host_is_judged_by_the_host_actually_contacted(server, transport):
     """One reader takes the host after the backslash, another the host before it."""
     for url in ("http://prices.example\\@127.0.0.1/x", f"https://prices.example\\@{server.url[7:]}/x"):
         server.routes["/x"] = answer(302, Location=url)
@@ -301,7 +301,7 @@ def test_an_error_does_not_show_the_query_which_may_hold_a_key(transport):
     assert "s3cret" not in str(raised.value)
 
 
-def test_a_key_is_sent_as_it_was_given_whatever_netrc_says(server, transport, tmp_path, monkeypatch):
+def test_api_key_is_sent_as_given_regardless_of_netrc(server, transport, tmp_path, monkeypatch):
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password mine\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     server.routes["/x"] = answer(200)
@@ -311,7 +311,7 @@ def test_a_key_is_sent_as_it_was_given_whatever_netrc_says(server, transport, tm
     assert [headers.get("Authorization") for _, _, headers in server.seen] == ["Bearer k", None, "Basic YTpi"]
 
 
-def test_a_proxy_takes_what_leaves_this_machine_and_nothing_else(server, transport, monkeypatch):
+def test_proxy_is_used_only_for_requests_to_other_hosts(server, transport, monkeypatch):
     """The server is the proxy: a request to another host starts there with CONNECT."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, server.url)

@@ -236,7 +236,7 @@ def test_an_address_without_https_is_misuse(tmp_path, gpubench, url):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_money_arrives_unchanged(site, tmp_path, read):
+def test_price_decimals_are_preserved(site, tmp_path, read):
     publish(site[0], 0, "0.123456")
     read()
     (offer,) = [o for o in load_offers(tmp_path / "mine").offers if o.provider == "acme"]

@@ -59,7 +59,7 @@ def test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts():
     }
 
 
-def test_an_earlier_price_counts_as_of_its_day_and_shows_how_prices_move():
+def test_earlier_price_counts_as_of_its_date():
     """CoreWeave's list did not change; JarvisLabs raised its H100 from 2.69 to 3.49 in nine days."""
     now = shipped(provider="jarvislabs", instance="H100 SXM", region=None)
     then = [o for o in load_offers(as_of=date(2026, 10, 5)).offers if o.provider == "jarvislabs"]
@@ -79,7 +79,7 @@ def test_aws_rows_that_had_no_day_have_that_of_its_generated_list():
     assert {o.price_date for o in rows} > {"2026-07-20", "2026-10-10"}
 
 
-def test_figures_of_a_market_and_what_cannot_be_ordered_never_rank():
+def test_market_indices_and_unorderable_offers_never_rank():
     kinds = Counter(o.kind for o in embedded_offers().offers)
     assert {"index", "not-orderable", "capacity-block", "cluster"} <= kinds.keys()
     for asked in ({"spot": True}, {"commit": "3y"}):
@@ -112,7 +112,7 @@ def test_a_listing_is_compared_with_the_median_of_its_own_marketplace():
     assert AskedPrices([middle, fair, *believed]).doubt(fair) is None
 
 
-def test_a_floor_is_marked_and_reported_if_it_decides():
+def test_starting_at_price_is_marked_and_reported_if_it_decides():
     floors = [o for o in embedded_offers().offers if o.is_floor]
     assert {"vast", "runpod", "nebius", "tensorwave", "voltagepark", "latitude"} <= {
         o.provider for o in floors
@@ -144,7 +144,7 @@ def test_an_old_price_competes_with_a_newer_one_of_the_same_gpu_and_pricing():
         ({"instance": "z"}, False),
     ],
 )
-def test_a_price_without_a_day_ranks_if_no_similar_price_has_one(change, ranks):
+def test_undated_price_ranks_only_if_no_similar_price_is_dated(change, ranks):
     without = dated("2026-10", 1.0, instance="x")
     other = dated("2026-11-01", 1.0, **{"instance": "y"} | change)
     assert (offer_key(without) not in outdated(Offers.of([without, other]), TODAY)) == ranks

@@ -58,7 +58,7 @@ def test_the_wheel_is_small_and_leaves_out_what_no_answer_opens(wheel):
     assert not {Path(name).name for name in wheel.namelist()} & of_tools
 
 
-def test_an_installed_wheel_names_the_table_that_a_score_wants(wheel, tmp_path):
+def test_wheel_without_the_score_table_names_it(wheel, tmp_path):
     wheel.extractall(tmp_path)
     done = subprocess.run(
         [

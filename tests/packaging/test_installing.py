@@ -58,7 +58,7 @@ def test_no_text_installs_gpubench_by_its_name():
         ("pip install --quiet --python ~/gpubench-venv/bin/python wheel", False),
     ],
 )
-def test_a_line_that_does_is_noticed(line, is_one):
+def test_install_by_index_name_is_detected(line, is_one):
     assert bool(BY_INDEX.search(line)) == is_one
 
 
@@ -73,6 +73,6 @@ def test_a_hint_has_the_bounds_of_the_project(asked):
     assert Requirement(package).specifier == asked.specifier
 
 
-def test_a_hint_has_the_name_alone_where_gpubench_runs_without_being_installed(monkeypatch):
+def test_install_hint_has_bare_names_if_gpubench_is_not_installed(monkeypatch):
     monkeypatch.setattr(installing, "DISTRIBUTION", "installed-by-nobody")
     assert pip_install("torchao", "jax[cuda13]") == "pip install torchao 'jax[cuda13]'"

@@ -49,7 +49,7 @@ def test_the_main_command_has_those_versions_as_upper_bounds_and_no_torch(told):
     }
 
 
-def test_nothing_that_torch_needs_is_held_so_that_pip_has_no_cause_to_replace_it():
+def test_constraints_leave_torch_dependencies_unpinned():
     left, needed = ["torch", "torchao"], set()
     while left:
         name = left.pop()
@@ -67,7 +67,7 @@ UNBROKEN = frozenset({"amdsmi", "jinja2", "platformdirs", "psutil", "pyopencl", 
 """No major version of these has changed what gpubench uses; the major versions of pyopencl are years."""
 
 
-def test_a_ceiling_stands_where_a_major_version_broke_something_or_there_has_been_none(locked):
+def test_upper_bounds_follow_breaking_or_missing_major_versions(locked):
     """torch has none: an environment that has one keeps it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {

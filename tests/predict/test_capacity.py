@@ -83,7 +83,7 @@ def test_well_known_facts_about_24_gib():
     assert {room.context_tokens for (model, _), room in found.items() if model == "Llama 3 70B"} == {0}
 
 
-def test_a_cache_takes_its_two_tensors_of_every_layer():
+def test_kv_cache_takes_two_tensors_per_layer():
     """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes are 131,072 bytes per token; the prompt adds to it."""
     (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
     grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
@@ -132,7 +132,7 @@ def _fits(name: str, tokens: int, gpu_key: str, asked: dict[str, WeightType]) ->
 
 
 @pytest.mark.parametrize("name", ["T4", "V100 SXM2 16GB", "RTX 2080 Ti", "Radeon VII"])
-def test_a_card_without_bf16_gets_its_memory_and_no_speed(name):
+def test_card_without_bf16_gets_a_memory_answer_but_no_speed(name):
     """One rule for memory, the capacity of a card, predictions and the ranking."""
     key = require_spec(name).key
     ((answer,),) = ([card.fit for card in each.cards] for each in memory("llama_1b", gpu=name, batch_size=1))
@@ -156,7 +156,7 @@ def test_a_ranking_names_the_cards_without_bf16_and_their_memory():
     assert not [note for note in at_amp.said("note") if "BF16" in note]
 
 
-def test_a_batch_of_one_whose_lower_end_fits_may_fit_and_eager_steps_are_named():
+def test_batch_of_one_near_the_limit_may_fit_and_eager_is_suggested():
     (card,) = memory("llama_1b", precision="amp", gpu="L4", batch_size=4)[0].cards
     assert (card.fit.largest_batch, card.fit.one_may_fit) == (0, True)
     assert "a batch of 1 may fit" in card.fit.text()

@@ -60,7 +60,7 @@ def test_a_missing_option_is_requested_in_command_line_words():
     assert (done.returncode, done.stderr) == (2, "gpubench: --with is missing: give a path\n")
 
 
-def test_a_calibration_of_other_tables_is_older():
+def test_calibration_fitted_on_other_tables_is_stale():
     """It was fitted with another table of the package, or with other published rows."""
     calibration = load_calibration()
     assert calibration.stale == ()
@@ -113,7 +113,7 @@ def test_a_power_limit_costs_time_and_saves_energy():
     assert "under a limit of 300 W" in done.stdout
 
 
-def test_a_limit_may_be_lower_with_a_reading_than_with_the_usual_value():
+def test_measured_power_allows_a_lower_power_limit_than_the_usual_value():
     """The shipped run of an H100 drew 0.88 of its board power."""
     (read,) = shown("--gpu", "H100 SXM", "--power-limit", "450")["estimates"]
     assert (read["basis"], read["power_w_low"]) == ("reference", None)
@@ -138,7 +138,7 @@ def test_among_many_gpus_those_that_a_limit_does_not_affect_are_refused():
     assert {each["power_limit_w"] for each in answers["estimates"]} == {150}
 
 
-def test_a_case_that_may_fit_is_answered_where_the_gpu_is_named():
+def test_borderline_case_gets_an_estimate_if_the_gpu_is_named():
     """A published run of it did fit: Qwen2.5 1.5B, QLoRA at 4,096 tokens, 13.56 GiB reserved on an RTX 4080."""
     asked = ("qwen2.5-1.5b", "--qlora", "--context", "4096", "--batch-size", "1", "--execution", "eager")
     done = here("predict", "show", *asked, "--recipe", "loss-chunks=1", "--gpu", "RTX 4080", "--json")

@@ -44,7 +44,7 @@ def test_the_interval_contains_nine_tenths_of_the_gpus():
     assert sum(share >= 0.5 for share in shares) >= 10
 
 
-def test_half_the_bytes_take_half_of_the_reading_and_a_batch_reads_the_weights_once():
+def test_token_time_scales_with_weight_bytes_and_a_batch_reads_weights_once():
     spec = require_spec("RTX 4090")
     whole = DecodeWork(weight_bytes=15e9, cache_bytes_per_token=131_072, flops_per_token=15e9)
     half = DecodeWork(weight_bytes=7.5e9, cache_bytes_per_token=131_072, flops_per_token=15e9)

@@ -42,7 +42,7 @@ def test_predictions_of_one_anchor_move_together_and_measurements_do_not(estimat
     assert abs(np.corrcoef(logs[0], logs[2])[0, 1]) < 0.06
 
 
-def test_a_wholly_common_error_leaves_the_order_alone(estimates):
+def test_fully_common_error_leaves_the_order_unchanged(estimates):
     logs = np.log(draw(estimates[:2], 1000, seed=4, common_share=1.0))
     assert np.corrcoef(logs)[0, 1] == pytest.approx(1)
 

@@ -117,7 +117,7 @@ def test_own_measurements_come_before_reference_ones_and_both_before_predictions
     assert answer.high / answer.samples_per_s > 1.05, "it was measured on another card, in another host"
 
 
-def test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_differ(vgg16):
+def test_interval_from_another_cards_run_combines_run_and_transfer_errors(vgg16):
     """Half-widths are logarithms. The two errors are independent, and so are those of card and host.
 
     The run has one launch, so it includes the usual difference between processes on a GPU.
@@ -137,7 +137,7 @@ def test_a_reading_of_another_card_errs_by_its_own_interval_and_by_what_cards_di
     assert half_width == pytest.approx(math.hypot(own, math.log(1.05), math.log(1.006)))
 
 
-def test_a_part_of_what_a_card_takes_beyond_its_level_stays_with_it(vgg16):
+def test_part_of_a_cards_deviation_is_attributed_to_the_card_itself(vgg16):
     """It belongs to the chip and to no other chip. An excess far from the level belongs to the workload."""
     case, level = case_on(vgg16, T4), ask(vgg16, T4)[T4].samples_per_s
     for slow, fast, moved in ((0.9, 1.1, (1.1 / 0.9) ** 0.7), (2.5, 5.0, 2.0), (0.1, 0.2, 2.0)):
@@ -170,7 +170,7 @@ def test_a_cpu_measurement_never_anchors_a_gpu(vgg16, key):
 
 
 @pytest.mark.parametrize("kind", [FindingKind.HOST_BOUND, FindingKind.SHARED_GPU, *sorted(UNFOUNDED)])
-def test_a_disturbed_measurement_anchors_nothing(vgg16, kind):
+def test_flagged_measurement_anchors_no_prediction(vgg16, kind):
     case = case_on(vgg16, T4)
     run = run_of(T4, (case, 10.0), findings=(Finding(kind=kind),))
     assert not ask(vgg16, H100, own=[run])[H100].anchored
@@ -179,7 +179,7 @@ def test_a_disturbed_measurement_anchors_nothing(vgg16, kind):
 
 
 @pytest.mark.parametrize("kind", sorted(UNFOUNDED))
-def test_a_busy_host_does_not_hide_what_memory_a_case_took(vgg16, kind):
+def test_peak_memory_is_used_even_if_the_host_was_busy(vgg16, kind):
     run = run_of(T4, (case_on(vgg16, T4), 10.0), findings=(Finding(kind=kind),), peak_memory_bytes=GIB)
     assert [reading.peak_memory_bytes for reading in peaks_of(vgg16, [run])] == [GIB]
 
@@ -192,7 +192,7 @@ def test_a_host_bound_measurement_names_the_cpu_that_limited_it(vgg16, kind, cpu
     assert (found.basis, found.host_cpu) == ("measured", cpu)
 
 
-def test_no_framework_anchors_another():
+def test_run_of_one_framework_does_not_anchor_another():
     """Neither a torch run nor the shipped torch loops start a prediction for another framework."""
     asked = Question(profile=load_profiles()["vgg16"])
     of_torch = run_of(T4, (case_on(asked, T4), 10.0))
@@ -228,7 +228,7 @@ def test_a_difference_between_anchor_and_question_is_reported(vgg16):
     assert "eager" in answer.method
 
 
-def test_the_width_depends_on_the_difference_and_not_on_its_words(vgg16, monkeypatch):
+def test_transfer_width_is_independent_of_difference_labels(vgg16, monkeypatch):
     case = case_on(Question(profile=vgg16.profile, batch_size=32, execution=Execution.EAGER), T4)
     own = [run_of(T4, (case, 100.0))]
     before = ask(vgg16, H100, own=own)[H100]
@@ -250,7 +250,7 @@ def test_weights_in_bf16_start_from_a_step_with_amp_where_nothing_nearer_was_rea
     assert "float32 weights" in answer.method
 
 
-def test_a_step_at_the_same_precision_starts_before_one_with_amp(vgg16):
+def test_run_at_the_same_precision_is_preferred_to_amp_as_anchor(vgg16):
     asked = msgspec.structs.replace(vgg16, precision=Precision.BF16)
     amp, bf16 = case_on(vgg16, T4), case_on(asked, RTX3090)
     runs = [run_of(T4, (amp, 150.0), run_id="amp"), run_of(RTX3090, (bf16, 400.0), run_id="bf16")]
@@ -348,7 +348,7 @@ def test_another_vendors_gpu_lacks_hardware_by_its_rates_and_nvidias_modes_by_na
     assert reason(Precision.AMP_FP16, "amd-mi50-16gb") is None
 
 
-def test_a_measured_generation_brings_its_own_times_and_starts_no_other():
+def test_measured_generation_uses_its_own_times_and_anchors_no_other():
     question = Question(
         profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=8, task=TaskKind.INFER
     )
@@ -578,7 +578,7 @@ def test_a_large_workload_that_was_read_somewhere_is_known_within_a_factor_of_1_
     assert median(each.high / each.samples_per_s for each in told) < 1.4
 
 
-def test_a_reading_on_the_card_is_the_answer_for_it():
+def test_shipped_measurement_on_a_card_is_its_answer():
     for question, rate in steps_as_a_graph():
         answer = ask(question, H200)[H200]
         assert answer.samples_per_s == pytest.approx(rate)
@@ -647,7 +647,7 @@ def test_a_question_of_inference_is_answered_from_its_own_fit():
     assert f"{learned.rows} in all" in reasons(graph)
 
 
-def test_a_line_of_another_vendor_has_the_width_of_its_own_errors_and_three_cards_make_an_architecture():
+def test_other_vendors_have_error_widths_of_their_own_product_line():
     learned = load_calibration().train.ratio
     instinct, radeon, rdna3 = (
         load_specs()[k] for k in ("amd-mi210-64gb", "amd-radeon-rx-6800-16gb", "amd-radeon-rx-7900-xtx-24gb")
@@ -688,7 +688,7 @@ def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batche
 
 
 @pytest.mark.parametrize("vendor", ["NVIDIA", "AMD"])
-def test_amp_on_a_card_is_what_a_run_there_would_measure(vendor):
+def test_amp_resolves_to_the_precision_that_a_run_on_the_card_would_use(vendor):
     """By compute capability, and for another vendor's card by the formats of its matrix units."""
     question = question_of(profile_of("resnet50"), "amp")
     cards = [spec for spec in load_specs().values() if spec.vendor == vendor]

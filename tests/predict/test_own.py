@@ -30,7 +30,7 @@ def micro(name, precision, value, unit) -> MicroResult:
     )
 
 
-def test_a_healthy_card_is_left_as_the_datasheet_says():
+def test_measured_peaks_of_a_healthy_card_stay_close_to_the_datasheet():
     """The readings of an H200: no figure moves by more than 8 %."""
     chip = chips_of([SPECS[H200]])
     read = measured_chip(
@@ -59,7 +59,7 @@ def test_a_card_held_down_by_its_power_limit_predicts_others_faster(vgg16):
     assert corrected > 1.05 * plain
 
 
-def test_an_absurd_reading_is_bounded():
+def test_implausible_measured_peak_is_capped():
     chip = chips_of([SPECS[H200]])
     read = measured_chip(
         chip,

@@ -48,7 +48,7 @@ def held_fp32(spec: GpuSpec) -> float:
     more=st.floats(1, 10),
     exponent=st.floats(0.05, 1),
 )
-def test_power_lowers_and_never_lifts(spec, power, more, exponent):
+def test_lower_power_limit_never_raises_the_clock(spec, power, more, exponent):
     less_w, more_w = (
         throttle(msgspec.structs.replace(spec, tdp_w=spec.tdp_w * factor), exponent)
         for factor in (power, power * more)
@@ -63,7 +63,7 @@ def test_no_gpu_of_the_table_is_lifted_above_its_peak():
 
 
 @given(stated=st.floats(1, 3))
-def test_a_power_limited_card_has_the_same_rate_whatever_clock_its_peak_is_stated_at(stated):
+def test_rate_of_a_power_limited_card_is_independent_of_its_stated_peak(stated):
     assert throttle(H100_PCIE) < 1
     faster = msgspec.structs.replace(H100_PCIE, fp32_flops_per_s=stated * H100_PCIE.fp32_flops_per_s)
     assert held_fp32(faster) == pytest.approx(held_fp32(H100_PCIE))
@@ -84,7 +84,7 @@ def test_unknown_power_lowers_nothing():
     assert power_and_clock(SPECS["nvidia-jetson-agx-orin-64gb"]) == UNLIMITED
 
 
-def test_a_form_factor_left_open_holds_no_more_than_its_slowest_variant():
+def test_unstated_form_factor_is_as_slow_as_its_slowest_variant():
     left_open = [spec for spec in SPECS.values() if spec.variants]
     assert left_open
     for spec in left_open:

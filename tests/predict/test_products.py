@@ -95,7 +95,7 @@ def test_a_card_left_out_without_a_relative_is_predicted_as_usual(name):
     assert max(off(name, key), 1 / off(name, key)) < 1.13
 
 
-def test_no_relative_sets_the_rate_of_a_geforce_card_of_the_same_chip():
+def test_geforce_gemm_rate_is_not_taken_from_a_workstation_card_with_the_same_chip():
     a6000, geforce = (product_rate(load_specs()[key]) for key in ("nvidia-rtx-a6000-48gb", RTX_3090))
     assert a6000.is_read
     assert not geforce.is_read
@@ -122,7 +122,7 @@ def matmul(side: int) -> Operator:
     )
 
 
-def test_the_loss_of_a_gemm_falls_with_its_width():
+def test_gemm_efficiency_loss_falls_with_width():
     """At the usual width only the fit counts; a huge GEMM runs at the measured rate."""
     chips, c = chips_of([load_specs()[H100]]), load_calibration().train.ratio.coefficients
     half = arithmetic_of(Precision.AMP_BF16, None, 1)
@@ -198,7 +198,7 @@ def test_compiling_a_training_step_saves_the_bytes_of_its_chains_and_their_launc
     assert work.chain_bytes < work.bytes_
 
 
-def test_a_level_belongs_to_its_stack():
+def test_graph_measurement_does_not_anchor_a_compiled_prediction():
     """A measurement made with CUDA graphs doesn't anchor a prediction of a compiled training step."""
     spec = load_specs()[H100]
     for execution, anchored in ((Execution.GRAPH, True), (Execution.COMPILE, False)):
@@ -253,7 +253,7 @@ def pairs_of(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["owned", "error", "inside", "method"])
 
 
-def test_any_card_may_be_the_one_that_is_owned():
+def test_any_measured_card_can_anchor_the_others():
     """Rows that look power-limited are excluded."""
     pairs = pairs_of(gpt_2()[gpt_2().quality == "A"])
     assert len(pairs) == 544
@@ -265,7 +265,7 @@ def test_any_card_may_be_the_one_that_is_owned():
     assert by_card.inside.mean().min() >= 0.85
 
 
-def test_a_card_that_is_slower_than_its_level_is_doubted():
+def test_card_slower_than_predicted_widens_predictions_anchored_on_it():
     """Two cards look power-limited.
 
     Predictions anchored on them get wider intervals and say so; the others don't.

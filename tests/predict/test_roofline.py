@@ -53,7 +53,7 @@ def test_a_workload_and_the_published_totals_of_the_same_model_agree(model):
             assert traced == pytest.approx(totals, rel=0.05), (precision, key)
 
 
-def test_a_missing_rate_gives_nothing_rather_than_something():
+def test_missing_datasheet_rate_gives_nan():
     for change in ({"memory_bandwidth_bytes_per_s": None}, {"fp16_tensor_flops_per_s": None}):
         spec = msgspec.structs.replace(A100, **change)
         operators = [Operator(kind=OperatorKind.CONV, count=1, flops_per_sample=1e9, bytes_per_sample=1e6)]

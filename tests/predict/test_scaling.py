@@ -55,6 +55,6 @@ def test_another_vendors_jobs_have_a_width_of_their_own():
 
 
 @pytest.mark.parametrize(("n", "speed"), [(0, 1.0), (2, 0.0), (2, float("nan"))])
-def test_impossible_questions_are_misuse(n, speed):
+def test_impossible_scaling_requests_are_errors(n, speed):
     with pytest.raises(MisuseError):
         scaling(VGG16, SPECS["nvidia-h100-sxm-80gb"], n, speed)

@@ -35,7 +35,7 @@ def sealed(cases, tmp_path):
     return path
 
 
-def test_a_seal_says_each_case_once_with_what_it_was_made_with(cases):
+def test_seal_lists_each_case_once_with_its_settings(cases):
     cases.write_text(CASES + "vgg16,nvidia-geforce-rtx-5080-16gb,graph,the same\n")
     made = seal(cases)
     known, eager, refused = made.forecasts
@@ -57,7 +57,7 @@ def test_anybody_can_check_the_hash_without_gpubench(sealed):
     assert hashlib.sha256(text.encode()).hexdigest() == told["sha256"]
 
 
-def test_a_users_measurements_are_in_no_seal(cases, monkeypatch):
+def test_seal_never_uses_the_users_measurements(cases, monkeypatch):
     def refuse(_):
         raise AssertionError("the user's own runs were read")
 
@@ -99,7 +99,7 @@ def test_a_seal_that_was_changed_is_refused(sealed, cases, old, new, said):
         score_sealed(sealed, cases)
 
 
-def test_a_seal_of_other_coefficients_is_refused_and_says_what_made_it(sealed, cases, monkeypatch):
+def test_sealed_forecast_of_other_coefficients_is_refused_and_names_its_version(sealed, cases, monkeypatch):
     import msgspec
 
     other = msgspec.structs.replace(load_calibration(), common_share=0.5)
@@ -128,7 +128,7 @@ def test_a_table_that_is_no_table_of_cases_is_refused_in_one_line(sealed, cases,
     assert "\n" not in str(caught.value)
 
 
-def test_a_switch_is_a_column_with_yes():
+def test_boolean_column_accepts_yes_and_no():
     cells = {"workload": "llama_1b", "gpu": "T4"}
     found = [sealing._case_of(cells | {"lora": said}).trainable for said in ("yes", "no")]
     assert found == ["lora", None]
@@ -151,7 +151,7 @@ def test_the_verbs_seal_and_score(cases, tmp_path):
     assert "1 reading, MAPE 0 %, median 0 %, 90 % interval covers 100 %" in " ".join(done.stdout.split())
 
 
-def test_the_shipped_seals_are_whole_and_of_cards_that_nobody_published():
+def test_shipped_seals_are_intact_and_cover_unpublished_cards_only():
     fitted = [load_calibration().train, load_calibration().infer]
     published = {key for each in fitted for key in (*each.rows_by_gpu, *each.apart_by_gpu)}
     for path in SEALS.glob("*.json"):

@@ -89,7 +89,7 @@ def _question(m: Measurement, batch_size: int):
     return question_of(load_profiles()[m.case.workload], m.case.precision, batch_size=batch_size)
 
 
-def test_a_measured_peak_never_takes_a_larger_batch_below_its_trace(runs, every):
+def test_measured_peak_never_puts_a_larger_batch_below_its_trace(runs, every):
     """A peak beyond its trace is scratch space of the libraries, mostly in small steps."""
     card = require_spec("nvidia-geforce-rtx-4090-24gb")
     for m in every:
@@ -102,7 +102,7 @@ def test_a_measured_peak_never_takes_a_larger_batch_below_its_trace(runs, every)
             assert told.device.high >= traced.device.high * (1 - 1e-9), case.label
 
 
-def test_a_measured_small_step_does_not_open_the_gate_to_a_large_one(runs, every):
+def test_measured_small_batch_does_not_make_a_large_one_fit(runs, every):
     card = require_spec("nvidia-geforce-rtx-4090-24gb")
     small = next(m for m in every if m.case.workload == "cnn" and m.case.precision is Precision.AMP_BF16)
     case = msgspec.structs.replace(small.case, batch_size=200_000)

@@ -234,7 +234,7 @@ class TestSelection:
     def test_a_rocm_torch_reaches_the_first(self, name: str) -> None:
         assert select_device(name)[0].gpu_key == "amd-mi300x-192gb"
 
-    def test_the_visible_one_is_the_first(self, monkeypatch) -> None:
+    def test_hip_visible_devices_determines_the_first_gpu(self, monkeypatch) -> None:
         monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
         assert select_device("auto")[0].index == 1
         monkeypatch.setenv("HIP_VISIBLE_DEVICES", "7")
@@ -259,6 +259,6 @@ class TestSelection:
         with pytest.raises(NoDeviceError, match="no such GPU, found cuda:0"):
             select_device("cuda:1")
 
-    def test_another_than_the_first_is_named_by_the_variable(self) -> None:
+    def test_second_rocm_gpu_must_be_selected_with_hip_visible_devices(self) -> None:
         with pytest.raises(MisuseError, match="HIP_VISIBLE_DEVICES=1"):
             select_device("rocm:1")

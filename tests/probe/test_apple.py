@@ -38,13 +38,13 @@ def test_an_apple_chip(mac) -> None:
 @pytest.mark.parametrize(
     ("answer", "status"), [("", 0), ("{}", 0), ("[1]", 0), (M2, 1), ('{"SPDisplaysDataType": [{}]}', 0)]
 )
-def test_a_silent_system_still_lists_the_gpu(mac, answer: str, status: int) -> None:
+def test_gpu_is_listed_even_if_the_system_reports_nothing_about_it(mac, answer: str, status: int) -> None:
     mac(answer, status)
     (gpu,) = AppleBackend().devices().devices
     assert gpu.name is None
     assert {"name", "sm_count"} <= set(gpu.unavailable)
 
 
-def test_any_other_machine_has_none(mac, monkeypatch) -> None:
+def test_apple_backend_finds_nothing_on_other_machines(mac, monkeypatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert AppleBackend().devices() == BackendReport()

@@ -44,7 +44,7 @@ class BackendContract:
     def report(self, request: pytest.FixtureRequest) -> BackendReport:
         raise NotImplementedError
 
-    def test_its_devices_bear_its_name(self, report: BackendReport) -> None:
+    def test_backend_devices_carry_its_name(self, report: BackendReport) -> None:
         assert {d.backend for d in report.devices} == {self.name}
         assert len(report.states) == len(report.devices)
 
@@ -53,12 +53,12 @@ class BackendContract:
             unknown = {f for f in device.__struct_fields__ if getattr(device, f) is None}
             assert set(device.unavailable) <= unknown
 
-    def test_it_travels_as_json(self, report: BackendReport) -> None:
+    def test_backend_report_survives_a_json_round_trip(self, report: BackendReport) -> None:
         for device in report.devices:
             assert msgspec.json.decode(msgspec.json.encode(device), type=DeviceProfile) == device
         json.loads(msgspec.json.encode(report))
 
-    def test_its_readings_open_and_close(self, report: BackendReport) -> None:
+    def test_backend_readings_open_sample_and_close(self, report: BackendReport) -> None:
         for device in report.devices:
             with load_backends([XPU]).found[self.name].open_readings(device) as line:
                 assert isinstance(line.sample(), Reading)
@@ -145,20 +145,20 @@ class TestOutsideAuthors:
         monkeypatch.setattr("importlib.metadata.entry_points", lambda group: self.points)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-    def test_its_devices_are_listed_chosen_and_read(self) -> None:
+    def test_plug_in_backend_devices_can_be_listed_selected_and_sampled(self) -> None:
         assert "xpu" in {d.backend for d in probe().devices}
         device, _ = select_device("xpu")
         assert device.name == "Intel Max 1550"
         with open_telemetry(device) as line:
             assert line.source == "none"
 
-    def test_a_broken_one_is_a_problem_and_the_rest_continue(self) -> None:
+    def test_broken_backend_is_reported_and_the_others_still_load(self) -> None:
         self.points = [EntryPoint("xpu", "no_such_module:BACKEND", "gpubench.backends")]
         report = probe()
         assert report.devices[-1].backend == "cpu"
         assert any("backend xpu" in p.line() for p in report.problems)
 
-    def test_one_without_the_shape_is_a_problem(self) -> None:
+    def test_backend_without_the_required_interface_is_reported(self) -> None:
         self.points = [EntryPoint("xpu", "json:dumps", "gpubench.backends")]
         assert "has no devices()" in load_backends().problems[0].line()
 

@@ -207,7 +207,7 @@ def test_kernels_that_are_compiled_at_first_use_are_no_failure(fake_nvml, tmp_pa
     assert "first use" in check["seen"]
 
 
-def test_a_gpu_that_computes_is_believed_whatever_its_torch_names(fake_nvml, tmp_path: Path) -> None:
+def test_gpu_that_computes_is_ok_whatever_architectures_torch_lists(fake_nvml, tmp_path: Path) -> None:
     folder = torch_in(tmp_path, architectures=("sm_100",))
     assert examined(dict(fake_nvml("h200"), PYTHONPATH=folder))["GPU 0 in torch"]["status"] == "ok"
 
@@ -333,7 +333,7 @@ class TestHost:
         (tmp_path / "run/.containerenv").touch()
         assert self.checks(tmp_path)["container"].seen == "podman"
 
-    def test_a_busy_or_a_full_machine(self, tmp_path: Path, monkeypatch) -> None:
+    def test_high_load_and_low_memory_are_warnings(self, tmp_path: Path, monkeypatch) -> None:
         monkeypatch.setattr(os, "getloadavg", lambda: (50.0, 1.0, 1.0))
         assert self.checks(tmp_path)["other work"].status == "warn"
         (tmp_path / "sys/fs/cgroup").mkdir(parents=True)

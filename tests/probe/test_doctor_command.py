@@ -40,7 +40,7 @@ def test_every_failure_and_warning_has_a_fix(fake_nvml) -> None:
     assert {"CUDA_VISIBLE_DEVICES", "environment"} <= failures
 
 
-def test_each_fix_follows_what_it_fixes(fake_nvml) -> None:
+def test_doctor_prints_each_fix_below_its_problem(fake_nvml) -> None:
     lines = doctor(fake_nvml("t4")).stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if "persistence mode is off" in line)
     assert lines[at].startswith("warn    GPU 0 ")

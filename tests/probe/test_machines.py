@@ -45,7 +45,7 @@ def test_t4(inside_nvml) -> None:
     assert gpu.tensor_core_precisions == ("fp16", "int8")
 
 
-def test_mig_slices_are_the_devices_and_hide_what_is_the_cards(inside_nvml, monkeypatch) -> None:
+def test_mig_slices_are_listed_as_devices_without_card_level_readings(inside_nvml, monkeypatch) -> None:
     monkeypatch.setattr(select, "check_torch", lambda device: None)
     inside_nvml("a100_mig")
     slices = nvidia.BACKEND.devices().devices
@@ -83,7 +83,7 @@ def test_slices_are_lost_with_their_card(inside_nvml) -> None:
         assert [p.what for p in report.problems] == ["GPU 0 is lost"]
 
 
-def test_a_card_with_a_slice_that_hangs_is_named_and_not_trusted(inside_nvml) -> None:
+def test_card_with_a_hanging_mig_slice_is_reported_and_excluded(inside_nvml) -> None:
     inside_nvml("a100_mig", faults=[Fault("nvmlDeviceGetMigDeviceHandleByIndex", sleep_s=3, selector=(1,))])
     report = nvidia.NvidiaBackend(limit_s=1.0).devices()
     assert [(p.device_index, "not answer" in p.what) for p in report.problems] == [(0, True)]
@@ -116,7 +116,7 @@ def test_a_laptop_has_timings_and_no_power(inside_nvml) -> None:
         assert preflight(report.devices[0], readings) == ()  # the desktop itself is not another user
 
 
-def test_four_gpus_each_with_its_own_hindrance(inside_nvml) -> None:
+def test_each_of_four_gpus_reports_its_own_limit(inside_nvml) -> None:
     inside_nvml("four")
     report = nvidia.BACKEND.devices()
     said = ["; ".join(limits(d, s)) for d, s in zip(report.devices, report.states, strict=True)]

@@ -71,7 +71,7 @@ def test_a_size_of_memory_that_no_device_has_is_unknown_with_its_reason(memory_b
     assert str(memory_bytes) in gpu.unavailable["memory_bytes"]
 
 
-def test_a_processor_is_listed_by_its_own_backend_alone_and_chosen_by_place(here) -> None:
+def test_opencl_cpu_is_not_listed_with_gpus_but_can_be_selected_by_index(here) -> None:
     backend = here(CPU, ARC)
     assert [d.name for d in backend.devices().devices] == [ARC.name]
     assert select.select_device("opencl:0")[0].core_count == 16
@@ -89,7 +89,7 @@ def test_without_another_drivers_gpu_they_come_before_the_cpu(here) -> None:
     assert [d.name for d in probe.probe().devices][:-1] == [ARC.name]
 
 
-def test_a_place_that_is_not_there_names_those_that_are(here) -> None:
+def test_unknown_device_index_lists_the_existing_devices(here) -> None:
     here(ARC)
     with pytest.raises(NoDeviceError, match=r"opencl:7: found opencl:0 Intel"):
         select.select_device("opencl:7")
@@ -124,7 +124,7 @@ def test_drivers_are_asked_only_where_linux_has_the_file_of_a_gpu(monkeypatch, t
     assert may_have_gpus(tmp_path / "nothing")
 
 
-def test_a_platform_that_fails_leaves_the_places_of_the_others(monkeypatch) -> None:
+def test_failing_platform_does_not_shift_other_device_indices(monkeypatch) -> None:
     class RefusedError(Exception):
         pass
 

@@ -54,7 +54,7 @@ def test_with_allow_shared_it_is_a_finding_without_pids(check) -> None:
     assert waits == [1.0]
 
 
-def test_this_process_and_those_that_draw_are_not_strangers(check) -> None:
+def test_own_process_and_graphics_processes_are_not_reported_as_other_users(check) -> None:
     own = [{"pid": os.getpid(), "usedGpuMemory": 1}]
     drawing = {"nvmlDeviceGetGraphicsRunningProcesses": [STRANGER]}
     assert check({"nvmlDeviceGetComputeRunningProcesses": own, **drawing}) == ((), [])
@@ -65,7 +65,7 @@ def test_a_busy_gpu_without_a_process_list_is_refused(check) -> None:
         check({"nvmlDeviceGetUtilizationRates": {"gpu": 41, "memory": 3}})
 
 
-def test_a_load_that_has_just_ended_is_forgiven(check) -> None:
+def test_gpu_load_that_just_ended_is_tolerated(check) -> None:
     after = Fault(
         "nvmlDeviceGetUtilizationRates", after=1, values=[{"gpu": 41, "memory": 3}, {"gpu": 0, "memory": 0}]
     )
@@ -73,7 +73,9 @@ def test_a_load_that_has_just_ended_is_forgiven(check) -> None:
 
 
 @pytest.mark.parametrize(("used", "found"), [(TOTAL // 51, False), (TOTAL // 49, True)])
-def test_memory_alone_is_a_finding_and_the_run_continues(check, used: int, found: bool) -> None:
+def test_memory_use_above_the_threshold_is_a_finding_and_the_run_continues(
+    check, used: int, found: bool
+) -> None:
     findings, waits = check(used=used)
     assert [f.kind for f in findings] == ([FindingKind.SHARED_GPU] if found else [])
     assert waits == []
@@ -87,7 +89,7 @@ def test_the_drivers_own_reserve_is_no_use_by_others(inside_nvml) -> None:
 
 
 @pytest.mark.parametrize(("watts", "ratio"), [(700, None), (686, None), (685, 0.979), (350, 0.5)])
-def test_a_lowered_power_limit(check, watts: int, ratio: float | None) -> None:
+def test_lowered_power_limit_is_a_finding(check, watts: int, ratio: float | None) -> None:
     findings, _ = check({"nvmlDeviceGetEnforcedPowerLimit": watts * 1000})
     assert [(f.kind, f.value) for f in findings] == (
         [] if ratio is None else [(FindingKind.POWER_CAPPED, ratio)]
@@ -102,5 +104,5 @@ def test_compute_modes(check) -> None:
         check({"nvmlDeviceGetComputeMode": 3, "nvmlDeviceGetComputeRunningProcesses": [STRANGER]})
 
 
-def test_a_driver_without_answers_refuses_nothing(check) -> None:
+def test_driver_that_answers_nothing_does_not_block_a_run(check) -> None:
     assert check(faults=(Fault("*", code=3),)) == ((), [])

@@ -88,7 +88,7 @@ def test_gpubench_alone_gives_the_device_and_the_next_step(fake_nvml) -> None:
     assert "Next: gpubench" in done.stdout
 
 
-def test_gpubench_alone_names_what_keeps_a_gpu_from_being_used(fake_nvml) -> None:
+def test_bare_gpubench_command_names_what_blocks_the_gpu(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200", faults=[Fault("nvmlInit", code=18)]))
     assert "Problem: " in done.stdout
     assert "Sensible" not in done.stdout
@@ -110,7 +110,7 @@ def test_a_dump_that_cannot_be_written_or_read_is_one_line(fake_nvml, tmp_path: 
     assert "NVIDIA driver" in done.stderr
 
 
-def test_start_up_is_light(fake_nvml) -> None:
+def test_probe_starts_without_heavy_imports(fake_nvml) -> None:
     code = (
         "import sys, resource; sys.argv = ['gpubench', 'probe', '--json']\n"
         "from gpubench.cli.app import main\n"

@@ -102,7 +102,7 @@ def test_a_bus_id_has_one_spelling(domain: int, bus: int, device: int, digits: i
 
 
 @given(st.text(max_size=40))
-def test_anything_else_is_no_bus_id(text: str) -> None:
+def test_invalid_bus_id_text_gives_none(text: str) -> None:
     assert bus_id(text) is None or ":" in text
 
 

@@ -45,7 +45,7 @@ def test_memory_leaves_out_the_drivers_reserve_where_it_is_reported(inside_nvml)
         assert line.sample().memory_used_bytes == 0
 
 
-def test_values_follow_one_another(inside_nvml) -> None:
+def test_energy_counter_values_are_read_in_sequence(inside_nvml) -> None:
     inside_nvml(
         "h200",
         faults=[
@@ -83,7 +83,7 @@ def test_the_time_that_a_policy_held_the_clocks_is_counted_in_seconds(inside_nvm
         assert "held_clocks_s.reliability" in line._fields.unavailable
 
 
-def test_a_driver_that_counts_no_policy_gives_no_times(inside_nvml) -> None:
+def test_driver_without_violation_counters_gives_no_held_clock_times(inside_nvml) -> None:
     inside_nvml("h200")
     with open_telemetry(nvidia_profile()) as line:
         assert line.held_clocks_s() == {}

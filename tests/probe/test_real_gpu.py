@@ -30,7 +30,7 @@ def test_torch_sees_the_same_device(gpu) -> None:
     assert fix is None, seen
 
 
-def test_what_a_ranking_needs_is_known(gpu) -> None:
+def test_probe_provides_every_field_that_ranking_needs(gpu) -> None:
     for field in (
         "name",
         "compute_capability",
@@ -69,7 +69,7 @@ def test_the_doctor_finds_torch_and_driver_whole(gpu) -> None:
     assert checks[f"GPU {gpu.index} in torch"].status == "ok"
 
 
-def test_its_dump_replays_here(gpu, inside_nvml, tmp_path: Path) -> None:
+def test_dump_of_the_real_gpu_replays_here(gpu, inside_nvml, tmp_path: Path) -> None:
     file = tmp_path / "dump.json"
     file.write_text(dump_text(nvidia.dump()), encoding="utf-8")
     inside_nvml(file)

@@ -64,14 +64,14 @@ def test_visible_devices(four, visible: str | None, chosen: list[int]) -> None:
     "visible", ["0,0", f"0,{UUIDS[0]}", "4", "GPU-9", "GPU-3333", "junk", "0,,1", "GPU-", "0x1", "9" * 5000]
 )
 @pytest.mark.parametrize("device", ["auto", "cuda"])
-def test_a_visible_entry_that_means_nothing_is_an_error_not_a_guess(four, visible: str, device: str) -> None:
+def test_invalid_visible_devices_entry_is_an_error(four, visible: str, device: str) -> None:
     four(visible)
     with pytest.raises(MisuseError, match="CUDA_VISIBLE_DEVICES"):
         select_device(device)
 
 
 @pytest.mark.parametrize("visible", ["2,1,", "2,1, "])
-def test_a_comma_at_the_end_of_the_list_is_taken_as_cuda_takes_it(four, visible: str) -> None:
+def test_trailing_comma_in_the_device_list_is_read_as_cuda_reads_it(four, visible: str) -> None:
     four(visible)
     assert select_device("cuda")[0].index == 2
 
@@ -104,7 +104,7 @@ def test_a_job_without_a_gpu_from_its_scheduler_measures_on_the_cpu_and_says_so(
         ("GPU-3333", "CUDA_VISIBLE_DEVICES: 'GPU-3333' fits several GPUs; give"),
     ],
 )
-def test_an_absent_entry_is_reported_with_what_there_is(four, visible: str, said: str) -> None:
+def test_missing_visible_device_is_reported_with_the_existing_ones(four, visible: str, said: str) -> None:
     four(visible)
     with pytest.raises(MisuseError) as refused:
         select_device("cuda")
@@ -129,7 +129,7 @@ def test_a_visible_gpu_that_is_lost_is_not_a_misspelling(one_lost, monkeypatch, 
         select_device("auto")
 
 
-def test_a_place_is_not_passed_on_to_the_next_gpu_when_one_is_lost(one_lost, monkeypatch) -> None:
+def test_index_of_a_lost_gpu_is_not_reassigned(one_lost, monkeypatch) -> None:
     assert select_device("cuda:0")[0].index == 0
     for place in ("cuda:1", "cuda:2"):
         with pytest.raises(NoDeviceError, match=r"^GPU 1 is lost .* UUID"):
@@ -147,7 +147,7 @@ def test_a_lost_gpu_is_reported_whatever_else_is_chosen(one_lost, name: str) -> 
     assert said.startswith("GPU 1 is lost")
 
 
-def test_fastest_first_is_not_guessed(four, monkeypatch) -> None:
+def test_fastest_first_device_order_is_not_guessed(four, monkeypatch) -> None:
     mixed = ("NVIDIA H200", "Tesla T4", "NVIDIA H200", "Tesla T4")
     four("1", names=mixed)
     with pytest.raises(MisuseError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
@@ -160,12 +160,12 @@ def test_fastest_first_is_not_guessed(four, monkeypatch) -> None:
     ("name", "index"),
     [("cuda", 0), ("CUDA:3", 3), (UUIDS[1], 1), ("gpu-2222", 1), (UUIDS[3].lower(), 3)],
 )
-def test_names_of_a_device(four, name: str, index: int) -> None:
+def test_select_device_accepts_every_kind_of_device_name(four, name: str, index: int) -> None:
     four()
     assert select_device(name)[0].index == index
 
 
-def test_a_key_names_a_gpu_where_it_is_the_only_one(four) -> None:
+def test_gpu_key_selects_the_only_gpu_of_its_kind(four) -> None:
     four(names=("NVIDIA H200", "Tesla T4", "Tesla T4", "Tesla T4"))
     assert select_device("nvidia-h200-sxm-141gb")[0].index == 0
     assert select_device("H200")[0].index == 0
@@ -226,12 +226,12 @@ def test_the_fake_driver_does_not_outlive_its_test(inside_nvml) -> None:
         ("3,1", "cuda", 2, [1]),
     ],
 )
-def test_the_others_of_a_job_are_gpus_of_the_same_kind(four, visible, first, count, chosen) -> None:
+def test_peers_of_a_multi_gpu_job_are_gpus_of_the_same_model(four, visible, first, count, chosen) -> None:
     four(visible)
     assert [d.index for d in select_peers(select_device(first)[0], count)] == chosen
 
 
-def test_too_few_of_a_kind_is_reported_with_how_many_there_are(four) -> None:
+def test_too_few_gpus_of_a_model_are_refused_with_their_number(four) -> None:
     four(names=("NVIDIA H200", "NVIDIA H200", "NVIDIA L4", "NVIDIA H200"))
     assert [d.index for d in select_peers(select_device("cuda")[0], 3)] == [1, 3]
     with pytest.raises(NoDeviceError, match="--gpus 5: 4 of NVIDIA H200"):
@@ -243,7 +243,7 @@ def test_too_few_gpus_of_a_model_are_completed_by_others(four) -> None:
     assert [d.index for d in select_peers(select_device("cuda")[0], 4)] == [2, 3, 1]
 
 
-def test_a_cpu_is_its_own_peer_for_as_many_processes_as_it_has_threads(monkeypatch) -> None:
+def test_cpu_peers_are_limited_by_its_thread_count(monkeypatch) -> None:
     monkeypatch.setattr("gpubench.probe.select.usable_threads", lambda: 3)
     cpu = select_device("cpu")[0]
     assert select_peers(cpu, 3) == (cpu, cpu)

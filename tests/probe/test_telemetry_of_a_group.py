@@ -66,7 +66,7 @@ def test_one_lost_gpu_is_the_fault_of_the_job(pair) -> None:
         assert both.fault == "gpu_lost"
 
 
-def test_one_silent_gpu_is_silence(pair) -> None:
+def test_group_telemetry_is_off_if_one_gpu_reports_nothing(pair) -> None:
     pair(faults=[Fault("*", code=3, device="1")])
     with GpuGroup((gpu(0), gpu(1))) as both:
         assert both.source == "none"

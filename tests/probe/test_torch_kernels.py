@@ -62,7 +62,7 @@ def test_orin_runs_the_code_of_cards_from_cuda_13_2_on(cuda: str | None, way: st
     ("name", "release"),
     [("DEVICE_REQUIREMENT", "13.0"), ("DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION", "13.2")],
 )
-def test_torchs_own_table_says_the_same(name: str, release: str) -> None:
+def test_build_table_matches_torch_architecture_tables(name: str, release: str) -> None:
     """torch warns by the first table since 2.9, by the second since 2.15; they contain only machine code."""
     from torch import cuda
 

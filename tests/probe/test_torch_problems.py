@@ -76,7 +76,7 @@ def _a_cuda_13_build(monkeypatch) -> None:
     ],
 )
 @pytest.mark.parametrize("way", [str, lambda words: words + ADVICE, lambda words: scrub(words + ADVICE)])
-def test_the_words_of_torch_and_cuda(words: str, what: str, fix: str, way) -> None:
+def test_torch_and_cuda_error_messages_are_explained(words: str, what: str, fix: str, way) -> None:
     problem = explain(way(words), P100)
     assert (problem.exit_code, problem.backend) == (3, "torch")
     assert what in problem.seen()
@@ -102,7 +102,7 @@ def test_both_versions_are_named_and_torchs_word_for_the_drivers_counts() -> Non
         ((12, 0), "CUDA 12.8 or"),
     ],
 )
-def test_which_build_has_kernels_for_a_card(capability: tuple[int, int], build: str) -> None:
+def test_advised_torch_build_has_kernels_for_the_card(capability: tuple[int, int], build: str) -> None:
     assert f"install its {build}" in no_kernels(replace(P100, compute_capability=capability), ["sm_90"]).fix
 
 
@@ -112,5 +112,5 @@ def test_an_unknown_error_keeps_torchs_words_without_its_advice() -> None:
     assert first_words("\x1b[31mred") == "[31mred"
 
 
-def test_another_makers_gpu_has_other_words() -> None:
+def test_nvidia_error_advice_is_not_given_for_other_vendors() -> None:
     assert explain("out of memory", replace(P100, backend="rocm")) is None

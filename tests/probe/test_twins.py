@@ -41,7 +41,7 @@ def test_a_card_is_identified_by_its_memory_and_power(inside_nvml, name, memory_
     assert device.gpu_key == key
 
 
-def test_a_price_list_of_the_same_words_means_the_card_that_is_sold():
+def test_price_list_name_resolves_to_the_card_on_sale():
     assert offered_gpu_key("H100", 94) == NVL
     assert find_spec("H100", 94 * GIB) is None
 
@@ -56,11 +56,11 @@ def test_every_card_that_shares_a_drivers_name_is_distinguished_from_its_twins()
             assert found.key == spec.key
 
 
-def test_a_card_with_another_factory_limit_is_not_guessed():
+def test_card_with_an_unknown_factory_power_limit_is_not_identified():
     assert find_spec("NVIDIA H100", 95830 * MIB, 585.0) is None
 
 
-def test_a_later_edition_with_another_memory_is_no_known_card_and_the_probe_says_why(inside_nvml):
+def test_later_variant_with_different_memory_is_unknown_and_the_probe_explains_it(inside_nvml):
     """Its name begins with that of a known card of 32 GB."""
     scene = system("580.95.05", 13000, 1)
     card(

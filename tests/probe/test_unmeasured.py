@@ -11,7 +11,7 @@ from gpubench.probe.probe import UNMEASURED
 
 
 @pytest.mark.parametrize("asked", ["XPU", "MPS", "Jetson", "TPU", "Neural Compute Stick"])
-def test_every_one_is_listed_with_what_is_known_and_the_reason(asked: str) -> None:
+def test_unmeasured_hardware_is_listed_with_its_facts_and_reason(asked: str) -> None:
     (row,) = (each for each in UNMEASURED if asked in each.name)
     assert all((row.known, row.reason, row.source))
     done = CliRunner().invoke(app, ["list", "--gpus", "--json"])

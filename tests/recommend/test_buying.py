@@ -99,7 +99,7 @@ def test_cards_take_slots():
     assert left_out(given(cards(2, gpu_key=wide)), slots=5)[0] == "the setting slots"
 
 
-def test_a_card_without_a_fan_needs_a_host_that_somebody_names():
+def test_passively_cooled_card_needs_an_explicit_host():
     passive = cards(gpu_key=L4)
     assert "fan" in left_out(passive)[0]
     assert left_out(given(passive, "host_usd")) is None
@@ -145,7 +145,7 @@ def test_jobs_for_more_than_one_machine_say_how_many_do_them():
         assert re.search(rf"\b{needed} of these machines", reason)
 
 
-def test_what_a_useful_hour_costs_follows_from_the_jobs():
+def test_cost_of_a_useful_hour_follows_from_the_number_of_jobs():
     """(2,207 - 30 % of it) / (3 x 8,760 x 0.1) = 0.5879, and 0.35 kW x 0.15 = 0.0525: 0.6404 USD."""
     request = check(
         RankRequest(workloads=("vgg16",), samples=1e6, jobs_per_month=1, own=("RTX 3090, 1 USD",))
@@ -254,7 +254,7 @@ def test_the_limits_of_a_host_are_assumed_where_they_count():
     assert limits_assumed(host_usd=0.0, psu_watts=2000.0, slots=9) == {"host_w"}
 
 
-def test_a_host_at_another_price_has_the_same_power_supply():
+def test_power_supply_of_a_host_does_not_depend_on_its_price():
     """3 x 350 + 150 = 1,200 W, above 0.8 x 1,200 = 960 W, also for an existing PC."""
     fields = {"gpu_count": 3, "purchase_usd": 3621.0, "power_w": 1050.0, "host_w": 150.0}
     for host_usd in (800.0, 0.0):
@@ -347,7 +347,7 @@ def test_the_answer_says_what_to_buy_whether_new_or_used_and_for_how_much(monkey
 @pytest.mark.parametrize(
     ("jobs", "weighed", "words"), [(1, "rent", "does not pay off"), (7, "depends", "can pay off")]
 )
-def test_a_purchase_that_does_not_pay_names_the_rent_for_the_same_money(jobs, weighed, words):
+def test_purchase_that_does_not_pay_off_is_compared_with_the_cheaper_rent(jobs, weighed, words):
     """A job of 33 h a month on a card of three years."""
     asked = {"max_purchase_usd": 3000, "jobs_per_month": jobs, "hour_worth": 0}
     found = gpubench.rank("resnet50", **asked, as_of="2026-11-20", draws=50)

@@ -11,7 +11,7 @@ YEAR = {"pricing": Pricing.RESERVED, "term_years": 1, "provider": "gcp"}
 THREE = YEAR | {"term_years": 3}
 
 
-def test_a_commitment_pays_from_the_share_of_the_price_on_demand():
+def test_commitment_pays_off_from_its_price_ratio_to_on_demand():
     """2.00 against 3.20 is 62.5 %, and 1.28 for three years 40 %; the other seller has no such price."""
     prices = [
         offer(H100, 3.2, provider="gcp"),
@@ -48,7 +48,7 @@ def test_without_a_known_term_only_that_is_reported():
     assert "pays off" not in said(found)
 
 
-def test_another_term_is_offered_for_the_same_gpu_or_the_named_ones():
+def test_other_commitment_terms_are_suggested_only_for_the_same_or_named_gpus():
     prices = [offer(H100, 3.2, provider="gcp"), offer(H100, 2.0, **YEAR), offer(L4, 0.2, **THREE)]
     prices = [*prices, offer(L4, 0.4, provider="gcp")]
     assert "3 years" not in said(rank_of(prices, RATES, commit="1y"))

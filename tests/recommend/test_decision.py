@@ -49,7 +49,7 @@ def market():
     ]
 
 
-def test_one_choice_a_gpu_says_where_else_it_is_offered():
+def test_best_offer_of_each_gpu_lists_its_other_sellers():
     by_gpu = rank_of(market(), RATES).by_gpu
     assert [choice.offer.gpu_key for choice in by_gpu] == [RTX5090, H100, L4]
     h100 = by_gpu[1]
@@ -64,7 +64,7 @@ def test_a_cloud_names_its_regions_and_its_quota():
     assert rank_of(market()[3:4], RATES).first.needs_quota
 
 
-def test_cut_rows_leave_the_decision_whole():
+def test_row_limit_does_not_change_the_decision():
     whole, cut = (rank_of(market(), RATES, limit=limit) for limit in (None, 1))
     assert len(cut.rows) == 1
     assert (cut.answers, cut.by_gpu) == (whole.answers, whole.by_gpu)
@@ -123,7 +123,7 @@ def test_an_offer_that_cannot_feed_its_gpus_says_so_in_its_row_and_before_it_is_
     assert caution == "Image decoding slows 1x H100 SXM5 80GB: 10 of 20 vCPUs needed (assumed)."
 
 
-def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
+def test_vcpu_limited_offer_ranks_by_the_rate_its_vcpus_can_feed():
     """5.4 million photographs: half an hour at 3,000/s for 1.50 and 2.00 USD; an hour at 1,500/s for 2.00."""
     kinds = {"samples": 5.4e6, "startup_minutes": 0}
     ranking = of_photographs(hungry(), {H100: estimate(H100, 3000.0)}, **kinds)
@@ -148,7 +148,7 @@ def test_an_offer_ranks_at_what_its_vcpus_feed_in_every_figure():
     assert [row.offer.instance for row in by_time] == ["twenty", "unknown", "ten"]
 
 
-def test_in_no_draw_is_an_offer_faster_than_its_vcpus_feed():
+def test_no_draw_makes_an_offer_faster_than_its_vcpus_can_feed():
     """19 vCPUs feed about 2,850/s; if the GPU consumes more, the same machine with enough vCPUs is better."""
     twins = [offer(H100, 2.0, instance="19", vcpus=19), offer(H100, 2.0, instance="99", vcpus=99)]
     answers = {H100: estimate(H100, 3000.0, 1.3)}
@@ -162,7 +162,7 @@ def test_in_no_draw_is_an_offer_faster_than_its_vcpus_feed():
     assert few.samples_per_s.low == 2850 / FEED_FACTOR
 
 
-def test_for_work_in_gpu_hours_a_starved_offer_is_as_uncertain_as_the_work():
+def test_vcpu_starved_offer_for_gpu_hours_combines_both_uncertainties():
     """The work of an A100 in 24 h is known within 1.3 times, and feeding within 2: 2.1 times together."""
     answers = {H100: estimate(H100, 3000.0, 1.1), A100: estimate(A100, 1700.0, 1.3)}
     (row,) = of_photographs([offer(H100, 2.0, vcpus=2)], answers, draws=4000, startup_minutes=0).rows
@@ -284,7 +284,7 @@ def test_hardware_to_buy_is_next_to_a_ranking_of_rent():
     assert all(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
 
 
-def test_one_row_a_gpu_is_the_best_of_each_whatever_the_limit():
+def test_one_row_per_gpu_keeps_the_best_of_each_regardless_of_the_limit():
     """The choice, its chances and the number of offers are still those of all; for a single GPU every offer is listed."""
     every = rank_of(market(), RATES, samples=1e8)
     few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
@@ -307,7 +307,7 @@ def test_if_owning_is_cheaper_a_line_says_why_it_is_not_chosen():
     assert not any(each.startswith("Owning ") for each in dear.said("answer"))
 
 
-def test_a_note_on_the_price_is_with_each_winner():
+def test_each_winner_includes_its_price_note():
     noted = [msgspec.structs.replace(each, note=f"note of {each.provider}") for each in market()]
     noted_of = {each.offer.provider: each.price_note for each in rank_of(noted, RATES).by_gpu}
     assert noted_of["aws"] == "note of aws"

@@ -47,7 +47,7 @@ def fed(tmp_path):
     return tmp_path
 
 
-def test_it_is_left_out_with_its_reason_and_the_option():
+def test_doubted_offer_is_excluded_with_its_reason():
     ranking = rank_of([*HONEST, CENT], RATES, width=1.2)
     assert "feed" not in {row.offer.provider for row in ranking.rows}
     (left_out,) = ranking.excluded
@@ -58,13 +58,13 @@ def test_it_is_left_out_with_its_reason_and_the_option():
     assert "\n" not in note
 
 
-def test_the_option_ranks_it_and_the_note_goes():
+def test_accept_outliers_ranks_the_doubted_offer_without_a_note():
     ranking = rank_of([*HONEST, CENT], RATES, width=1.2, accept_outliers=True)
     assert ranking.rows[0].offer.provider == "feed"
     assert not any("accept-outliers" in note for note in ranking.said("note"))
 
 
-def test_a_price_far_above_all_others_is_left_out_too_but_is_not_worth_a_line():
+def test_price_far_above_the_others_is_excluded_without_a_note():
     dear = offer(H100, 90.0, provider="feed", instance="gold")
     others = [*HONEST, offer(H100, 2.8, provider="c")]
     ranking = rank_of([*others, dear], RATES, width=1.2)
@@ -118,7 +118,7 @@ def test_prices_are_compared_with_the_whole_market_whatever_is_requested():
     assert "\n" not in str(caught.value)
 
 
-def test_it_is_not_a_rival_of_buying_either():
+def test_doubted_offer_is_not_compared_with_buying():
     ranking = weigh([machine()], [*HONEST, CENT], RATES)
     assert all("feed" not in each.against for each in ranking.buy_or_rent)
 
@@ -161,7 +161,7 @@ def test_a_doubted_price_that_decides_is_on_the_first_screen_and_in_its_row(tmp_
     assert ranking.rows[1].offer.note is None or "others ask" not in ranking.rows[1].offer.note
 
 
-def test_a_feed_with_a_price_of_a_cent_is_not_the_best_value(fed, gpubench):  # noqa: F811
+def test_one_cent_price_in_a_feed_never_ranks_as_best_value(fed, gpubench):  # noqa: F811
     document = json.loads(gpubench("vgg16", "--json", "--results", str(fed)).stdout)
     assert "feed" not in {row["provider"] for row in document["rows"]}
     (left_out,) = [each for each in document["excluded"] if "far below all others" in each["reason"]]
@@ -186,7 +186,7 @@ def test_the_page_says_it_in_one_line(fed):
     assert "accept-outliers" in page
 
 
-def test_the_report_heeds_the_setting_too(fed):
+def test_report_respects_the_accept_outliers_setting(fed):
     path = fed / "page.json"
     with settings(accept_outliers=True):
         done = here("report", "--results", fed, "-o", path)

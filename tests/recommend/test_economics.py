@@ -20,7 +20,7 @@ def test_hours_to_train():
     assert eco.train_hours(90 * 1.281e6, 3000.0) == pytest.approx(10.675)
 
 
-def test_lost_work_is_throughput_lost():
+def test_lost_work_reduces_throughput():
     """With 20 % of it repeated, 10 h of work take 12 h: 10 / 12 = 0.833 of the throughput remains."""
     assert eco.delivered_share(0.2) == pytest.approx(10 / 12)
     assert eco.delivered_share(0.0) == 1
@@ -50,6 +50,6 @@ def test_cost_of_a_job():
 
 @settings(deadline=None)
 @given(st.floats(0.01, 1e4), st.floats(1 / 3600, 24))
-def test_a_bill_is_at_least_the_hours_and_less_than_a_unit_above(hours, unit):
+def test_billed_hours_are_between_the_worked_hours_and_one_unit_more(hours, unit):
     billed = float(eco.billed_hours(np.array([hours]), np.array([unit]))[0])
     assert hours - 1e-6 <= billed <= hours + unit + 1e-6

@@ -233,7 +233,7 @@ def featherweight():
     )
 
 
-def test_no_batch_is_beyond_what_a_run_would_try():
+def test_largest_batch_is_capped_at_what_a_run_would_try():
     answer = estimate_at_largest_batch(Question(profile=featherweight()), [load_specs()[H100]])[H100]
     assert isinstance(answer, Estimate)
     assert answer.case.batch_size == answer.largest_batch == MOST_BATCH
@@ -267,7 +267,7 @@ def test_latency_picks_the_batch_with_most_throughput_that_still_meets_it():
     assert "above 0.01 ms" in impossible.reason
 
 
-def test_jobs_at_once_count_what_they_take_from_each_other_where_runs_hold_it():
+def test_concurrent_jobs_use_their_measured_slowdown():
     """Four jobs at 1,800/s each; one alone runs at 2,000/s: 0.9. A number that no run has is 1."""
     case = case_on(H100)
     at_once = msgspec.structs.replace(case, gpu_count=4, parallel_mode=ParallelMode.INDEPENDENT)
@@ -368,7 +368,7 @@ def test_a_users_run_predicts_a_rented_card_to_5_percent_at_best(tmp_path):
         assert rented.samples_per_s.high >= rented.samples_per_s.value * 1.05
 
 
-def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
+def test_cpu_that_finishes_the_job_soon_means_no_gpu_is_needed(tmp_path):
     from gpubench import rank
 
     case = msgspec.structs.replace(case_on(H100), execution=Execution.EAGER, batch_size=1)
@@ -382,7 +382,7 @@ def test_a_cpu_that_ends_the_job_soon_means_no_gpu_is_needed(tmp_path):
     assert "cpu" in {row.offer.gpu_key for row in rows}
 
 
-def test_a_shipped_reference_did_not_run_here():
+def test_shipped_reference_run_is_not_described_as_run_here():
     (answer,) = estimates_of_vgg16((), reference_runs())
     assert answer.basis == "reference"
     assert "it ran in a reference run" in answer.memory_text
@@ -396,5 +396,5 @@ def estimates_of_vgg16(own, reference):
     return predict_all(question, [load_specs()[H100]], own=own, reference=reference).values()
 
 
-def test_estimates_that_say_nothing_of_a_gpu_leave_it_out():
+def test_estimate_without_memory_facts_has_no_fit_verdict():
     assert estimate(H100, 1.0).fits_memory is None

@@ -66,7 +66,7 @@ def test_every_gpu_has_its_factors():
         assert link_of(spec) is None or link_of(spec)
 
 
-def test_words_of_buyers_mean_lines_of_the_table():
+def test_buyer_terms_map_to_catalog_lines():
     known = {spec.line for spec in load_specs().values()}
     for word in ("geforce", "quadro", "Tesla", "data center", "jetson", "radeon", "instinct"):
         assert set(lines_meant(word)) & known

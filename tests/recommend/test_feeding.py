@@ -31,7 +31,7 @@ def test_a_row_that_feeding_limits_is_as_wide_as_the_assumption():
     assert (row.cost_usd.low, row.cost_usd.value, row.cost_usd.high) == pytest.approx((1, 2, 4))
 
 
-def test_its_gpus_bound_it_above_and_the_feeding_bounds_one_that_is_nearly_limited_below():
+def test_fed_rate_is_capped_by_the_gpus_and_its_low_end_by_near_limiting_vcpus():
     assert row_of(50).samples_per_s.high == pytest.approx(9000 * 1.1)  # not the 15,000 that could be fed
     nearly = row_of(61)
     assert nearly.samples_per_s.value == 9000
@@ -46,7 +46,7 @@ def test_a_row_that_feeding_limits_says_so():
     assert "limited by feeding" not in remarks_of(row_of(1000))
 
 
-def test_the_chances_know_that_the_assumption_may_be_off():
+def test_chances_reflect_uncertainty_of_the_feeding_assumption():
     """Fed at 1,500/s for 1 USD, against 1,600/s on other GPUs for 1.15: at twice the images the first costs more."""
     fed, free = offer(H100, 1.0, vcpus=10, instance="fed"), offer(A100, 1.15, instance="free")
     rates = RATES | {A100: estimate(A100, 1600.0, 1.01)}

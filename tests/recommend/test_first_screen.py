@@ -70,7 +70,7 @@ def screen(*words, columns="80"):
 
 @pytest.mark.parametrize("columns", ["80", "120"])
 @pytest.mark.parametrize("words", QUESTIONS.values(), ids=QUESTIONS)
-def test_it_is_short_and_breaks_no_word(words, columns):
+def test_first_screen_fits_its_line_and_word_limits(words, columns):
     shown = screen(*words, columns=columns)
     assert len(shown.splitlines()) <= 24
     assert len(shown.split()) <= (155 if words in ASKED else 131)
@@ -131,7 +131,7 @@ def test_every_machine_that_was_named_has_a_line_or_a_reason():
     assert len(found.owned) + len(removed) == 3
 
 
-def test_a_sum_to_spend_is_answered_per_dollar_and_with_most_work():
+def test_purchase_budget_gets_a_best_per_dollar_and_a_most_work_answer():
     told = " ".join(line.names for line in lines(rank("vgg16", max_purchase_usd=30000, draws=50)))
     assert "Best per dollar" in told
     assert "Most work" in told

@@ -306,7 +306,7 @@ FORTY = [*WORTH, *JOBS, *OWNING, *FEEDS]
 
 
 @pytest.mark.parametrize("question", FORTY, ids=lambda question: question.words)
-def test_the_answer_is_that_of_the_sum(question):
+def test_answer_matches_the_hand_calculation(question):
     answer = question.ask()
     if isinstance(answer, tuple | list):
         assert len(answer) == len(question.answer)
@@ -370,5 +370,5 @@ def test_an_empty_answer_after_a_full_one(after_an_empty_answer):
     assert after_an_empty_answer() == ("failed", 0.4)
 
 
-def test_there_are_forty():
+def test_there_are_forty_questions():
     assert len({question.words for question in FORTY}) == len(FORTY) == 40

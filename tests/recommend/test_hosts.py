@@ -70,13 +70,13 @@ def test_a_host_with_too_little_memory_is_excluded_and_an_unstated_one_stays(ask
     assert instances(asked("vgg16", small={"ram_gib": "16"})) == {"small"}
 
 
-def test_n_gpus_draw_n_times_the_power(asked):
+def test_required_host_memory_grows_with_the_number_of_gpus(asked):
     tight = {"ram_gib": "30", "gpu_count": "4", "price_usd_per_hour": "2"}
     found = asked("llama_8b_lora", one={"ram_gib": "30"}, four=tight)
     assert instances(found) == {"one"}
 
 
-def test_a_disk_must_hold_what_the_photographs_take(asked):
+def test_host_disk_must_hold_the_image_data_set(asked):
     """ImageNet alone is 131 GiB; inference does not read it."""
     hosts = {
         "small": {"disk_bytes": str(100 * 10**9)},
@@ -91,7 +91,7 @@ def test_a_disk_must_hold_what_the_photographs_take(asked):
     assert instances(few) == set(hosts)
 
 
-def test_a_gpu_on_a_riser_falls(asked):
+def test_gpu_on_a_slow_pcie_riser_is_excluded(asked):
     found = asked(
         "vgg16",
         riser={"pcie_bytes_per_s": "8e8"},

@@ -71,7 +71,7 @@ def test_no_price_of_an_hour_is_given_if_both_take_equally_long():
     assert found.cloud.offer.provider == "two"
 
 
-def test_an_hour_has_no_worth_without_a_job():
+def test_hour_worth_without_a_job_is_refused():
     with pytest.raises(MisuseError, match="--hour-worth values the hours of a job"):
         rank_of(OFFERS, RATES, hour_worth_usd=5)
 

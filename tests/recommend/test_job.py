@@ -29,7 +29,7 @@ def of_default(offers, rates=RATES, **options):
     return rank_of(offers, rates, **{"relative": False, "startup_minutes": None} | options)
 
 
-def test_without_a_job_it_is_what_one_a100_does_in_a_day():
+def test_default_job_is_one_day_of_an_a100():
     """H100: 24 x 1500 / 3000 = 12 h, and 10 minutes: 12.167 h at 2 USD are 24.33 USD."""
     ranking = of_default([offer(H100, 2.0), offer(A100, 1.5)])
     first, reference = ranking.rows
@@ -48,7 +48,7 @@ def test_without_a_job_it_is_what_one_a100_does_in_a_day():
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(1.05, 3.0), st.sampled_from([0, 10]))
-def test_the_reference_is_known_against_itself_within_what_machines_differ_by(width, startup):
+def test_reference_gpu_is_uncertain_only_by_machine_differences(width, startup):
     ranking = of_default([offer(A100, 1.5), offer(H100, 2.0)], width=width, startup_minutes=startup)
     rows = {row.offer.gpu_key: row for row in ranking.rows}
     own, other = rows[A100], rows[H100]
@@ -80,7 +80,7 @@ def test_relative_units_are_shown_if_requested():
     assert (ranking.sorted_by, ranking.rows[0].hours.value) == ("value", None)
 
 
-def test_without_a_figure_of_the_reference_it_is_relative():
+def test_without_a_reference_figure_the_ranking_is_relative():
     ranking = of_default([offer(H100, 2.0)], {H100: 3000.0})
     assert ranking.job is None
     assert ranking.sorted_by == "value"
@@ -95,7 +95,7 @@ def test_ten_minutes_of_start_up_decide_a_short_job():
     assert [row.cost_usd.value for row in rows] == [pytest.approx(1.54), pytest.approx(1.87)]
 
 
-def test_nothing_starts_up_on_hardware_of_the_user():
+def test_owned_hardware_has_no_startup_time():
     own = msgspec.structs.replace(offer(H100, 1.0), pricing=Pricing.OWNED, kind="owned")
     assert of_default([own]).rows[0].hours.value == pytest.approx(12)
 

@@ -115,7 +115,7 @@ def test_an_unknown_interval_stays_unknown():
 @pytest.mark.parametrize(
     ("sort", "first"), [("value", L4), ("cost", L4), ("throughput", H100), ("time", H100)]
 )
-def test_each_order_puts_its_own_first(sort, first):
+def test_each_sort_key_ranks_its_best_offer_first(sort, first):
     offers = [offer(H100, 3.0), offer(L4, 0.4)]
     for job in ({}, {"samples": 1e9}):
         assert rank_of(offers, {H100: 3000.0, L4: 500.0}, sort=sort, **job).rows[0].offer.gpu_key == first
@@ -171,7 +171,7 @@ def test_a_batch_that_does_not_fit_is_left_out_and_the_largest_that_fits_is_name
     assert "fits is 48" in ranking.excluded[0].reason
 
 
-def test_historic_attached_spot_and_free_offers_stay_out():
+def test_historic_attached_spot_and_free_offers_are_not_ranked_by_default():
     offers = [
         offer(H100, 2.0),
         offer(H100, 1.0, kind="historic"),
@@ -363,7 +363,7 @@ def test_among_several_workloads_a_host_bound_one_names_its_cpu():
     assert ranking.rows[0].estimate.host_cpu == "Some CPU"
 
 
-def test_a_dominating_offer_is_named_with_what_it_does_better():
+def test_dominated_offer_names_the_dominating_one_and_its_advantage():
     offers = [offer(H100, 2.0, instance="cheap"), offer(H100, 3.0, instance="dear"), offer(L4, 0.1)]
     rows = rank_of(offers, {H100: 3000.0, L4: 200.0}).rows
     by_name = {row.offer.instance: row for row in rows}

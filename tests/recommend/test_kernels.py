@@ -35,7 +35,7 @@ def test_a_gpu_that_torch_does_not_run_on_is_left_out_with_its_reason_however_ch
     assert any("V100" in note and "--gpu" in note for note in found.said("note"))
 
 
-def test_one_that_is_named_ranks_and_says_which_build_runs_it():
+def test_explicitly_named_gpu_ranks_with_the_torch_build_it_needs():
     found = rank_of(OFFERS, RATES, gpus=("v100", "h100"))
     first = found.rows[0]
     assert keys_of(found) == {V100, H100}
@@ -48,11 +48,11 @@ def test_one_that_is_named_ranks_and_says_which_build_runs_it():
     assert FindingKind.NEEDS_TORCH_BUILD not in {each.kind for each in h100.findings}
 
 
-def test_a_name_that_also_means_a_gpu_that_torch_runs_asks_for_that_one():
+def test_ambiguous_name_prefers_the_gpu_that_torch_supports():
     assert keys_of(rank_of(OFFERS, RATES, gpus=("tesla",))) == {T4}
 
 
-def test_a_gpu_that_the_table_does_not_know_is_not_left_out():
+def test_gpu_missing_from_the_catalog_is_not_excluded():
     assert keys_of(
         rank_of([offer("cloud-of-tomorrow"), offer(H100)], {"cloud-of-tomorrow": 1.0, H100: 9.0})
     ) == {

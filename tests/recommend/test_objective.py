@@ -100,7 +100,7 @@ def test_without_a_job_lost_work_is_lost_throughput():
     assert [row.offer.pricing for row in unlost] == [Pricing.SPOT, Pricing.ON_DEMAND]
 
 
-def test_at_its_break_even_spot_is_worth_what_on_demand_is():
+def test_spot_at_its_break_even_loss_has_the_value_of_on_demand():
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 1.38, instance="x")]
     row = rank_of(offers, {H100: 3000.0}, spot=True).rows[0]
     rows = rank_of(offers, {H100: 3000.0}, spot=True, spot_lost=row.spot_break_even).rows
@@ -177,7 +177,7 @@ def test_time_is_the_time_of_the_job_and_the_fastest_is_named_by_it():
         ("joules", {"samples": 1e6}, "joules"),
     ],
 )
-def test_a_ranking_says_what_it_is_in_order_of(sort, job, sorted_by):
+def test_ranking_states_its_sort_key(sort, job, sorted_by):
     ranking = rank_of([offer(H100), offer(L4, 0.3)], RATES, sort=sort, **job)
     assert ranking.sorted_by == sorted_by
 
@@ -209,7 +209,7 @@ def test_the_next_by_energy_are_other_gpus_with_their_intervals():
     assert "Next by energy" not in said(alone)
 
 
-def test_energy_is_of_one_workload():
+def test_energy_ranking_accepts_only_one_workload():
     with pytest.raises(MisuseError, match="--sort joules compares the samples of one workload"):
         gpubench.rank(("vgg16", "cnn"), sort="joules")
 

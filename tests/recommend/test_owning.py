@@ -156,7 +156,7 @@ def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
     ("source", "basis", "known"),
     [(QUOTED, "measured", True), (QUOTED, "predicted", False), ("a shop", "measured", False)],
 )
-def test_only_the_users_measured_machine_is_known_better_than_its_model(source, basis, known):
+def test_only_the_users_measured_machine_has_an_interval_narrower_than_its_model(source, basis, known):
     """The rate of a card model is known to 6 %, which includes differences between cards and hosts; without them, 3.2 %."""
     ranking = weigh(
         [machine(source=source)], [offer(H100, 2.99)], {H100: 3000}, width=1.06, basis=basis, samples=1e9
@@ -218,14 +218,14 @@ def test_a_machine_that_does_not_pay_within_its_life_says_so():
     assert payback(decision).startswith("never")
 
 
-def test_the_ends_of_the_interval_are_shares_of_all_hours_too():
+def test_break_even_interval_ends_are_shown_as_shares_of_all_hours():
     wide = rtx_3090(resale_usd=Range(0.0, 362.0, 800.0), tariff=Range(0.1, 0.15, 0.35))
     (decision,) = weigh([wide], [offer(H100, 0.13)], {H100: 3000}).buy_or_rent
     ends = re.findall(r"\d+ %|more than", must_work(decision))
     assert ends == ["41 %", "16 %", "more than"]
 
 
-def test_against_a_commitment_it_pays_after_months_whatever_it_works():
+def test_payback_time_against_a_commitment_is_independent_of_utilization():
     """A commitment is paid day and night, so the utilization of a machine does not matter."""
     committed = offer(H100, 0.13, pricing=Pricing.RESERVED, term_years=3)
     (decision,) = weigh([rtx_3090()], [offer(L4, 9.0, kind="historic"), committed], {H100: 3000}).buy_or_rent

@@ -36,7 +36,7 @@ small = st.integers(0, 4).map(float)
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(small, small, small), min_size=1, max_size=30))
-def test_it_agrees_with_the_definition(rows):
+def test_dominators_match_the_pareto_definition(rows):
     named = dominators(*(np.array(column) for column in zip(*rows, strict=True)))
     for row, by in zip(rows, named, strict=True):
         assert (by >= 0) == any(dominates(other, row) for other in rows)

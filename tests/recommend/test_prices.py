@@ -74,7 +74,7 @@ def test_a_list_price_drifts_with_its_age_and_a_providers_prices_move_together()
     assert abs(np.corrcoef(mine[0], mine[2])[0, 1]) < 0.05
 
 
-def test_a_listing_is_as_listed_when_fresh_and_like_any_other_hosts_when_old():
+def test_expected_price_of_an_aging_listing_moves_toward_the_median():
     """0.20 per GPU with a median of 0.40: after 30 days sqrt(0.20 x 0.40) = 0.283, spread 0.3 x sqrt(3) / 2."""
     host = {"kind": "marketplace", "gpu_count": 2}
     hosts = [
@@ -125,7 +125,7 @@ def test_a_fresh_listing_is_uncertain_alone_and_among_others_and_a_list_price_is
     assert prices.expected == pytest.approx([0.4, 0.4, 0.4])
 
 
-def test_a_strangers_fresh_listing_is_never_almost_certainly_the_best(tmp_path):
+def test_fresh_listing_of_a_private_host_is_never_almost_certainly_the_best(tmp_path):
     """The cheapest of six hosts of today had one exact price, and thus over 99 %."""
     hosts = [
         Quote(

@@ -116,7 +116,7 @@ GUESSED = {key: estimate(key, RATES[key], 2.0, findings=BEYOND) for key in KEYS[
 
 @settings(max_examples=25, deadline=None)
 @given(markets)
-def test_no_figure_that_the_fit_covers_is_below_a_guess(market):
+def test_guesses_rank_after_all_figures_covered_by_the_fit(market):
     """Guesses follow all figures that the fit covers, with ranks of their own; each part is in its usual order."""
     offers = offers_of(market)
     rows = rank_of(offers, RATES | GUESSED, **OPTIONS).rows

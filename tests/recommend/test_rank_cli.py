@@ -103,7 +103,7 @@ def test_the_table_fits_the_terminal(gpubench, columns):
     assert "Next: " in done.stderr
 
 
-def test_a_row_is_a_gpu_and_says_who_else_has_it(gpubench):
+def test_row_shows_one_gpu_and_where_else_it_is_offered(gpubench):
     ranking = rank("vgg16")
     first, second, *_ = ranking.by_gpu
     shown = gpubench("vgg16", "--limit", "2", COLUMNS="120").stdout
@@ -173,7 +173,7 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_distinguished(gpubench):
     assert "P(best): this offer" in alone
 
 
-def test_a_marketplace_listing_has_one_wording_in_an_answer(gpubench):
+def test_marketplace_listing_is_described_the_same_way_throughout(gpubench):
     shown = gpubench(
         "vgg16",
         "--provider",
@@ -191,7 +191,7 @@ def test_a_marketplace_listing_has_one_wording_in_an_answer(gpubench):
         assert other not in shown
 
 
-def test_each_answer_is_below_with_what_must_be_known_before_it_is_paid(gpubench):
+def test_each_answer_is_detailed_with_its_caveats(gpubench):
     asked = {"hour_worth": 0, "provider": ["aws", "lium"]}
     found = rank("vgg16", **asked)
     words = ("vgg16", "--hour-worth", "0", "--limit", "1", "--provider", "aws", "--provider", "lium")
@@ -317,7 +317,7 @@ def test_the_file_of_gpubench_comes_before_that_of_the_project_and_a_broken_one_
     assert done.stderr.startswith("gpubench: gpubench.toml is not valid TOML: ")
 
 
-def test_a_folder_of_settings_leaves_python_alone():
+def test_settings_file_does_not_affect_the_python_api():
     with settings(tax=0.19):
         assert rank("vgg16", limit=1, draws=50).question["tax"] == 0
 
@@ -395,7 +395,7 @@ def test_the_seller_is_a_field_and_a_filter(gpubench, tmp_path):
     assert "own" in {row.offer.provider for row in own.rows}
 
 
-def test_a_free_tier_is_next_to_the_ranking_and_never_per_dollar(gpubench):
+def test_free_tier_is_noted_beside_the_ranking_and_never_ranked(gpubench):
     document = json.loads(gpubench("vgg16", "--json").stdout)
     (note,) = [n["text"] for n in document["sentences"] if n["text"].startswith("Free of charge")]
     assert "google-colab" in note
@@ -442,7 +442,7 @@ def test_a_results_folder_that_is_not_there_is_named(tmp_path):
     assert any("no folder nowhere" in note for note in ranking.said("note"))
 
 
-def test_a_model_that_is_named_first_is_a_question_of_rank():
+def test_model_name_as_first_argument_runs_rank():
     asked, named = (here(*words, "resnet50", "--limit", "1") for words in (("rank",), ()))
     assert (named.returncode, named.stdout) == (0, asked.stdout)
     unknown = here("resnet51")

@@ -45,7 +45,7 @@ def offers_of(key: str, *counts: int):
     return [offer(key, 2.0 * n, gpu_count=n, instance=f"{key}-{n}") for n in counts]
 
 
-def test_the_fewest_gpus_are_those_that_the_memory_model_says_and_not_one_less():
+def test_fewest_gpus_follow_from_the_memory_model():
     specs = [load_specs()[key] for key in (RTX5090, L40S)]
     found = predict_all(ONE_EACH, specs, most_sharing=MOST_SHARING)
     for spec in specs:
@@ -158,7 +158,7 @@ def test_a_task_file_measures_the_job_as_it_is_ranked():
     assert (run.gpus, run.jobs) == (2, "fsdp")
 
 
-def test_gathering_weights_costs_more_than_summing_gradients_on_a_slow_link_and_hides_on_a_fast_one():
+def test_weight_gathering_is_slow_on_pcie_and_hidden_on_nvlink():
     slow, fast = load_specs()[RTX5090], load_specs()[H100]
     rate = 0.1
     assert scaling(QUESTION, slow, 8, rate, sharded=True).exchange_s > 0

@@ -241,7 +241,7 @@ def test_the_assumptions_of_owning_are_listed_next_to_rent():
     assert "per kWh" not in assumed(tariff=0.2)
 
 
-def test_buying_lists_what_the_rent_that_it_is_compared_with_rests_on():
+def test_purchase_answer_lists_the_assumptions_behind_the_compared_rent():
     """The rival is a host's old listing, at the price expected from an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
     assert any("a host's asking price drifts toward the median" in note for note in notes)
@@ -331,7 +331,7 @@ def test_the_90_percent_range_of_a_cost_combines_speed_and_price():
         ("jetson orin", "no offer has a GPU 'jetson orin'"),
     ],
 )
-def test_a_gpu_that_is_known_and_never_ranked_answers_with_its_reason_in_one_line(name, says):
+def test_unrankable_gpu_is_refused_with_a_one_line_reason(name, says):
     with pytest.raises(MisuseError) as refused:
         gpubench.rank("resnet50", gpu=[name])
     assert says in str(refused.value)

@@ -55,7 +55,7 @@ def test_a_hundred_thousand_offers_are_ranked(offers, rates):
     assert any("first 1,000" in note for note in ranking.said("note"))
 
 
-def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatch):
+def test_offer_beyond_the_detailed_rows_gets_its_own_chance_or_none(monkeypatch):
     """Four equal offers share the win; below the detailed rows a fourth with an uncertain old price is not drawn."""
     alike = [offer(H100, 2.0, instance=str(place)) for place in range(4)]
     rows = rank_of([*alike, offer(L4, 4.0)], {H100: 3000.0, L4: 500.0}, width=1.01, samples=1e8).rows
@@ -73,7 +73,7 @@ def test_the_chance_of_a_fourth_offer_of_a_machine_is_its_own_or_none(monkeypatc
 
 
 @pytest.mark.timing
-def test_it_takes_a_second_or_so(offers, rates):
+def test_ranking_many_offers_stays_within_its_cpu_limit(offers, rates):
     start = time.process_time()
     rank_of(offers, rates, draws=2000)
     assert time.process_time() - start < CPU_LIMIT_S

@@ -76,7 +76,7 @@ def test_spot_that_is_no_cheaper_may_lose_nothing():
     assert both(2.0, 1.5)[0].spot_break_even == 0
 
 
-def test_in_order_of_time_spot_is_the_cheaper_and_does_not_win():
+def test_spot_is_called_cheaper_but_does_not_win_when_sorted_by_time():
     same = {"instance": "same"}
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, **same), offer(H100, 2.0, **same)]
     asked = {"spot": True, "spot_lost": 0.0, "samples": 1e8}

@@ -100,11 +100,11 @@ def uncautioned(ranking: Ranking) -> list[str]:
         ),
     ],
 )
-def test_no_bait_wins_without_a_caution(tmp_path, case, options):
+def test_no_bait_price_wins_without_a_caution(tmp_path, case, options):
     assert not uncautioned(asked_of(tmp_path, CASES[case], **options))
 
 
-def test_a_bait_can_win_at_all(tmp_path):
+def test_confirmed_bait_price_can_win(tmp_path):
     """Otherwise the test above could not fail: a price that other sources confirm is believed, and wins."""
     ranking = asked_of(tmp_path, [row("RTX 4090", 0.18)], sort="cost")
     assert ranking.answers["cheapest"].row.offer.instance.startswith("bait")

@@ -47,7 +47,7 @@ def test_the_host_is_the_cheapest_that_holds_the_cards():
     assert host_of(RTX3090, 3, psu_watts=2000, slots=9) == "desktop PC"
 
 
-def test_a_lab_with_thirty_thousand_dollars_gets_a_set_for_it():
+def test_budget_of_30000_dollars_yields_a_multi_gpu_set():
     found = spend(30000, "resnet50")
     most, best = found.answers["fastest"].choice, found.answers["cheapest"].choice
     assert most.row.offer.gpu_count >= 4
@@ -71,7 +71,7 @@ def test_the_most_work_for_the_sum_is_the_fastest_set_and_the_best_per_dollar_th
     assert found.answers["cheapest"].row.cost_usd.value == min(row.cost_usd.value for row in rows)
 
 
-def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
+def test_budget_of_500_dollars_explains_what_it_buys():
     """With a PC it buys a card; without, the sentence gives the number of jobs at the cheapest rent."""
     found = spend(500, "resnet50")
     none, with_pc, rent = found.said("asked")[:3]
@@ -86,7 +86,7 @@ def test_a_student_with_five_hundred_dollars_is_told_what_it_buys():
     assert none not in at_hand.said("asked")
 
 
-def test_a_sum_that_buys_nothing_even_with_an_owned_host_says_so():
+def test_budget_too_small_for_any_card_is_reported():
     found = spend(20, "resnet50", have=["pc"])
     assert found.said("asked")[0] == "$20 buys no card that does this job."
     with pytest.raises(MisuseError, match="no offer is left"):
@@ -101,7 +101,7 @@ def test_only_cards_in_the_requested_condition_are_bought(condition):
     assert {each.reason for each in left_out} == {f"it is not sold {condition}"}
 
 
-def test_a_computer_is_bought_whole():
+def test_complete_system_is_bought_without_a_separate_host():
     (node,) = [
         each
         for each in ownerships(RankRequest(max_purchase_usd=1e6), {}, TODAY)
@@ -113,7 +113,7 @@ def test_a_computer_is_bought_whole():
     assert found.answers["fastest"].row.offer.gpu_key == "nvidia-b200-sxm-180gb"
 
 
-def test_a_module_an_old_price_and_a_planned_one_are_not_bought_unless_the_card_is_named():
+def test_modules_and_cards_without_a_current_price_are_bought_only_if_named():
     found = spend(1_000_000, "resnet50")
     reasons = {(each.gpu_key, each.rule): each.reason for each in found.excluded if each.provider == "buy"}
     old = "a card without a current price (naming the card with --gpu ranks it)"

@@ -72,7 +72,7 @@ def test_a_million_tokens_are_counted_by_the_requested_context():
     assert row["usd_per_million_tokens"] == pytest.approx(1e6 / tokens_per_usd)
 
 
-def test_a_generation_is_its_prompt_and_then_each_token_by_its_memory_traffic(generated):
+def test_generation_time_is_prompt_time_plus_memory_bound_tokens(generated):
     row = next(row for row in generated.rows if row.offer.gpu_key == "nvidia-geforce-rtx-4090-24gb")
     times, costs = generation_times(row.estimate), token_costs(row)
     token = token_time(profile_of("llama_8b").decode, 512 + 64, 8, require_spec("RTX 4090"))
@@ -99,7 +99,7 @@ def test_a_buyer_sees_what_a_million_tokens_cost():
     assert "Static batch: " in shown
 
 
-def test_a_limit_of_latency_is_one_of_time_per_token(generated):
+def test_latency_limit_for_generation_applies_per_token(generated):
     row = generated.rows[0]
     limit_ms = 1000 * generation_times(row.estimate).per_token_s.high
     kept = rank(

@@ -120,7 +120,7 @@ def test_the_best_row_that_can_be_rented_is_the_task(tmp_path):
         assert subprocess.run(["sh", "-n"], input=command, text=True, check=False).returncode == 0
 
 
-def test_another_gpu_is_measured_where_it_is_named(tmp_path):
+def test_explicitly_named_gpu_is_the_one_measured(tmp_path):
     task, _, made = written(tmp_path, ranking(), gpu="h100")
     assert task["resources"]["infra"] == "aws/us-east-1"
     assert task["resources"]["instance_type"] == "p5.4xlarge"
@@ -182,7 +182,7 @@ def test_a_cloud_may_name_a_gpu_in_its_own_way_or_not_have_it():
         ("nvidia-a100-unstated-80gb", "gcp", "a2", {"accelerators": "A100-80GB:1"}),
     ],
 )
-def test_a_card_whose_form_factor_is_not_stated_can_be_tried(gpu_key, provider, instance, chooses):
+def test_offer_without_form_factor_can_be_launched(gpu_key, provider, instance, chooses):
     given = offer(gpu_key, 0.2, provider=provider, instance=instance)
     row, passed_over = choose((row_of(given),), None)
     assert (row.instance, passed_over) == (instance, [])
@@ -190,7 +190,7 @@ def test_a_card_whose_form_factor_is_not_stated_can_be_tried(gpu_key, provider, 
     assert {name: resources[name] for name in chooses} == chooses
 
 
-def test_a_card_whose_form_factor_is_not_stated_is_named_as_any_that_it_can_be():
+def test_offer_without_form_factor_is_named_only_if_skypilot_has_one_name_for_it():
     """If SkyPilot distinguishes the form factors, no single name matches the offer."""
     for key, spec in load_specs().items():
         names = {accelerator("", each) for each in spec.variants} - {""}
@@ -247,7 +247,7 @@ def test_a_spot_machine_is_requested_as_spot():
     assert task["resources"]["instance_type"] == "Standard_NC4as_T4_v3"
 
 
-def test_a_cloud_that_cannot_stop_a_machine_by_itself_is_not_asked_to():
+def test_cloud_without_autostop_gets_a_task_without_autostop():
     verda = offer(H100, 3.0, provider="verda", instance="1H100.80S.30V")
     assert "autostop" not in task(verda)["resources"]
     assert task(verda)["resources"]["infra"] == "verda"
@@ -309,7 +309,7 @@ def test_each_tool_accepts_its_task_by_its_own_schema(given, name):
         assert not faults(tasks["sky"]["resources"], sky["resources"])
 
 
-def test_a_task_of_another_shape_is_no_task():
+def test_invalid_task_fails_the_dstack_schema():
     row = row_of(GIVEN[0])
     schema = json.loads((SCHEMAS / "dstack.json").read_text())["schema"]
     task = tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"]
@@ -470,7 +470,7 @@ def test_the_words_of_a_request_make_the_same_request_where_nothing_is_set(reque
     assert parsed(list(words_of(again))) == again
 
 
-def test_a_default_that_was_asked_for_is_asked_for_again():
+def test_explicit_default_is_repeated_in_the_generated_command():
     asked = parsed(["--sort", "value", "--samples", "1e6"])
     assert words_of(asked) == ("--samples", "1000000", "--sort", "value")
     assert asked.question == {"samples": 1e6, "sort": "value"}
@@ -567,7 +567,7 @@ def test_a_wheel_can_be_built_from_the_transferred_files(tmp_path):
         (None, None),
     ],
 )
-def test_an_installed_gpubench_is_installed_from_where_it_came(monkeypatch, tmp_path, told, package):
+def test_installed_gpubench_is_reinstalled_from_its_origin(monkeypatch, tmp_path, told, package):
     """The name on the index may belong to somebody else, so it is never used."""
     root = tmp_path / "a checkout"
     root.mkdir()

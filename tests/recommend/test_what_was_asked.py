@@ -58,7 +58,7 @@ def screen(words: str, columns: str = "80") -> str:
 
 
 @pytest.mark.parametrize(("words", "told"), ASKED.values(), ids=ASKED)
-def test_it_is_on_the_first_screen(words, told):
+def test_answer_to_the_question_is_on_the_first_screen(words, told):
     assert re.search(told, " ".join(screen(words).split()))
 
 
@@ -79,7 +79,7 @@ def test_each_gpu_that_was_named_has_a_line_of_its_own(gpus):
     assert re.search(r"Per dollar, .* does [\d.]+ times \([\d.]+ to [\d.]+\) the work of", told)
 
 
-def test_a_named_card_to_buy_has_a_line():
+def test_named_card_to_buy_gets_a_line_in_the_answer():
     """The new ones are above the sum, and rent was not requested: the used ones are the answer."""
     asked = {"have": "pc", "count": 1, "max_purchase_usd": 1500}
     found = rank("vgg16", gpu=["RTX 5080", "RTX 3090"], draws=50, **asked)
@@ -88,7 +88,7 @@ def test_a_named_card_to_buy_has_a_line():
     assert not [each.text for each in found.sentences if "is not ranked" in each.text]
 
 
-def test_a_pc_of_the_user_holds_what_a_desktop_holds():
+def test_users_pc_has_the_slots_and_power_of_a_desktop():
     """Eight cards of 220 W are 1,760 W; a desktop has a supply of 1,200 W and six slots."""
     found = rank("vgg16", have="pc", max_purchase_usd=1500, draws=50)
     sets = [row for row in found.rows if row.offer.pricing == "owned"]
@@ -173,19 +173,19 @@ def test_the_costs_say_that_they_include_tax_and_egress():
     assert "$18.00 for egress" in shown
 
 
-def test_a_memory_size_is_a_name_of_cards_however_it_is_written():
+def test_memory_size_as_gpu_name_is_accepted_in_any_spelling():
     tables = [
         answer_table(rank("vit_b16", gpu=[name], draws=50)).rows for name in ("16gb", "16 GB", "16 GiB")
     ]
     assert tables[0] == tables[1] == tables[2]
 
 
-def test_a_number_of_gpus_without_offers_is_answered_with_the_offered_ones():
+def test_gpu_count_without_offers_is_refused_with_the_offered_counts():
     with pytest.raises(MisuseError, match=r"no offer has 3x RTX 3090.*: offers have 1.* of them"):
         rank("vgg16", gpu=["3x RTX 3090"])
 
 
-def test_a_limit_that_nothing_meets_is_the_first_sentence():
+def test_unmeetable_limit_is_named_in_the_first_sentence():
     with pytest.raises(MisuseError) as told:
         rank("resnet50", budget_usd=1)
     first, _, rest = str(told.value).partition(":")

@@ -47,7 +47,7 @@ def test_a_searched_batch_says_so_wherever_it_is_shown(chosen, tmp_path: Path) -
     assert read_run(write_run(tmp_path, searched)).measurements[0].at_largest_batch
 
 
-def test_it_is_no_part_of_the_case_and_an_older_record_leaves_it_open(chosen, tmp_path: Path) -> None:
+def test_batch_choice_is_not_part_of_the_case_and_unknown_in_older_records(chosen, tmp_path: Path) -> None:
     assert chosen("largest").measurements[0].case == chosen("fixed").measurements[0].case
     older = read_run(write_run(tmp_path, chosen(None))).measurements[0]
     assert older.batch_choice is None
@@ -57,7 +57,7 @@ def test_it_is_no_part_of_the_case_and_an_older_record_leaves_it_open(chosen, tm
 PROFILES = {"cnn": load_profiles()["cnn"]}
 
 
-def test_a_plan_hands_it_to_the_measurement() -> None:
+def test_plan_passes_the_batch_choice_to_the_measurement() -> None:
     made = plan(RunRequest(workloads=("cnn",)), CPU, {"cnn": load_profiles()["cnn"]})
     planned = msgspec.structs.replace(made.cases[0], batch_choice="largest")
     record = Record(plan=made, device=CPU)
@@ -72,7 +72,7 @@ def test_a_run_that_continues_keeps_it(chosen) -> None:
     assert [p.batch_choice for p in again.cases] == ["largest"]
 
 
-def test_a_run_cut_off_before_its_first_row_does_too(chosen) -> None:
+def test_resumed_run_without_rows_keeps_its_batch_choice(chosen) -> None:
     """The settings store the run's request."""
     run = chosen("largest")
     told = session._settings(

@@ -81,7 +81,7 @@ def test_a_run_reports_doubts_about_its_micro_benchmarks(make_run):
     assert doubts[0].endswith("[NOT_CONVERGED]")
 
 
-def test_a_finished_run_prints_its_best_product_and_what_was_paid_once(make_run, capsys):
+def test_finished_run_prints_its_best_gemm_and_one_time_costs(make_run, capsys):
     (row,) = make_run().measurements
     row = msgspec.structs.replace(
         row, launches=(msgspec.structs.replace(row.launches[0], cold_s={"import": 3.0}),)

@@ -132,7 +132,7 @@ def test_another_thread_of_this_process_is_another_writer(tmp_path, kernel):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"pid": 1, "host": "node7"}'], ids=["empty", "of an older one"])
-def test_the_content_of_the_file_blocks_nobody(tmp_path, content):
+def test_leftover_lock_file_contents_block_nobody(tmp_path, content):
     store.lock_path(tmp_path, RUN).write_bytes(content)
     take(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -88,7 +88,7 @@ def changed(run, **environment):
     return msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, **environment))
 
 
-def test_it_does_not_continue_with_another_version_or_another_variable(cut_off, tmp_path, monkeypatch):
+def test_resume_with_another_version_or_environment_variable_is_refused(cut_off, tmp_path, monkeypatch):
     with pytest.raises(MisuseError, match=r"gpubench is .* 0\.0\.1"):
         prepared(changed(cut_off, gpubench="0.0.1"), tmp_path)
     variables = cut_off.environment.variables | {"OMP_PROC_BIND": "close"}
@@ -100,7 +100,7 @@ def test_it_does_not_continue_with_another_version_or_another_variable(cut_off, 
     assert prepared(changed(cut_off, variables=variables | {"OMP_PROC_BIND": "true"}), tmp_path)
 
 
-def test_it_does_not_continue_with_another_number_of_threads_and_the_file_stays(cut_off, tmp_path):
+def test_resume_with_another_thread_count_is_refused_and_keeps_the_file(cut_off, tmp_path):
     """Only torch knows the number, in a real child here; it is refused before anything is measured."""
     ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)
     before = ready.resumed_from.read_bytes()
@@ -228,7 +228,7 @@ def test_the_device_is_read_before_a_trial_of_a_batch_warms_it(tmp_path, monkeyp
     assert order == ["free?", "start", "trials"]
 
 
-def test_a_run_whose_micro_benchmarks_came_first_still_wants_them(cut_off):
+def test_run_interrupted_after_micro_benchmarks_still_measures_its_cases(cut_off):
     product = MicroResult(
         name="gemm", precision="fp32", size="4096", value=5e13, low=None, high=None, unit="FLOP/s", n=20
     )

@@ -111,7 +111,7 @@ def test_missing_energy_and_telemetry_are_notes(make_run):
     assert FindingKind.NO_TELEMETRY in INFORMATIVE
 
 
-def test_a_run_that_was_cut_off_and_what_it_never_reached_are_problems(make_run):
+def test_interrupted_run_and_its_unmeasured_cases_are_problems(make_run):
     run = with_launch(make_run(), launch())
     other = msgspec.structs.replace(run.planned[0], workload="vgg16")
     found = check_run(msgspec.structs.replace(run, finished_at=None, planned=(*run.planned, other)))
@@ -159,7 +159,7 @@ def test_impossible_scaling_is_not_believed(make_run):
 
 
 @pytest.mark.parametrize(("spread", "believed"), [(0.4, True), (0.02, False), (None, False)])
-def test_a_noisy_single_gpu_makes_no_job_impossible(make_run, spread, believed):
+def test_noisy_single_gpu_baseline_does_not_make_scaling_impossible(make_run, spread, believed):
     """2.3 times one GPU: impossible for two GPUs only if the intervals of both leave no other way, or are unknown."""
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
@@ -216,7 +216,7 @@ GUARDS = {
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_a_guard_that_did_not_run_is_named_and_is_not_a_fault(make_run, name):
+def test_guard_that_did_not_run_is_a_note_and_not_a_problem(make_run, name):
     value, words = GUARDS[name]
     found = check_run(with_launch(make_run(), launch(**{name: value})))
     (issue,) = found.issues
@@ -225,7 +225,7 @@ def test_a_guard_that_did_not_run_is_named_and_is_not_a_fault(make_run, name):
     assert found.trustworthy
 
 
-def test_guards_are_due_where_the_case_and_the_device_have_them(make_run):
+def test_missing_guards_are_reported_only_where_they_apply(make_run):
     on = Switches(
         cudnn_allow_tf32=True,
         matmul_allow_tf32=True,
@@ -536,7 +536,7 @@ def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
     assert scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(four,)))) == ()
 
 
-def test_a_batch_that_several_gpus_share_is_compared_with_the_whole_of_it_on_one(make_run):
+def test_batch_split_across_gpus_is_compared_with_the_full_batch_on_one(make_run):
     one = with_launch(make_run(), launch()).measurements[0]
     quarter = {"gpu_count": 4, "node_count": 2, "batch_size": one.case.batch_size // 4}
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, **quarter))

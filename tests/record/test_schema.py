@@ -104,7 +104,7 @@ def test_every_field_but_those_of_the_first_schema_has_a_default_and_a_test(case
         {"node_count": 3},
     ],
 )
-def test_a_case_that_cannot_be_is_refused(tmp_path, make_run, changes):
+def test_impossible_case_is_refused(tmp_path, make_run, changes):
     document = json.loads(msgspec.json.encode(make_run()))
     document["measurements"][0]["case"] |= changes
     path = tmp_path / "run.json"

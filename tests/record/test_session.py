@@ -212,7 +212,7 @@ def test_sigterm_is_obeyed_while_the_model_hangs(start, tmp_path):
     assert run.interrupted
 
 
-def test_a_full_disk_prints_the_run_and_is_exit_5(start, tmp_path):
+def test_storage_failure_prints_the_run_and_exits_with_5(start, tmp_path):
     """A file replaces the results folder during the run."""
     root = tmp_path / "results"
     process = start("lstm", *INFER, "--results", str(root))
@@ -292,7 +292,7 @@ def test_launches_continue_counting_where_the_run_was_cut_off(planned_run):
     assert session.record_of(run, again(run), run.device).begun == 5
 
 
-def test_a_new_run_says_what_it_was_told_and_how_it_found_the_device(planned_run, tmp_path):
+def test_new_run_stores_its_settings_and_the_initial_device_state(planned_run, tmp_path):
     run, again = planned_run
     settings, start = Settings(allow_shared=True, gpus=2), StartState(idle_power_w=76.0)
     prepared = session.Prepared(

@@ -204,7 +204,9 @@ def test_a_run_that_ci_would_refuse_is_not_written(
     assert _share(str(source), "--by", "../ann") == 2
 
 
-def test_readings_and_people_are_counted_beside_a_figure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_states_how_many_readings_and_contributors_it_has(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     again = msgspec.structs.replace(run, run_id="again")
     case = next(m.case for m in run.measurements if m.status is Status.OK and m.case.workload == "vgg16")
     of_case = sum(

@@ -381,7 +381,7 @@ def test_a_later_schema_says_upgrade_and_is_not_set_aside(tmp_path, make_run):
     ],
     ids=["predict", "memory", "feed"],
 )
-def test_an_answer_without_a_place_for_it_says_on_stderr_which_run_does_not_count(ask, tmp_path, capsys):
+def test_unreadable_run_is_reported_on_stderr_if_the_answer_has_no_notes(ask, tmp_path, capsys):
     broken = tmp_path / "runs" / "nvidia-l4-24gb" / "20261101t120000z-aaaa.json"
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
@@ -424,7 +424,7 @@ def test_a_named_pipe_does_not_hang_the_reader(tmp_path):
 
 
 @given(st.text(max_size=30))
-def test_no_name_from_a_file_leaves_the_results_folder(name):
+def test_safe_names_cannot_escape_the_results_folder(name):
     assert not store.is_safe_name(name) or ("/" not in name and "\0" not in name and ".." not in name)
 
 
@@ -583,7 +583,7 @@ def test_shipped_reference_runs_are_those_of_the_example():
     assert len(store.reference_runs()) == len(shipped) > 0
 
 
-def test_the_example_of_a_cpu_is_nobodys_own_and_no_reference():
+def test_cpu_example_counts_neither_as_own_run_nor_as_reference():
     """It is read if it is named; neither the folder around it nor the package counts it as the user's run."""
     (shown,) = store.read_runs(ROOT / "results/example-cpu").runs
     assert shown.device.is_cpu
@@ -599,13 +599,13 @@ def test_the_example_of_a_cpu_is_nobodys_own_and_no_reference():
 
 
 @pytest.mark.parametrize("read", [store.read_runs, store.newest_runs])
-def test_a_file_instead_of_a_folder_holds_no_results(tmp_path, read):
+def test_results_path_that_is_not_a_folder_is_an_error(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(MisuseError, match="not a folder"):
         read(tmp_path / "pipe")
 
 
-def test_a_name_that_no_file_can_have_is_no_run(tmp_path):
+def test_run_id_too_long_for_a_file_name_is_reported_as_no_run(tmp_path):
     with pytest.raises(MisuseError, match="no run"):
         store.find_run(tmp_path, "a" * 300)
 

@@ -164,7 +164,7 @@ def test_a_run_that_was_read_before_another_process_finished_it_is_read_again(wr
     assert writers.finished() == set(CASES)
 
 
-def test_what_another_process_added_meanwhile_is_kept_and_only_the_rest_is_measured(writers):
+def test_resume_keeps_rows_added_by_another_process_and_measures_the_rest(writers):
     writers.close(*CASES)
     killed = writers.start(*NEW)
     wait_until(lambda: any(writers.begun(name) for name in CASES), killed)

@@ -52,7 +52,7 @@ class SectionContract:
             block = block_of(section, name)
             assert block is None or (isinstance(block, Block) and block.title and block.parts), name
 
-    def test_says_the_same_twice(self, section: str):
+    def test_section_is_deterministic(self, section: str):
         for name in DATA:
             assert data.block_of(section, data_called(name)) == block_of(section, name), name
 
@@ -81,7 +81,7 @@ class SectionContract:
                 )  # refuses a property or a value that plotly does not know
                 assert len(made.data) == len(figure.figure["data"]), name
 
-    def test_is_on_the_page(self, section: str):
+    def test_section_block_appears_in_the_markdown_page(self, section: str):
         for name in DATA:
             block = block_of(section, name)
             assert block is None or f"\n## {escape(block.title)}\n" in markdown_of(name), name

@@ -76,7 +76,7 @@ def test_amp_at_the_best_batch_is_a_group_of_its_own(data) -> None:
     assert row[5] == "—", "after other batches other losses"
 
 
-def test_without_a_search_nothing_mentions_it() -> None:
+def test_fixed_batch_page_does_not_mention_a_batch_search() -> None:
     plain = samples.report_data(samples.h200_run())
     assert "largest that fits" not in words_of("throughput", plain)
     assert "best batch" not in words_of("amp", plain)

@@ -343,7 +343,7 @@ def test_a_printout_has_five_pages_with_what_a_reader_needs(shared, visit, name)
     assert page.locator("details[open]").count() == 0
 
 
-def test_tables_wait_in_text_where_scripts_are_off(browser, files):
+def test_charts_are_shown_as_text_tables_without_scripts(browser, files):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"file://{files['gpu']}")

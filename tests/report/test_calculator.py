@@ -373,7 +373,7 @@ def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened
         assert [each for each in said if re.fullmatch(of_a_hover, each)], of_a_hover
 
 
-def test_the_legend_is_of_what_is_drawn_and_looks_like_it(shown):
+def test_legend_matches_the_plotted_marks(shown):
     page = shown("#model=vgg16&precision=fp32")
     shown = page.locator("#legend > span").all_inner_texts()
     kinds = [name for name, words in BASES.items() if words in shown]
@@ -411,11 +411,11 @@ def test_each_corner_of_the_line_of_trade_offs_has_a_dot(shown):
         assert min(abs(px - cx) + abs(py - cy) for cx, cy in dots) < 10, (px, py)
 
 
-def test_a_phone_names_the_chance_as_the_table_does():
+def test_mobile_layout_labels_the_chance_like_the_table():
     assert f'content: "{CHANCE.lower()} "' in package_text("report/templates/page.css")
 
 
-def test_a_measured_row_says_so(shown):
+def test_measured_row_is_labeled_as_measured_here(shown):
     page = shown("#model=vgg16&precision=fp32")
     rows = page.locator("#twin tbody tr").all_text_contents()
     rows = [row for row in rows if row.startswith("1x H200 SXM")]

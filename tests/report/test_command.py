@@ -77,7 +77,7 @@ def test_the_ranking_can_be_about_one_workload_and_a_job(tmp_path):
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_users_model_never_fits_without_its_bound(tmp_path):
+def test_fit_of_an_untraced_user_model_is_shown_with_its_bound(tmp_path):
     """On the page and on the card of the ranking."""
     path = tmp_path / "net.py"
     path.write_text(BY_VALUE)
@@ -113,7 +113,7 @@ def test_rows_that_no_page_shows_are_not_made(tmp_path, monkeypatch):
         assert 30 < len(made[-1].ranking.rows) < len(whole.ranking.rows) / 2
 
 
-def test_a_wrong_question_is_misuse_and_not_a_page_without_a_ranking(tmp_path):
+def test_invalid_report_request_is_an_error_and_writes_no_page(tmp_path):
     done = command("--results", tmp_path, "--workload", "no-such-workload")
     assert done.returncode == 2
     assert not (tmp_path / "reports").exists()

@@ -46,7 +46,7 @@ def test_eager_and_graph_are_paired_with_all_else_equal():
         assert pair.to.case == msgspec.structs.replace(pair.of.case, execution=Execution.EAGER)
 
 
-def test_host_bound_cases_are_named_and_a_more_expensive_gpu_is_called_useless_there():
+def test_host_bound_cases_are_named_and_a_faster_gpu_is_not_recommended_there():
     text = words_of("host", samples.report_data(samples.h200_run()))
     assert "6 cases of 9" in text
     assert "a faster GPU" in text
@@ -68,7 +68,7 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
         ((None, None), "undecided"),
     ],
 )
-def test_the_interval_decides_who_sets_the_pace(monkeypatch, ends, found):
+def test_interval_decides_whether_host_or_device_is_the_bottleneck(monkeypatch, ends, found):
     rows = tuple(m for m in samples.h200_run().measurements if m.case.workload == "vgg16")
     data = samples.report_data(samples.h200_run(measurements=rows))
     low, high = ends
@@ -97,7 +97,7 @@ def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1))
     return samples.report_data(samples.h200_run(measurements=tuple(rows)))
 
 
-def test_amp_loses_only_where_the_whole_interval_does():
+def test_amp_is_called_slower_only_if_its_whole_interval_is():
     """4 % slower: certain with rounds that agree to 0.1 %, possible with rounds that differ by 20 %."""
     assert "In 1 pairing AMP is slower" in words_of("amp", amp_over_fp32(0.104, 0.001))
     perhaps = amp_over_fp32(0.104, 0.1)
@@ -275,7 +275,7 @@ def on_the_cpu(step_s: float, spread: float = 0.02, **changes):
     return msgspec.structs.replace(made, launches=(msgspec.structs.replace(made.launches[0], rounds=rounds),))
 
 
-def test_on_a_slow_cpu_the_page_says_how_slow_and_promises_nothing_about_a_gpu():
+def test_slow_cpu_report_states_its_speed_and_promises_no_gpu_speedup():
     """A million images of VGG16 at 0.76 a second take 15 days."""
     text = cpu_page(*(m for m in samples.cpu_run().measurements if m.case.workload == "vgg16"))
     assert "vgg16 (flagged NOT_CONVERGED)" in text
@@ -337,7 +337,7 @@ def test_two_gpus_are_compared_on_equal_cases_with_an_interval():
     assert {row[3].split("\n")[0] for row in table.rows} == {"—", "1.00×"}, "three digits say it"
 
 
-def test_a_point_under_the_roof_is_where_its_work_and_its_bytes_put_it():
+def test_roofline_point_matches_its_flops_and_bytes():
     """Points are below the lower of the two roofs, and small networks are left of large ones."""
     points = {
         (p.result.case.workload, p.result.case.precision): p
@@ -358,7 +358,7 @@ def test_every_step_in_half_precision_moves_half_of_the_bytes(precision: Precisi
     assert point.intensity == pytest.approx(64 * 92.648e9 / moved, rel=0.01)
 
 
-def test_a_cpu_that_misses_the_limit_by_far_gets_a_no():
+def test_cpu_far_above_the_time_limit_gets_a_clear_no():
     run = samples.cpu_run()
     text = words_of("processor", samples.report_data(run))
     assert "For vgg16 (flagged" in text or "For vgg16 no" in text
@@ -447,7 +447,7 @@ def test_inference_states_median_and_tail_of_single_passes():
     assert block_of("latency", samples.report_data(samples.h200_run())) is None
 
 
-def test_a_generation_states_its_first_token_and_the_tail_of_the_others():
+def test_generation_reports_first_token_time_and_tail_latency():
     """By hand: prompts of 512 tokens in 0.5 s, then 20 ms a token, 90 ms at one in fifty."""
     case = msgspec.structs.replace(
         samples.case("llama_8b", 4, task=TaskKind.INFER), prompt_tokens=512, new_tokens=128, cache_tokens=640
@@ -502,7 +502,7 @@ def test_excluded_offers_are_listed_by_reason():
     assert sum(int(row[1]) for row in table.rows) == len(data.ranking.excluded)
 
 
-def test_what_more_gpus_add_is_shown_per_gpu_and_claims_nothing_without_one_alone():
+def test_scaling_is_shown_per_gpu_and_only_with_a_single_gpu_baseline():
     """Four GPUs at 3,600/s, one at 1,000/s: 3.6 times, 90 %."""
     one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
     four = msgspec.structs.replace(one, gpu_count=4)
@@ -575,7 +575,7 @@ def test_the_spread_of_rounds_and_launches_and_what_is_paid_once_are_in_the_meth
     assert "Paid once, apart from the steps: import 3.00 s, first step 500 ms." in words_of("method", data)
 
 
-def test_a_rate_is_next_to_the_best_product_of_the_same_card():
+def test_throughput_row_shows_its_share_of_the_best_gemm_rate():
     row = samples.measurement(samples.case(), 0.01964, gemm_flops_per_s=722.7e12)
     data = samples.report_data(samples.h200_run(measurements=(row,)))
     (cells,) = table_of("throughput", data).rows

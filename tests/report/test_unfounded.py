@@ -32,14 +32,14 @@ def flagged(run: Run, kind: FindingKind, which: Callable[[Case], bool] = lambda 
     return replace(run, measurements=tuple(map(changed, run.measurements)))
 
 
-def test_it_is_not_the_figure_of_the_card(kind):
+def test_flagged_row_is_not_the_headline_figure_of_the_card(kind):
     run = flagged(samples.h200_run(), kind, lambda case: case.workload == "vgg16")
     (fact,) = measured_facts(samples.report_data(run).results)
     assert "vgg16" not in fact.detail
     assert measured_facts(samples.report_data(flagged(run, kind)).results) == ()
 
 
-def test_it_is_not_the_fastest_device(kind):
+def test_flagged_run_is_not_named_the_fastest_device(kind):
     first, second = samples.h200_run(), samples.h200_run(slower=2)
     first, second = (
         replace(run, device=replace(run.device, device_id=letter * 16, name=name))
@@ -51,13 +51,13 @@ def test_it_is_not_the_fastest_device(kind):
     assert kind in rows[2][4]
 
 
-def test_it_does_not_say_that_no_gpu_is_needed(kind):
+def test_flagged_cpu_run_does_not_claim_that_no_gpu_is_needed(kind):
     said = words_of("processor", samples.report_data(flagged(samples.cpu_run(), kind)))
     assert "No training was soundly measured" in said
     assert "no GPU is needed" not in said
 
 
-def test_it_is_not_the_faster_of_two_cases_of_a_cpu(kind):
+def test_flagged_row_is_not_the_faster_of_two_cpu_cases(kind):
     run = samples.cpu_run()
     row = next(m for m in run.measurements if m.case.workload == "cnn")
     fast = replace(row, case=replace(row.case, precision=Precision.AMP_BF16))
@@ -68,13 +68,13 @@ def test_it_is_not_the_faster_of_two_cases_of_a_cpu(kind):
     assert "fp32" in shown[1]
 
 
-def test_it_does_not_say_what_the_host_costs(kind):
+def test_flagged_graph_rows_yield_no_launch_overhead_claim(kind):
     run = samples.h200_run()
     assert "limited by launch overhead" in words_of("host", samples.report_data(run))
     hurt = flagged(run, kind, lambda case: case.execution is Execution.GRAPH)
     assert "limited by launch overhead" not in words_of("host", samples.report_data(hurt))
 
 
-def test_it_does_not_say_what_mixed_precision_gains(kind):
+def test_flagged_pairs_yield_no_mixed_precision_gain(kind):
     hurt = flagged(samples.h200_run(), kind, lambda case: case.precision.is_amp)
     assert "No pairing was measured well enough" in words_of("amp", samples.report_data(hurt))

@@ -39,7 +39,7 @@ def test_a_figure_of_one_launch_has_three_digits(launches, digits, run, kind):
     assert {len(re.sub(r"\D", "", each).rstrip("0")) for each in figures} == {digits}
 
 
-def test_an_owned_card_is_no_offer_of_a_provider():
+def test_owned_card_is_not_shown_as_an_offer_of_a_provider():
     row = samples.ranked(
         1,
         samples.offer(

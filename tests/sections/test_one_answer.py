@@ -166,7 +166,7 @@ def _same(*renderings: list[dict[str, str]]) -> None:
 
 @settings(max_examples=10)
 @given(runs())
-def test_a_run_says_the_same_everywhere(run):
+def test_run_is_the_same_on_terminal_page_and_in_markdown(run):
     terminal, page, markdown = shown(of_run(run), "throughput")
     _same(terminal, page, markdown)
     rows = run_document(run)["measurements"]
@@ -205,7 +205,7 @@ def test_every_doubt_of_a_run_is_named_on_terminal_and_page(run):
 
 @settings(max_examples=10)
 @given(runs())
-def test_a_doubted_pair_of_amp_is_doubted_everywhere(run):
+def test_flagged_amp_pair_is_flagged_on_terminal_page_and_markdown(run):
     data = of_run(run)
     if block_of("amp", data) is None:
         return

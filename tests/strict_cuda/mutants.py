@@ -135,7 +135,7 @@ MUTANTS = (
         old="    return replay\n",
         new="    return work.step\n",
         misleads="the gain of graphs is never seen",
-        killer="test_steps.py::test_a_graph_takes_the_work_off_the_host",
+        killer="test_steps.py::test_graph_removes_launch_overhead_from_steps",
     ),
     Mutant(
         name="eager steps are run under the name of compile",
@@ -143,7 +143,7 @@ MUTANTS = (
         old='    if not counters["stats"]["unique_graphs"]:\n',
         new="    if False:\n",
         misleads="a row says compile where nothing was compiled",
-        killer="test_every_case.py::test_a_case_is_measured_whole[lstm-fp32]",
+        killer="test_every_case.py::test_everyday_case_is_measured_end_to_end[lstm-fp32]",
     ),
     Mutant(
         name="the end of a capture hides what ended it",
@@ -224,7 +224,7 @@ MUTANTS = (
         old=".replay(), token.replay)",
         new=".replay(), turn.go_on)",
         misleads="the gain of graphs, which is largest for single tokens, is never seen",
-        killer="test_generation.py::test_a_graph_takes_the_tokens_off_the_host",
+        killer="test_generation.py::test_graph_removes_launch_overhead_from_token_times",
     ),
     Mutant(
         name="tokens of the warm-up count",
@@ -232,7 +232,7 @@ MUTANTS = (
         old="        job.tokens_at_s.clear()\n",
         new="",
         misleads="the slow first generations are in the times to the first token",
-        killer="test_every_case.py::test_a_case_is_measured_whole[llama_8b-bf16]",
+        killer="test_every_case.py::test_everyday_case_is_measured_end_to_end[llama_8b-bf16]",
     ),
     # --- memory --------------------------------------------------------------------------------------------
     Mutant(
@@ -423,7 +423,7 @@ MUTANTS = (
         old="    seed_all(0)\n",
         new="    torch.seed()\n",
         misleads="models with dropout are invalid as graphs",
-        killer="test_every_case.py::test_a_case_is_measured_whole[vgg16-fp32]",
+        killer="test_every_case.py::test_everyday_case_is_measured_end_to_end[vgg16-fp32]",
     ),
     Mutant(
         name="replay and eager start from different weights",
@@ -472,7 +472,7 @@ MUTANTS = (
         old="        cache.zero_()\n",
         new="",
         misleads="operands lie in the L2 cache: a copy seems faster than the memory",
-        killer="test_micro.py::test_no_operand_is_left_in_the_cache_for_the_next_repetition",
+        killer="test_micro.py::test_cache_is_flushed_between_gemm_repetitions",
     ),
     Mutant(
         name="events of a product are read before they have passed",
@@ -480,7 +480,7 @@ MUTANTS = (
         old="        torch.cuda.synchronize()\n",
         new="",
         misleads="micro-benchmarks fail, or read times of nothing",
-        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+        killer="test_micro.py::test_micro_benchmark_figures_match_the_simulated_device",
     ),
     Mutant(
         name="times of products are off by 1000",
@@ -488,7 +488,7 @@ MUTANTS = (
         old="before.elapsed_time(after)) * 1e-3",
         new="before.elapsed_time(after))",
         misleads="rates a thousand times too low",
-        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+        killer="test_micro.py::test_micro_benchmark_figures_match_the_simulated_device",
     ),
     Mutant(
         name="products are timed by the host",
@@ -496,7 +496,7 @@ MUTANTS = (
         old="    if not (probe.on_device and hardware.is_cuda):\n",
         new="    if True:\n",
         misleads="the start of a kernel counts as work",
-        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+        killer="test_micro.py::test_micro_benchmark_figures_match_the_simulated_device",
     ),
     Mutant(
         name="page-locked copies come from ordinary memory",
@@ -504,7 +504,7 @@ MUTANTS = (
         old="pin_memory=pinned",
         new="pin_memory=False",
         misleads="the link seems slower than it is, and models to be fed too slowly",
-        killer="test_micro.py::test_transfers_are_in_the_memory_that_their_name_says",
+        killer="test_micro.py::test_transfer_uses_pinned_or_pageable_memory_as_named",
     ),
     Mutant(
         name="a thousand launches count as one",
@@ -512,7 +512,7 @@ MUTANTS = (
         old="    each = median(seconds) / probe.repeats\n",
         new="    each = median(seconds)\n",
         misleads="a launch seems to take milliseconds",
-        killer="test_micro.py::test_every_figure_is_that_of_the_device",
+        killer="test_micro.py::test_micro_benchmark_figures_match_the_simulated_device",
     ),
     # --- telemetry --------------------------------------------------------------------------------------------
     Mutant(
@@ -603,7 +603,7 @@ MUTANTS = (
         old="    if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:\n",
         new="    if True:\n",
         misleads="N GPUs are N times one, whatever joins them",
-        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+        killer="test_team.py::test_two_gpu_job_trains_one_model_and_synchronizes_when_timed",
     ),
     Mutant(
         name="every process of a job trains on the same samples",
@@ -611,7 +611,7 @@ MUTANTS = (
         old="_built(order, setup.seed + place.rank, hardware)",
         new="_built(order, setup.seed, hardware)",
         misleads="the job learns from one share of its data",
-        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+        killer="test_team.py::test_two_gpu_job_trains_one_model_and_synchronizes_when_timed",
     ),
     Mutant(
         name="the clock of a job waits for the others and not for its own GPU",
@@ -619,7 +619,7 @@ MUTANTS = (
         old="    hardware.clock().synchronize()\n    distributed.all_reduce",
         new="    distributed.all_reduce",
         misleads="the time to issue steps is sold as their time",
-        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+        killer="test_team.py::test_two_gpu_job_trains_one_model_and_synchronizes_when_timed",
     ),
     Mutant(
         name="all processes of a job use the first GPU",
@@ -627,7 +627,7 @@ MUTANTS = (
         old="    hardware = open_hardware(profile, place.local_rank)\n",
         new="    hardware = open_hardware(profile)\n",
         misleads="one GPU does the work of all, and the job is refused by NCCL",
-        killer="test_team.py::test_a_job_of_two_trains_one_model_and_waits_for_the_device",
+        killer="test_team.py::test_two_gpu_job_trains_one_model_and_synchronizes_when_timed",
     ),
     Mutant(
         name="the other processes of a job are done before their GPUs are",
@@ -635,7 +635,7 @@ MUTANTS = (
         old="            work.step(index)\n        _wait(hardware)\n",
         new="            work.step(index)\n        distributed.all_reduce(torch.zeros(1))\n",
         misleads="a step of a job ends for the clock while other GPUs are at it",
-        killer="test_job.py::test_the_others_step_as_often_as_is_announced_and_wait_for_their_device",
+        killer="test_job.py::test_peer_processes_run_the_announced_steps_and_synchronize",
     ),
     Mutant(
         name="a sharded model is sharded whole",
@@ -792,7 +792,7 @@ MUTANTS = (
         old="for name in proof if name in errors}",
         new="for name in ()}",
         misleads="a proof that cannot fail stands as one",
-        killer="test_controls.py::test_a_device_that_shows_no_tf32_proves_no_fp32",
+        killer="test_controls.py::test_device_that_never_shows_tf32_leaves_fp32_unproven",
     ),
     Mutant(
         name="a control that TF32 does not show in is taken for one",
@@ -800,7 +800,7 @@ MUTANTS = (
         old="if error is None or not error > precision.facts.error_limit(operator):\n",
         new="if error is None:\n",
         misleads="as above",
-        killer="test_controls.py::test_a_device_that_shows_no_tf32_proves_no_fp32",
+        killer="test_controls.py::test_device_that_never_shows_tf32_leaves_fp32_unproven",
     ),
     Mutant(
         name="AMP is proven without autocast",
@@ -844,7 +844,7 @@ MUTANTS = (
         old="    return lambda: torch.mm(a, b, out=out)\n",
         new="    return lambda: torch.mm(a[: size // 2], b, out=out[: size // 2])\n",
         misleads="the rate of products is twice what the device does",
-        killer="test_micro.py::test_a_product_does_all_the_work_that_its_rate_counts",
+        killer="test_micro.py::test_gemm_probe_executes_the_flops_it_reports",
     ),
     Mutant(
         name="products of strict fp32 are timed under TF32",
@@ -852,7 +852,7 @@ MUTANTS = (
         old="Precision.FP32)),\n",
         new="Precision.FP32) if probe.precision != 'fp32' else Precision.TF32),\n",
         misleads="the rate of TF32 stands as that of fp32, with a proof",
-        killer="test_micro.py::test_every_product_is_timed_under_the_switches_of_its_precision",
+        killer="test_micro.py::test_every_gemm_is_timed_with_the_switches_of_its_precision",
     ),
     Mutant(
         name="what clears the cache fits in it",
@@ -860,7 +860,7 @@ MUTANTS = (
         old="CACHE_BYTES = 256 * MIB\n",
         new="CACHE_BYTES = MIB\n",
         misleads="operands are found in the cache, and bandwidth is that of the cache",
-        killer="test_micro.py::test_what_clears_the_cache_is_larger_than_any_cache",
+        killer="test_micro.py::test_cache_flush_buffer_is_larger_than_any_cache",
     ),
     Mutant(
         name="products of strict fp32 are not proven",
@@ -876,7 +876,7 @@ MUTANTS = (
         old="        if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:\n",
         new="        if False:\n",
         misleads="as above",
-        killer="test_batch_search.py::test_a_batch_that_did_not_fit_leaves_its_process_to_no_other",
+        killer="test_batch_search.py::test_batch_that_ran_out_of_memory_does_not_share_its_process_with_the_next",
     ),
     Mutant(
         name="what a step spilled into the memory of the host is not said",
@@ -900,7 +900,7 @@ MUTANTS = (
         old="control = context.control().errors if precision is Precision.FP32 else {}\n",
         new="control: dict[str, float] = {}\n",
         misleads="a card is confirmed by a proof that cannot fail on it",
-        killer="test_proofs.py::test_the_proof_of_fp32_carries_what_shows_that_it_can_fail",
+        killer="test_proofs.py::test_fp32_proof_includes_a_control_that_fails",
     ),
 )
 

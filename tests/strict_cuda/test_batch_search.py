@@ -72,7 +72,7 @@ def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(m
 
 
 @pytest.mark.parametrize("operator", ["mm", "addmm", "_fused_adam", "clone"])
-def test_lack_of_memory_anywhere_on_the_way_is_a_batch_that_does_not_fit(make_gpu, operator):
+def test_out_of_memory_at_any_point_means_the_batch_does_not_fit(make_gpu, operator):
     words = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
     for execution in (Execution.EAGER, Execution.GRAPH):
         gpu = make_gpu(Machine(faults=[Fault(operator, lambda: RuntimeError(words), after=1)]))
@@ -80,7 +80,7 @@ def test_lack_of_memory_anywhere_on_the_way_is_a_batch_that_does_not_fit(make_gp
         assert try_batch(TryBatch(reference="own", case=case), gpu.desk).status is Status.OUT_OF_MEMORY
 
 
-def test_a_trial_that_fails_otherwise_says_why(make_gpu):
+def test_batch_trial_that_fails_for_another_reason_reports_it(make_gpu):
     gpu = make_gpu(Machine(faults=[Fault("addmm", lambda: ValueError("unlucky"))]))
     done = try_batch(TryBatch(reference="own", case=gpu.case("own", wide(8), batch_size=8)), gpu.desk)
     assert done.status is Status.FAILED
@@ -123,7 +123,7 @@ def processes(make_gpu, monkeypatch):
     return started
 
 
-def test_a_batch_that_did_not_fit_leaves_its_process_to_no_other(make_gpu, processes):
+def test_batch_that_ran_out_of_memory_does_not_share_its_process_with_the_next(make_gpu, processes):
     """The allocator of a process believes that the capture continues after it ran out of memory."""
     gpu = make_gpu()
     case = gpu.case("own", wide(8), execution=Execution.GRAPH, batch_size=8)

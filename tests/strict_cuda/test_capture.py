@@ -188,7 +188,7 @@ def deep(monkeypatch) -> Task:
     return task(nn.Sequential(*(nn.Linear(16, 16) for _ in range(20))), 16, batch=32768)
 
 
-def test_the_steps_before_a_capture_are_not_next_to_the_cache_of_eager_steps(gpu, deep):
+def test_eager_steps_before_a_capture_do_not_inflate_reserved_memory(gpu, deep):
     """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of a step."""
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):

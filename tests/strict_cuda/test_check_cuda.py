@@ -99,7 +99,7 @@ def test_a_part_whose_process_dies_or_hangs_costs_that_part(inside_gpu, tmp_path
 
 
 @pytest.mark.slow
-def test_a_case_whose_process_dies_costs_that_case(inside_gpu, tmp_path, monkeypatch):
+def test_crashed_process_loses_only_its_case(inside_gpu, tmp_path, monkeypatch):
     device = inside_gpu()
     only(monkeypatch, "cases")
     monkeypatch.setattr(cuda_check, "CLASSIC", ("cnn",))
@@ -249,7 +249,7 @@ def test_a_card_that_falls_off_the_bus_keeps_what_was_read_before(
 BUSY = [{"pid": 4711, "usedGpuMemory": 8 * 2**30, "gpuInstanceId": 0, "computeInstanceId": 0}]
 
 
-def test_a_card_that_somebody_computes_on_is_not_checked(inside_gpu, tmp_path):
+def test_card_in_use_by_another_process_is_not_checked(inside_gpu, tmp_path):
     device = inside_gpu(faults=[Fault("nvmlDeviceGetComputeRunningProcesses", values=[BUSY])])
     path = tmp_path / "check.json"
     with pytest.raises(NoDeviceError):

@@ -37,7 +37,7 @@ def test_tf32_shows_in_the_operators_by_which_fp32_is_proven(gpu):
         assert found(done, gpu.case(name, precision=Precision.FP32, batch_size=2)) == set()
 
 
-def test_a_device_that_shows_no_tf32_proves_no_fp32(make_gpu):
+def test_device_that_never_shows_tf32_leaves_fp32_unproven(make_gpu):
     gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never"))
     done = gpu.measure("cnn", precision=Precision.FP32, batch_size=2)
     assert found(done, gpu.case("cnn", precision=Precision.FP32, batch_size=2)) == {K.PRECISION_UNPROVEN}

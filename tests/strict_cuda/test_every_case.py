@@ -183,13 +183,13 @@ def test_fp8_is_of_image_models_with_attention():
 
 
 @pytest.mark.parametrize(("name", "precision"), EVERYDAY)
-def test_a_case_is_measured_whole(gpu, name, precision):
+def test_everyday_case_is_measured_end_to_end(gpu, name, precision):
     assert_measured_whole(gpu, EVERYDAY[name, precision])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "precision"), REST)
-def test_every_other_case_is_measured_whole(gpu, name, precision):
+def test_less_common_case_is_measured_end_to_end(gpu, name, precision):
     assert_measured_whole(gpu, REST[name, precision])
 
 

@@ -168,7 +168,7 @@ def test_a_lack_of_memory_names_the_phase_in_which_it_came(make_gpu, name, task,
 
 @pytest.mark.parametrize("execution", OF_TORCH)
 @pytest.mark.parametrize("phase", ["build", "first steps", "prepared"])
-def test_a_batch_that_does_not_fit_names_the_phase_and_the_next_batch_is_tried(make_gpu, execution, phase):
+def test_oversized_batch_names_its_phase_and_the_search_continues(make_gpu, execution, phase):
     """In the search for the largest one."""
     name = execution.facts.preparation or "first steps" if phase == "prepared" else phase
     gpu = make_gpu()

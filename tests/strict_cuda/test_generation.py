@@ -86,7 +86,7 @@ def test_a_replayed_generation_takes_no_memory_and_its_graphs_share_theirs(gpu):
     assert torch.cuda.max_memory_allocated() == held
 
 
-def test_a_graph_takes_the_tokens_off_the_host(make_gpu):
+def test_graph_removes_launch_overhead_from_token_times(make_gpu):
     """If kernels are shorter than their launches, a token takes the time of its kernels."""
     token_s = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
@@ -99,7 +99,7 @@ def test_a_graph_takes_the_tokens_off_the_host(make_gpu):
     assert token_s[Execution.GRAPH] < 0.7 * token_s[Execution.EAGER]
 
 
-def test_the_warm_up_of_a_capture_waits_for_what_made_the_model(gpu):
+def test_capture_warm_up_waits_for_pending_work_on_the_model(gpu):
     work = work_of(gpu)
     work.step(0)  # nobody has waited for the end of it
     work.model.words.weight.data.mul_(1)

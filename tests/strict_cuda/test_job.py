@@ -104,7 +104,7 @@ def test_fsdp_shards_each_block_by_itself(gpu, team, kernels):
 
 
 @pytest.mark.parametrize("mode", [ParallelMode.DDP, ParallelMode.FSDP])
-def test_a_job_computes_in_fp8_whole_and_sharded(gpu, team, kernels, mode):
+def test_multi_gpu_job_runs_in_fp8_replicated_and_sharded(gpu, team, kernels, mode):
     pytest.importorskip("torchao", exc_type=ImportError)
     recipe = load_workload("llama_1b").recipe
     done = gpu.measure(
@@ -121,7 +121,7 @@ def test_a_job_computes_in_fp8_whole_and_sharded(gpu, team, kernels, mode):
     assert kernels["aten::_scaled_mm"] > 0
 
 
-def test_the_others_step_as_often_as_is_announced_and_wait_for_their_device(gpu, team):
+def test_peer_processes_run_the_announced_steps_and_synchronize(gpu, team):
     case = gpu.case("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP)
     work = share(move(gpu.desk.tasks[("cnn", case.batch_size, case.recipe)], case, gpu.desk.hardware.device))
     _do(work, Steps(first=0, count=2), gpu.desk.hardware)
@@ -155,7 +155,7 @@ def test_the_rate_of_an_exchange_is_that_of_the_bus(gpu, team, monkeypatch):
     assert waits.total() >= 2 * (small.n + large.n)
 
 
-def test_the_others_sum_as_often_as_is_announced_and_wait_for_their_device(gpu, team):
+def test_peer_processes_run_the_announced_all_reduces_and_synchronize(gpu, team):
     began_s = time.perf_counter()
     _sum_up(AllReduce(size=SIZES[0], count=5), gpu.desk.hardware)
     assert time.perf_counter() - began_s == pytest.approx(5 * EXCHANGE_S, rel=0.1)

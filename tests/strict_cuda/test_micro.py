@@ -47,7 +47,7 @@ def run(make_gpu):
     return results
 
 
-def test_every_figure_is_that_of_the_device(run):
+def test_micro_benchmark_figures_match_the_simulated_device(run):
     found, gpu, alone = run()
     for precision in ("tf32", "fp16", "bf16"):
         product = found["gemm", precision]
@@ -111,7 +111,7 @@ def test_products_that_the_device_never_has_memory_for_are_named_and_the_rest_is
     assert gpu.machine.memory.allocated == 0
 
 
-def test_a_process_that_lacked_memory_for_a_probe_says_so_and_measures_its_cases(make_gpu):
+def test_out_of_memory_in_a_micro_benchmark_is_reported_and_cases_still_run(make_gpu):
     gpu = make_gpu(Machine(cost=lambda name: 1e-4, faults=[Fault("aten::mm", no_memory, times=3)]), BUDGET)
     worker.serve(MeasureMicro(), gpu.desk, gpu.line)
     told = [each for each in gpu.line.sent if isinstance(each, MicroDone)]
@@ -137,7 +137,7 @@ def test_the_cache_is_cleared_outside_what_is_timed(run):
     assert found["gemm", "bf16"].value == pytest.approx(2 * 256**3 / 1e-3, rel=0.01)
 
 
-def test_no_operand_is_left_in_the_cache_for_the_next_repetition(run):
+def test_cache_is_flushed_between_gemm_repetitions(run):
     """Between two products, memory as large as the cache is written."""
     kernels = []
     run(Machine(cost=lambda name: kernels.append(name) or 1e-3))
@@ -147,7 +147,7 @@ def test_no_operand_is_left_in_the_cache_for_the_next_repetition(run):
     assert all(told[place - 1] == "aten::zero_" for place in products)
 
 
-def test_what_clears_the_cache_is_larger_than_any_cache(gpu, monkeypatch):
+def test_cache_flush_buffer_is_larger_than_any_cache(gpu, monkeypatch):
     monkeypatch.setattr(micro, "CACHE_BYTES", CACHE_BYTES)
     monkeypatch.setattr(probes, "MICRO_WARM_S", 0.0)
     written = []
@@ -164,7 +164,7 @@ def test_what_clears_the_cache_is_larger_than_any_cache(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
-def test_a_product_does_all_the_work_that_its_rate_counts(gpu, precision):
+def test_gemm_probe_executes_the_flops_it_reports(gpu, precision):
     probe = micro.gemm(precision, 64)
     multiply = probe.make(gpu.desk.hardware.device)
     with FlopCounterMode(display=False) as counted:
@@ -172,7 +172,7 @@ def test_a_product_does_all_the_work_that_its_rate_counts(gpu, precision):
     assert counted.get_total_flops() == probe.work
 
 
-def test_every_product_is_timed_under_the_switches_of_its_precision(run, monkeypatch):
+def test_every_gemm_is_timed_with_the_switches_of_its_precision(run, monkeypatch):
     """Neither products in fp32 nor the copies of their proof ever see TF32 on; all others do."""
     allowed, now = {}, ["fp32"]
     measure = micro.measure_probe
@@ -192,7 +192,7 @@ def test_every_product_is_timed_under_the_switches_of_its_precision(run, monkeyp
     assert allowed["tf32"] == allowed["bf16"] == {True}
 
 
-def test_transfers_are_in_the_memory_that_their_name_says(gpu):
+def test_transfer_uses_pinned_or_pageable_memory_as_named(gpu):
     for pinned in (True, False):
         copy = micro.transfer(MIB, to_device=True, pinned=pinned).make(torch.device("cuda", 0))
         torch.cuda.synchronize()

@@ -95,7 +95,7 @@ def test_each_kind_trains_as_in_a_plain_loop(measured, kind):
 
 
 @pytest.mark.parametrize("kind", ["carried", *CARRIES])
-def test_a_graph_is_refused_where_the_model_carries_tensors_on_in_new_memory(measured, kind):
+def test_graph_is_refused_if_the_model_keeps_state_in_new_tensors(measured, kind):
     assert measured(KINDS[kind]).status is Status.OK
     done = measured(KINDS[kind], execution=Execution.GRAPH)
     assert done.status is Status.UNSUPPORTED
@@ -129,7 +129,7 @@ def test_a_state_that_hardly_shows_in_the_loss_is_known_to_be_carried_on(measure
     assert "carries tensors from step to step" in done.reason
 
 
-def test_a_model_that_asks_for_the_gpu_by_itself_is_measured_and_its_reference_is_the_cpu(measured):
+def test_model_that_calls_cuda_itself_is_measured_with_a_cpu_reference(measured):
     done = measured(pair(body="return self.second(self.first(x * torch.ones(8).cuda()).relu())"))
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     assert done.launch.reference_error <= Precision.TF32.facts.loss_error

@@ -82,7 +82,7 @@ def test_every_precision_of_a_sound_device_is_as_exact_as_it_should_be(proven, p
     assert states(made, "precision")[f"{precision} against float64"] == "ok"
 
 
-def test_the_proof_of_fp32_carries_what_shows_that_it_can_fail(proven):
+def test_fp32_proof_includes_a_control_that_fails(proven):
     made = proven("precision", precision=Precision.FP32)
     controls = made.precisions[0].control_errors
     assert controls.keys() == made.precisions[0].errors.keys() == {"matmul", "conv", "rnn"}
@@ -113,14 +113,14 @@ def test_the_clock_of_a_sound_device_agrees_with_a_loop_by_hand_and_with_events(
     assert set(states(proven("clock"), "clock").values()) == {"ok"}
 
 
-def test_a_clock_that_never_waits_is_seen(proven, monkeypatch):
+def test_check_detects_a_timer_that_never_synchronizes(proven, monkeypatch):
     monkeypatch.setattr(Hardware, "clock", lambda self: Clock())
     made = proven("clock", Machine(cost=lambda name: KERNEL_S, issue_s=KERNEL_S / 10))
     assert state_of(made, "clock", "CUDA-event") == "FAILED"
     assert state_of(made, "clock", "without synchronizing") == "FAILED"
 
 
-def test_a_harness_that_waits_at_every_step_is_seen_against_the_loop_by_hand(proven, monkeypatch):
+def test_check_detects_a_harness_slower_than_a_hand_written_loop(proven, monkeypatch):
     step = Work.step
 
     def slowly(self, index):
@@ -151,7 +151,7 @@ def test_events_that_run_at_another_speed_are_seen(proven, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", [Precision.TF32, Precision.AMP_FP16])
-def test_replays_of_a_sound_device_take_what_a_graph_by_hand_takes(proven, precision):
+def test_sound_device_passes_the_hand_written_graph_comparison(proven, precision):
     made = proven("graph", execution=Execution.GRAPH, precision=precision)
     assert set(states(made, "graph").values()) == {"ok"}
 
@@ -286,13 +286,13 @@ def waiting(gpu) -> CudaCheck:
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["torch to 2.11", "torch from 2.12"])
-def test_a_model_that_waits_is_refused_with_its_cause(make_gpu, old):
+def test_model_that_synchronizes_is_refused_for_a_graph_with_the_cause(make_gpu, old):
     made = waiting(make_gpu(Machine(old_allocator=old)))
     assert NOT_PERMITTED in made.faults.waiting.reason
     assert state_of(made, "faults", "that synchronizes") == "ok"
 
 
-def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
+def test_check_detects_a_capture_that_silently_allows_synchronization(make_gpu, monkeypatch):
     """Every replay then uses the number of the capture: a wrong answer, and a fast one."""
     drain = Machine.drain
 
@@ -305,13 +305,13 @@ def test_a_capture_that_takes_a_wait_in_silence_is_seen(make_gpu, monkeypatch):
     assert state_of(made, "faults", "that synchronizes") == "FAILED"
 
 
-def test_a_refusal_without_its_cause_is_seen(make_gpu, monkeypatch):
+def test_check_detects_a_refusal_without_its_cause(make_gpu, monkeypatch):
     monkeypatch.setattr(guards, "_tells_nothing", lambda error: False)
     made = waiting(make_gpu())
     assert state_of(made, "faults", "that synchronizes") == "FAILED"
 
 
-def test_a_cap_on_memory_holds_and_counts_as_a_lack_of_memory(gpu):
+def test_exceeding_a_memory_cap_counts_as_out_of_memory(gpu):
     gpu.desk.hardware.ask(
         "set_per_process_memory_fraction", (WORKSPACE_BYTES + 64 * 2**20) / gpu.machine.memory.total
     )
@@ -326,7 +326,7 @@ def test_a_cap_on_memory_holds_and_counts_as_a_lack_of_memory(gpu):
 # --- failures of a proof ------------------------------------------------------------------------------------
 
 
-def test_a_proof_that_fails_says_how_and_ends_its_process(gpu, monkeypatch):
+def test_failed_proof_reports_its_error_and_ends_its_process(gpu, monkeypatch):
     @contextmanager
     def broken(*_, **__):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -340,7 +340,7 @@ def test_a_proof_that_fails_says_how_and_ends_its_process(gpu, monkeypatch):
     assert "Traceback" in done.traceback
 
 
-def test_a_proof_that_finds_no_memory_says_so(gpu):
+def test_proof_out_of_memory_is_reported(gpu):
     gpu.machine.memory.fraction = 1e-5  # next to the one segment that is already cached
     case = gpu.case("vgg16", batch_size=64)
     done = prove(Prove(what="clock", reference="vgg16", case=case), gpu.desk)
@@ -363,5 +363,5 @@ def test_blocks_run_in_the_order_that_a_steady_drift_cancels_in():
     assert (made.first_s, made.second_s) == ((1.0,) * 6, (2.0,) * 6)
 
 
-def test_a_loop_is_what_the_rounds_of_a_measurement_are():
+def test_check_times_with_the_same_loop_as_a_measurement():
     assert proofs.Loop is Loop

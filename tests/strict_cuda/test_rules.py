@@ -165,7 +165,7 @@ def test_an_unrecorded_event_blocks_nothing(device):
     torch.cuda.Stream().wait_event(event)
 
 
-def test_a_wait_for_an_event_is_no_wait_for_what_was_issued_after_it(device):
+def test_waiting_for_an_event_does_not_cover_later_work(device):
     x, y = (torch.zeros(2, device="cuda") for _ in range(2))
     side, event = torch.cuda.Stream(), torch.cuda.Event()
     x.add_(1)
@@ -178,7 +178,7 @@ def test_a_wait_for_an_event_is_no_wait_for_what_was_issued_after_it(device):
             y.add_(1)
 
 
-def test_a_host_that_has_waited_for_an_event_may_use_what_lay_before_it(device):
+def test_work_recorded_before_a_synchronized_event_is_safe_to_use(device):
     x, event = torch.zeros(2, device="cuda"), torch.cuda.Event()
     event.record()
     event.synchronize()
@@ -209,7 +209,7 @@ def test_streams_are_given_out_in_turn_from_a_pool_of_32(device):
     ],
     ids=["item", "cpu", "nonzero", "mask", "equal", "synchronize", "empty_cache", "upload"],
 )
-def test_a_capture_takes_nothing_that_waits_and_breaks_the_allocator(device, wait):
+def test_synchronizing_during_capture_invalidates_it_and_breaks_the_allocator(device, wait):
     x = torch.zeros(2, device="cuda")
     warm()
     with pytest.raises(RuntimeError, match=INVALIDATED) as caught, torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -288,7 +288,7 @@ def test_beside_a_capture_nothing_may_wait_or_take_memory_from_the_driver(device
     assert words in str(caught.value.__context__)
 
 
-def test_memory_that_a_stream_beside_a_capture_has_cached_is_there_for_it(device):
+def test_capture_can_reuse_memory_cached_by_a_side_stream(device):
     x, beside = torch.zeros(2, device="cuda"), torch.cuda.Stream()
     warm()
     with torch.cuda.stream(beside):
@@ -313,7 +313,7 @@ def forked(x, y, *, join: bool) -> None:
     x.add_(1)
 
 
-def test_a_fork_that_is_joined_is_a_part_of_the_graph(device):
+def test_joined_fork_becomes_part_of_the_graph(device):
     x, y = (torch.zeros(2, device="cuda") for _ in range(2))
     warm()
     graph = torch.cuda.CUDAGraph()
@@ -375,7 +375,7 @@ def test_what_is_captured_and_what_is_not_do_not_wait_for_each_other(device):
             act()
 
 
-def test_a_capture_takes_no_seed(device):
+def test_seeding_during_capture_is_an_error(device):
     warm()
     with pytest.raises(RuntimeError, match="set_current_seed"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.cuda.manual_seed(1)
@@ -413,7 +413,7 @@ def test_a_graph_does_not_keep_the_workspace_of_its_products(device):
         graph.replay()
 
 
-def test_a_graph_does_not_keep_what_it_reads(device):
+def test_graph_does_not_keep_its_inputs_alive(device):
     x = torch.zeros(2, device="cuda")
     warm()
     graph = torch.cuda.CUDAGraph()
@@ -474,14 +474,14 @@ def test_segments_have_the_sizes_that_the_allocator_takes_from_the_driver(device
         torch.cuda.empty_cache()
 
 
-def test_a_request_that_fits_but_for_its_rounding_is_refused(device):
+def test_request_that_exceeds_memory_after_rounding_is_refused(device):
     device.machine.memory.total = 11 * 2**20
     for asked in (2 * 2**20, 11 * 2**20):  # segments of 20 and 12 MiB
         with pytest.raises(torch.cuda.OutOfMemoryError):
             torch.empty(asked, dtype=torch.uint8, device="cuda")
 
 
-def test_the_cache_is_handed_back_before_a_request_is_refused_and_not_before_it_must(device):
+def test_cache_is_released_only_before_a_request_would_be_refused(device):
     memory = device.machine.memory
     memory.total = 44 * 2**20
     x = torch.empty(12 * 2**20, dtype=torch.uint8, device="cuda")
@@ -521,7 +521,7 @@ def test_memory_that_one_stream_has_cached_is_not_given_to_another(device):
     del x
 
 
-def test_the_share_of_a_process_is_a_cap_that_the_driver_does_not_know(device):
+def test_per_process_memory_fraction_is_enforced_by_the_allocator_only(device):
     total = device.machine.memory.total
     assert torch.cuda.get_per_process_memory_fraction() == 1
     torch.cuda.set_per_process_memory_fraction(30 * 2**20 / total)

@@ -55,7 +55,7 @@ def test_a_round_waits_for_the_device_at_its_edges_alone(gpu, steps):
     assert len(waits) == 3
 
 
-def test_a_graph_takes_the_work_off_the_host(make_gpu):
+def test_graph_removes_launch_overhead_from_steps(make_gpu):
     """If kernels are shorter than their launches, a replay takes the time of the kernels."""
     rows = {}
     for execution in (Execution.EAGER, Execution.GRAPH):

@@ -77,7 +77,7 @@ def job(inside_gpu, tmp_path):
     return measure
 
 
-def test_a_job_of_two_trains_one_model_and_waits_for_the_device(job):
+def test_two_gpu_job_trains_one_model_and_synchronizes_when_timed(job):
     alone, together = job(1), job(2)
     assert alone.launches[0].rounds[-1].loss < 0.1
     assert together.launches[0].rounds[-1].loss == pytest.approx(0.25, abs=0.1)

@@ -78,7 +78,7 @@ def few_kernels() -> Task:
 
 
 @pytest.mark.parametrize("what", ["clock", "graph", "load"])
-def test_a_proof_takes_as_long_as_on_a_card_of_such_steps(make_gpu, what):
+def test_proof_duration_matches_a_card_with_the_same_step_time(make_gpu, what):
     """On the clock of the device, with steps as long as VGG16's on an H200."""
     step_s = next(
         s.step_s[Execution.EAGER]

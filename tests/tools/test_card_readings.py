@@ -70,7 +70,7 @@ def test_the_shipped_table_is_made_from_the_published_rows():
 @pytest.mark.parametrize(
     "row", made().to_dict("records"), ids=lambda row: f"{row['workload']}-{row['gpu_key']}"
 )
-def test_each_is_found_by_its_case(row):
+def test_each_card_reading_is_found_by_its_case(row):
     assert row["workload"] in load_profiles()
     precision = {"fp32": Precision.FP32, "tf32": Precision.TF32, "amp": Precision.AMP_FP16}[row["math"]]
     found = reading_of(row["workload"], row["gpu_key"], precision)
@@ -78,7 +78,7 @@ def test_each_is_found_by_its_case(row):
     assert found.samples_per_s == pytest.approx(row["samples_per_s"])
 
 
-def test_an_end_goes_to_a_reading_beyond_it_and_no_further():
+def test_interval_is_extended_exactly_to_a_reading_outside_it():
     told = Interval(100.0, 80.0, 125.0)
     reading = CardReading(
         workload="w",

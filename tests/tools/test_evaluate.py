@@ -107,7 +107,7 @@ def test_the_other_hold_outs_give_the_committed_figures(committed, hold_out):
 
 
 @pytest.mark.slow
-def test_unseen_harness_and_gpu_the_headline(documents):
+def test_headline_error_for_unseen_harness_and_gpu_is_within_its_limit(documents):
     """Including refused pairs, with one vote for each harness and GPU."""
     whole = documents["harness"]
     assert whole["mape"] < 0.15
@@ -211,7 +211,7 @@ def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committ
 
 
 @pytest.mark.slow
-def test_better_than_the_plain_rule_overall_and_in_every_architecture(documents):
+def test_prediction_beats_the_baseline_rule_in_every_architecture(documents):
     whole = documents["harness"]
     assert whole["mape"] < whole["geometric_mean"]["mape"]
     slices = {k: v for k, v in whole["by_slice"].items() if k.startswith("architecture: ")}
@@ -254,7 +254,7 @@ def test_training_is_fitted_without_a_row_of_inference():
     assert fitted_on(TaskKind.INFER).inference.sum() > 2000
 
 
-def test_what_is_held_out_with_a_target_is_its_harness_and_its_gpu():
+def test_hold_out_of_a_target_removes_its_harness_and_gpu():
     table = fitted_on(TaskKind.TRAIN)
     gpu = "nvidia-geforce-rtx-4090-24gb"
     target = (table.harness == "nikolasent") & (table.gpu_key == gpu)

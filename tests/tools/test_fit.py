@@ -55,7 +55,7 @@ def mape(table, pairs, times, chosen) -> float:
     return float(np.average(ape, weights=pairs.weight[chosen]))
 
 
-def test_changing_every_value_of_a_gpu_does_not_move_what_is_predicted_for_it(table, without_4090):
+def test_held_out_prediction_is_independent_of_the_held_out_values(table, without_4090):
     mine = table.gpu_key == RTX4090
     tripled = replace(table, log_seconds=table.log_seconds + np.where(mine, np.log(3.0), 0.0))
     other = fit_table(tripled, ~mine)
@@ -110,7 +110,7 @@ def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
 
 
 @pytest.mark.slow
-def test_a_calibration_has_the_reported_facts(calibrated, rebuilt):
+def test_calibration_matches_the_reported_counts(calibrated, rebuilt):
     assert calibrated["fitted"] == rebuilt.fitted
     assert calibrated["rows"] == rebuilt.train.rows
     assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
@@ -160,14 +160,14 @@ def test_an_unseen_architecture_inherits_from_its_predecessor():
     ]
 
 
-def test_a_held_out_architecture_takes_the_deviations_of_the_one_before(table):
+def test_held_out_architecture_inherits_the_deviations_of_its_predecessor(table):
     fit = fit_table(table, everything(table))
     z = fit.without(table.architecture == "Hopper")
     assert fit.deviations(z)["Hopper"] == fit.deviations(z)["Ada Lovelace"]
     assert fit.deviations()["Hopper"] != fit.deviations()["Ada Lovelace"]
 
 
-def test_an_architecture_shares_what_was_learned_and_strangers_get_nothing():
+def test_learned_deviations_are_shared_within_an_architecture_only():
     known = {"Hopper": (0.1, 0.0, -0.2)}
     own, kin, stranger = deviations_of(
         known, ["nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb", "nvidia-tesla-t4-16gb"]
@@ -189,7 +189,7 @@ def test_a_conformal_factor_covers_its_share_of_the_votes(votes, unit):
     assert factor_of(scores * unit, weight) == pytest.approx(factor * unit)
 
 
-def test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has(table):
+def test_harness_has_one_vote_per_gpu_regardless_of_row_count(table):
     pairs = pairs_of(table)
     weight = pairs.weight * (1 + (pairs.spread / RATIO.noise) ** 2)  # as if every batch were stated
     voters = [f"{table.harness[y]}|{table.gpu_key[y]}" for y in pairs.y]
@@ -197,7 +197,7 @@ def test_a_harness_has_one_vote_for_each_gpu_however_many_rows_it_has(table):
     assert np.bincount(voter, weight) == pytest.approx(1)
 
 
-def test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown():
+def test_conformal_factor_of_nine_votes_is_the_maximum_and_of_none_is_nan():
     """(n + 1) / n of 90 % is all of nine votes, more than nine of ten, and 18 of 19."""
     assert factor_of(np.arange(9.0), np.ones(9)) == 8
     assert factor_of(np.arange(10.0), np.ones(10)) == 9
@@ -205,7 +205,7 @@ def test_a_conformal_factor_of_nine_votes_is_the_largest_and_of_none_is_unknown(
     assert np.isnan(factor_of(np.empty(0), np.empty(0)))
 
 
-def test_the_scale_is_found_again_from_errors_that_follow_it(table):
+def test_error_scale_fit_recovers_simulated_parameters(table):
     pairs = pairs_of(table)
     own, target, mode = sides(table, pairs)
     true = Scale(base=0.1, gap=0.05, crossing=0.2, slow=0.3)

@@ -65,7 +65,7 @@ def test_a_nearly_full_card_is_censored() -> None:
     assert fit_allowance(TABLE[~TABLE.is_censored], fitted="x") == fit_allowance(TABLE, fitted="x")
 
 
-def test_it_holds_on_other_vendors_cards_for_models_that_do_not_convolve() -> None:
+def test_memory_fit_holds_on_other_vendors_cards_for_models_without_convolutions() -> None:
     """Their factor and interval are those of NVIDIA cards; with convolutions the bound is the widest."""
     scores = score_left_out(TABLE)
     plain, wide = scores["others not convolving"], scores["others convolving"]
@@ -154,7 +154,7 @@ def test_the_interval_of_a_compiled_loss_holds_each_card_left_out() -> None:
     assert all(fitted.of(r.traced_bytes).holds(r.memory_bytes) for r in READINGS if r.compiles_loss)
 
 
-def test_a_compiled_loss_is_reported_only_for_decoders_in_half_precision_and_judges_no_card() -> None:
+def test_compiled_loss_memory_is_reported_only_for_half_precision_decoders() -> None:
     """The transformer's own reading, which was not fitted, is inside; no upper end changes."""
 
     def need(name: str, precision: Precision = Precision.AMP_BF16, **fields: object) -> MemoryNeed:
@@ -187,7 +187,7 @@ def _device(reading: Any) -> float:
     return device_bytes(load_allowance().classes[reading.card_class], reading.traced_bytes)
 
 
-def test_no_upper_reading_is_below_what_the_trace_counts() -> None:
+def test_measured_peaks_are_never_below_the_traced_memory() -> None:
     """Peaks of whole processes on an H200: cuDNN's trials and the rest of earlier cases only add to them."""
     steps = h200_readings().steps
     stored = msgspec.json.decode(data_bytes("h200_readings.json"))["cases"]
@@ -221,7 +221,7 @@ def test_the_fixed_part_is_that_of_the_sound_readings() -> None:
 
 
 @pytest.mark.parametrize("card_class", CardClass)
-def test_no_likely_figure_is_beyond_its_ends(card_class: CardClass) -> None:
+def test_likely_memory_figure_lies_between_its_bounds(card_class: CardClass) -> None:
     """The point at which the fixed part and the factor together are closest to the workspace of the upper end."""
     for profile in load_profiles().values():
         for precision in (Precision.FP32, Precision.AMP_BF16):
@@ -233,7 +233,7 @@ def test_no_likely_figure_is_beyond_its_ends(card_class: CardClass) -> None:
                         assert figure.low <= figure.value <= figure.high, (profile.name, batch)
 
 
-def test_a_graph_in_a_process_of_its_own_stays_below_every_upper_end() -> None:
+def test_graph_alone_in_its_process_stays_below_the_predicted_upper_bounds() -> None:
     graphs = [r for r in ALONE if r.execution is Execution.GRAPH and r.limit_bytes is None]
     assert len(graphs) == 4
     for read in graphs:
@@ -265,7 +265,7 @@ def test_an_allocator_held_to_the_upper_end_runs_the_step_and_less_ends_strict_f
     assert refused.limit_bytes < refused.need.reserved.high
 
 
-def test_a_compiled_model_takes_what_an_eager_one_does_unless_its_loss_is_compiled_too() -> None:
+def test_compiled_model_needs_as_much_memory_as_eager_unless_its_loss_is_compiled() -> None:
     """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss there are no float32 scores."""
     compiled = [r for r in ALONE if r.execution is Execution.COMPILE]
     assert len(compiled) == 5
@@ -277,7 +277,7 @@ def test_a_compiled_model_takes_what_an_eager_one_does_unless_its_loss_is_compil
         assert read.need.allocated.low <= read.allocated_bytes <= read.need.allocated.high
 
 
-def test_no_need_starts_above_what_a_card_was_read_to_hold() -> None:
+def test_predicted_memory_minimum_never_exceeds_a_measured_need() -> None:
     """For all of them: cache only adds to a reading."""
     readings = own_readings()
     assert len(readings) == 33
@@ -316,7 +316,7 @@ def test_overheads_are_those_of_a_context_and_a_driver() -> None:
     ("key", "shown_mib"),
     [("nvidia-l40s-48gb", 46_068), ("nvidia-h200-sxm-141gb", 143_771), ("nvidia-tesla-t4-16gb", 15_360)],
 )
-def test_no_card_is_thought_larger_than_its_driver_shows(key: str, shown_mib: int) -> None:
+def test_usable_memory_never_exceeds_what_the_driver_reports(key: str, shown_mib: int) -> None:
     card = card_of(load_specs()[key])
     assert card is not None
     assert 0.97 * shown_mib * MIB < card.usable_bytes < 1.001 * shown_mib * MIB
@@ -358,7 +358,7 @@ def test_a_published_step_counts_only_for_its_line_of_cards_with_enough_memory()
     assert card_of(smaller).ran_bytes == 0
 
 
-def test_the_fit_finds_what_made_the_readings() -> None:
+def test_memory_fit_recovers_known_parameters() -> None:
     """Known overhead and factor, five models, no noise: found up to the rounding of the file."""
     traced = np.arange(1, 21) * GIB
     made = TABLE[:20].assign(

@@ -142,7 +142,7 @@ def test_the_shipped_law_is_the_fit_to_the_readings():
             assert shipped["errors"][kind][of] == pytest.approx(pair, abs=2e-3)
 
 
-def test_a_card_left_out_is_predicted_in_time_and_in_joules():
+def test_held_out_card_has_its_time_and_energy_predicted():
     error = left_out(readings())
     off = np.abs(np.expm1(-error[["time", "energy"]])).groupby([error.kind, error.gpu]).mean()
     assert off.loc["read"].time.max() < 0.05

@@ -75,7 +75,7 @@ def test_each_shipped_row_says_how_it_was_measured(name):
     assert max(map(len, executions.values())) == 1  # the fit gives each source one host
 
 
-def test_the_columns_of_a_row_say_what_its_step_is_taken_for(tmp_path):
+def test_execution_columns_of_a_row_override_its_source(tmp_path):
     """Whatever the source is called: no name replaces a fact that the row states."""
     rows = [
         GOOD | {"execution": execution, "optimizer_in_step": optimizer, "data_input": "loader", "torch": "2.8",
@@ -95,7 +95,7 @@ def test_the_columns_of_a_row_say_what_its_step_is_taken_for(tmp_path):
     assert set(table.doubt) == {"two cards"}
 
 
-def test_a_row_without_these_columns_takes_what_its_source_or_its_harness_states(tmp_path):
+def test_row_without_optional_columns_takes_the_facts_of_its_source_or_harness(tmp_path):
     rows = [GOOD | {"source": source} for source in ("ryujaehun-new", "ryujaehun-another", "a stranger")]
     rows.append(GOOD | {"source": "timm-infer-amp-nchw-pt240-dynamo", "mode": "inference"})
     table = read_csv(write_csv(tmp_path / "x.csv", rows)).table
@@ -217,7 +217,7 @@ def test_kepler_is_left_out_and_reported():
     assert 0.98 * reading.rows < len(reading.table) + sum(reading.skipped.values()) <= reading.rows  # repeats
 
 
-def test_labels_are_read_as_the_arithmetic_that_runs():
+def test_precision_labels_are_mapped_to_the_arithmetic_that_actually_ran():
     table = fitted_on(TaskKind.TRAIN)
 
     def modes(source, gpu_key, precision):
@@ -298,7 +298,7 @@ def test_a_bad_row_is_counted_and_named_and_a_good_one_still_used(tmp_path, chan
     assert "\x1b" not in seen
 
 
-def test_an_apostrophe_in_a_name_makes_no_kind_of_its_own(tmp_path):
+def test_apostrophe_in_a_model_name_does_not_create_another_skip_reason(tmp_path):
     strange = [GOOD | {"model": name} for name in ("mine", "lab's", 'say "lab\'s"')]
     reading = read_csv(write_csv(tmp_path / "x.csv", [GOOD, *strange, GOOD | {"value": ""}]))
     assert len(reading.skipped) == 4
@@ -417,7 +417,7 @@ def test_every_nvidia_gpu_has_its_chip_and_no_other_does():
     assert {key for key, spec in load_specs().items() if spec.vendor == "NVIDIA"} == set(chips())
 
 
-def test_names_of_one_model():
+def test_model_name_variants_resolve_to_one_base_model():
     assert base_model("ResNet50@224+Adam") == base_model("resnet50") == "resnet50"
     ours = [name for name in model_profiles().loc[TaskKind.TRAIN].index if name in load_profiles()]
     assert len(model_profiles().loc[TaskKind.TRAIN].index) == 106 + len(set(ours) - {"resnet50", "vgg16"})

@@ -13,7 +13,7 @@ from tools.calibrate import SHARE_PRIORS, fit_scaling, jobs
 from tools.evaluate import scaling_figures
 
 
-def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
+def test_scaling_fit_matches_published_jobs_within_its_intervals():
     """With each harness left out; a job without a similar one in another harness is the hard case."""
     figures = scaling_figures()
     assert figures["jobs"] > 100
@@ -30,6 +30,6 @@ def test_the_shares_are_those_of_published_jobs_and_their_intervals_hold():
     assert again.factor == pytest.approx(fitted.factor, rel=1e-3)
 
 
-def test_a_link_without_a_published_job_keeps_its_prior():
+def test_link_type_without_published_jobs_keeps_its_prior():
     fitted = fit_scaling(jobs()[[exchange.link != "pcie" for exchange in jobs().exchange]])
     assert math.exp(fitted.logs[SHARES.index("pcie")]) == pytest.approx(SHARE_PRIORS["pcie"][0], rel=0.02)

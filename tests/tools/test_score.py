@@ -56,7 +56,7 @@ def test_the_order_of_the_rows_does_not_matter(rows, document, tmp_path):
 
 
 @pytest.mark.parametrize(("by", "near"), [(100, 0.015), (0.01, 0.07)])
-def test_a_constant_factor_on_a_whole_source_does_not_matter(rows, document, tmp_path, by, near):
+def test_constant_factor_on_all_values_barely_changes_the_score(rows, document, tmp_path, by, near):
     """With another clock or unit no level is known; then the figures are those of ratios alone, and close.
 
     If all GPUs seem slow, the intervals are wider and cover more.
@@ -80,7 +80,7 @@ def test_strange_rows_are_skipped_counted_and_named(rows, document, tmp_path):
     assert any("Banana 9000" in reason for reason in again["skipped"])
 
 
-def test_another_layout_of_columns_is_read_and_what_was_assumed_is_listed(rows, document, tmp_path):
+def test_different_column_layout_is_read_and_its_assumptions_are_listed(rows, document, tmp_path):
     """Column names in another case, order and separator, extra columns, and no batch, mode or metric."""
     kept = ("value", "unit", "precision", "model", "gpu_key", "gpu", "math_mode")
     lines = [";".join([*(name.upper() for name in kept), "my note"])]
@@ -108,7 +108,7 @@ def test_a_file_of_one_gpu_has_no_pairs_and_says_so(rows, tmp_path):
     assert document["spearman"] is None
 
 
-def test_nothing_usable_is_misuse(rows, tmp_path):
+def test_table_without_usable_rows_is_an_error(rows, tmp_path):
     with pytest.raises(MisuseError, match="none of 1 rows"):
         score(write_csv(tmp_path / "x.csv", [rows[0] | {"model": "nobodynet"}]))
 
@@ -131,7 +131,7 @@ OURS = [
 ]  # fmt: skip
 
 
-def test_a_workload_of_ours_is_scored_by_its_name(tmp_path):
+def test_shipped_workload_is_scored_by_its_name(tmp_path):
     document = score(write_csv(tmp_path / "x.csv", OURS))
     assert document["rows"] == {"read": 3, "used": 3, "skipped": 0}
     assert document["pairs"] == 6
@@ -165,7 +165,7 @@ def test_a_workload_whose_weights_are_in_bfloat16_or_frozen_has_no_such_profile(
         ("mine", "vgg16", "vgg16"),
     ],
 )
-def test_a_label_means_the_model_of_its_publisher(source, model, profile):
+def test_model_label_is_resolved_per_publisher(source, model, profile):
     assert meant(source, model) == profile
 
 
@@ -208,7 +208,7 @@ def build(batch_size):
 """
 
 
-def test_a_users_model_is_scored_by_its_file(tmp_path, monkeypatch):
+def test_user_model_is_scored_by_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(OWN)
     (tmp_path / "broken.py").write_text("raise ValueError('no such data')")

@@ -32,7 +32,7 @@ def test_no_calibration_has_an_invalid_or_future_date(day, tmp_path):
     assert day in done.stderr
 
 
-def test_an_evaluation_is_the_line_of_the_page():
+def test_evaluation_matches_the_committed_figures_of_its_hold_out():
     done = tool("evaluate", "--hold-out", "vendor", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

@@ -29,13 +29,13 @@ def test_the_table_is_as_the_workloads_make_it_today(made: str) -> None:
     assert made == PAGE
 
 
-def test_every_workload_has_a_row_and_what_is_written_by_hand_stays(made: str) -> None:
+def test_generated_workload_table_is_complete_and_keeps_hand_written_text(made: str) -> None:
     rows = [line for line in made.splitlines() if line.count(" | ") == 6]
     assert [row.split("`")[1] for row in rows[1:]] == [*workload_names()]
     assert made.endswith(PAGE[-2000:])
 
 
-def test_every_workload_answers_a_question() -> None:
+def test_every_workload_is_in_the_question_table() -> None:
     """The first table of the page is written by hand."""
     questions = PAGE.partition("| workload | question")[2].partition("\n\n")[0]
     assert {*re.findall(r"`(\w+)`", questions)} == {*workload_names()}

@@ -76,7 +76,7 @@ def test_small_limits_are_met_exactly(limit: int, expected: int) -> None:
     assert largest_that_fits(lambda n: n <= limit, 1000) == expected
 
 
-def test_the_guess_grows_with_memory_and_with_less_to_keep() -> None:
+def test_batch_guess_grows_with_memory_and_shrinks_with_saved_bytes() -> None:
     profile = load_profiles()["vgg16"]
     small, large = (guess_batch(profile, case(), card(gib * GIB)) for gib in (16, 80))
     assert 50 < small < 200
@@ -87,7 +87,7 @@ def test_the_guess_grows_with_memory_and_with_less_to_keep() -> None:
     assert guess_batch(profile, case(), card(1)) == 1
 
 
-def test_a_run_is_told_which_cases_do_not_surely_fit() -> None:
+def test_run_reports_which_cases_may_not_fit() -> None:
     small, large = card(4 * GIB), card(80 * GIB)
     cases = [case(), case(precision=Precision.AMP_FP16), case(batch_size=1)]
     made = Plan(
@@ -201,7 +201,9 @@ def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [m.status for m in lost] == ["out_of_memory"]
 
 
-def test_a_case_that_fails_otherwise_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_other_than_out_of_memory_becomes_a_row_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
         Launcher,
         "try_batch",

@@ -123,7 +123,7 @@ def test_the_shape_gives_what_a_trace_gives(
         config(quantization_config={"quant_method": "gptq"}),
     ],
 )
-def test_facts_missing_from_the_shape_are_traced(fields: dict[str, Any]) -> None:
+def test_config_that_its_shape_cannot_describe_is_traced(fields: dict[str, Any]) -> None:
     assert described_decoder(fields) is None
 
 

@@ -92,7 +92,9 @@ def test_a_name_is_read_as_people_type_it(typed: str, hub_name: str) -> None:
     assert decoder(typed).hub_name == hub_name
 
 
-def test_a_folder_of_that_name_is_the_persons_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_folder_with_the_name_of_a_hub_model_takes_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_decoder("hf:Qwen/Qwen2.5-7B") is not None
     (tmp_path / "Qwen" / "Qwen2.5-7B").mkdir(parents=True)
@@ -126,7 +128,7 @@ def _shipped() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("traced", "alias"), [*_shipped()])
-def test_the_closed_form_is_what_a_trace_of_the_model_reads(traced: WorkloadProfile, alias: str) -> None:
+def test_closed_form_profile_matches_a_trace(traced: WorkloadProfile, alias: str) -> None:
     recipe = msgspec.structs.replace(traced.recipe, context_tokens=traced.sample_shape[0])
     told = profile_at(decoder(alias), alias, recipe)
     assert told.parameters == traced.parameters
@@ -227,7 +229,7 @@ EVERYDAY = {"gemma3_text", "gpt2", "gpt_oss", "llama", "mixtral"}
         ),
     ],
 )
-def test_a_family_is_counted_as_transformers_builds_it(
+def test_decoder_parameters_match_transformers_for_each_family(
     kind: str, trainable: Trainable, tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")
@@ -256,7 +258,7 @@ def test_a_family_is_counted_as_transformers_builds_it(
         assert told_bytes == pytest.approx(traced_bytes, rel=within)
 
 
-def test_the_arithmetic_of_experts_is_that_of_those_that_a_token_passes() -> None:
+def test_moe_flops_count_only_the_experts_used_per_token() -> None:
     sparse = decoder("mixtral-8x7b")
     dense = msgspec.structs.replace(sparse, experts=0, forward_width=2 * sparse.expert_width)
     one, two = (profile_at(each, "x", USUAL) for each in (sparse, dense))
@@ -298,7 +300,7 @@ def _of_one_layer(row: dict[str, Any], stack: Stack = Stack.PLAIN) -> tuple[floa
 
 
 @pytest.mark.parametrize("row", _peft_layers(), ids=lambda row: "-".join(list(row.values())[:6]))
-def test_a_layer_of_a_plain_stack_runs_what_was_seen_of_peft(row: dict[str, Any]) -> None:
+def test_plain_stack_layer_runs_the_kernels_observed_in_peft(row: dict[str, Any]) -> None:
     """Over 4 bits, counted in the bytes that float32 adds to the same layer over 16 bits; an element here has two."""
     moved, kernels = _of_one_layer(row)
     assert kernels == pytest.approx(int(row["kernels"]) + int(row["products"]), rel=0.01)
@@ -341,7 +343,7 @@ def test_a_plain_stack_on_windows_is_as_fast_as_predicted() -> None:
 
 
 @pytest.mark.parametrize(("how", "read"), [("lora", 0.86), ("qlora", 0.71)])
-def test_fused_kernels_gain_over_a_plain_stack_what_they_do(how: str, read: float) -> None:
+def test_fused_kernels_gain_as_much_over_a_plain_stack_as_published(how: str, read: float) -> None:
     """On an A100 at 4,096 tokens and full checkpointing, as published for an 8B model."""
     rates = []
     for stack in (Stack.PLAIN, Stack.FUSED):

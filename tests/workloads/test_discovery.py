@@ -47,7 +47,7 @@ def test_a_checkout_is_read_from_its_own_folder() -> None:
     assert Path(str(sys.modules["gpubench_workloads.cnn"].__file__)) == ROOT / "workloads" / "cnn.py"
 
 
-def test_a_plug_in_of_others_is_found(
+def test_third_party_plug_in_is_discovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_discovery: object
 ) -> None:
     plug_in(tmp_path, "outside", "outside_module:WORKLOAD")

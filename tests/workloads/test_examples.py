@@ -31,7 +31,7 @@ def losses(path: Path, batch_size: int, steps: int) -> list[float]:
 
 
 @pytest.mark.usefixtures("traced_as_asked")
-def test_a_new_workload_works_as_it_is_written(tmp_path: Path) -> None:
+def test_generated_workload_file_works_unedited(tmp_path: Path) -> None:
     done = here("new-workload", "my_model", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     path = tmp_path / "my_model.py"

@@ -44,7 +44,7 @@ def consumes(images_per_s: float, width: float | None = 0.02) -> Consumption:
     )
 
 
-def test_a_host_that_prepares_more_than_is_taken_feeds_it() -> None:
+def test_host_that_prepares_more_images_than_consumed_can_feed_the_gpu() -> None:
     found = feeding(consumes(300), prepares(350))
     assert found.fed
     assert found.cpu_share == pytest.approx(350 / 300)
@@ -94,7 +94,7 @@ def test_the_workers_of_a_loader_are_timed_on_this_cpu() -> None:
     assert found.low is None or found.low < found.images_per_s
 
 
-def test_a_round_is_the_time_of_all_images_of_one_batch_from_each_worker(monkeypatch) -> None:
+def test_loader_round_covers_one_batch_from_each_worker(monkeypatch) -> None:
     """Four workers hand over 16 images each while two seconds pass: 32 images/s."""
     pytest.importorskip("kornia")
     from torch.utils import data
@@ -140,7 +140,7 @@ def test_a_worker_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         measure_preparation(1)
 
 
-def test_what_a_gpu_consumes_is_predicted_where_it_was_not_measured() -> None:
+def test_unmeasured_gpu_gets_a_predicted_image_consumption() -> None:
     found, refused = consumed_by(("nvidia-h100-sxm-80gb", "nvidia-tesla-k80-12gb"))
     assert {c.workload for c in found} == {"vgg16", "resnet50"}
     assert {c.gpu for c in found} == {"nvidia-h100-sxm-80gb"}

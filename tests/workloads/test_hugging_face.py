@@ -77,7 +77,7 @@ def case_of(workload: Workload) -> Case:
     )  # fmt: skip
 
 
-def test_it_has_the_name_of_its_folder_and_the_parameters_of_its_sizes(config):
+def test_hugging_face_workload_has_its_folder_name_and_expected_parameter_count(config):
     """Two layers of 2 x 32 x 32 + 2 x 32 x 16 + 3 x 32 x 64 and two norms; embedding, head and last norm."""
     reference = config()
     profile = trace_workload(load_workload(reference), 0).profile
@@ -89,7 +89,7 @@ def test_it_has_the_name_of_its_folder_and_the_parameters_of_its_sizes(config):
     assert str(path.relative_to(folder)) == "Small-Llama/config.json"
 
 
-def test_it_computes_what_the_standard_decoder_of_its_sizes_computes(config):
+def test_hugging_face_model_runs_the_same_kernels_as_the_standard_decoder(config):
     """The same kernels in number and size: products, attention, loss in chunks."""
     from gpubench_workloads import _llama
 
@@ -161,7 +161,7 @@ def test_adapters_choose_the_type_of_their_base(config):
     assert (qlora.trainable, qlora.weight_type) == (Trainable.QLORA, WeightType.NF4)
 
 
-def test_a_base_in_four_bits_is_stepped_where_torchao_is(config):
+def test_four_bit_base_model_trains_with_torchao(config):
     quantization = pytest.importorskip("torchao.quantization", exc_type=ImportError)
     workload = at(config(), trainable="qlora")
     work = move(workload.build(2, 0), case_of(workload), torch.device("cpu"))

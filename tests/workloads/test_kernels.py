@@ -82,7 +82,7 @@ def test_a_linear_layer_reads_its_weights_once_a_pass_and_writes_their_gradient(
     assert sum(o.count * o.bytes_per_sample for o in products) == 3 * 4 * (100 + 50)
 
 
-def test_a_fused_lstm_is_written_out() -> None:
+def test_fused_lstm_is_profiled_as_its_matrix_products() -> None:
     found = profile(lambda: nn.LSTM(128, 128, batch_first=True), (20, 128), input_gradient=True)
     assert found.forward_flops_per_sample == 5_242_880
     assert found.train_flops_per_sample == 15_597_568
@@ -188,7 +188,7 @@ def test_the_optimizer_passes_over_parameters_and_state(
     assert [o.bytes_fixed for o in of_kind(found.train, OperatorKind.OPTIMIZER)] == [100 * moved_bytes]
 
 
-def test_a_model_that_looks_at_its_values_is_traced_on_the_cpu() -> None:
+def test_model_with_data_dependent_control_flow_is_traced_on_the_cpu() -> None:
     class Looks(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -139,7 +139,7 @@ def _levels(events: list[Any]) -> Iterator[int]:
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")  # from the flags of oneDNN
 @pytest.mark.parametrize("is_amp", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", TRAINED)
-def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> None:
+def test_traced_peak_matches_the_profiler_on_a_real_step(name: str, is_amp: bool) -> None:
     """CPU kernels on both sides; fused recurrent layers are written out, because the memory of oneDNN's is unknown."""
     workload = load_workload(name)
     assert workload.tiny is not None
@@ -156,7 +156,7 @@ def test_it_agrees_with_the_profiler_on_a_real_step(name: str, is_amp: bool) -> 
 
 @pytest.mark.parametrize("is_amp", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["bert_base", "simple_cnn"])
-def test_it_agrees_where_the_gradients_of_several_batches_are_summed(name: str, is_amp: bool) -> None:
+def test_traced_peak_matches_a_real_step_with_gradient_accumulation(name: str, is_amp: bool) -> None:
     tiny = load_workload(name).tiny
     assert tiny is not None
     real = real_peak_bytes(tiny(16, 0), is_amp=is_amp, accumulate=3)
@@ -764,7 +764,7 @@ def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
     assert not list(with_adapters(load_profiles()["resnet50"], case))
 
 
-def test_adapters_added_to_a_model_need_what_a_model_built_with_adapters_needs() -> None:
+def test_adding_adapters_needs_as_much_memory_as_building_with_them() -> None:
     """Llama 3 8B at 8,192 tokens equals four samples of 2,048; our workload has adapters only on attention.
 
     On every linear layer adapters of rank 16 are 42 million parameters, with gradients and states 0.3 GiB.
@@ -880,7 +880,7 @@ def test_the_three_figures_are_ordered_and_the_parts_add_up(  # noqa: PLR0917 - 
         assert need.untraced
 
 
-def test_the_upper_end_decides_and_the_answer_says_what_it_knows() -> None:
+def test_fit_verdict_uses_the_upper_memory_bound() -> None:
     profile = load_profiles()["resnet50"]
 
     def answer(gib: float) -> MemoryFit:
@@ -946,7 +946,7 @@ def test_cache_measured_with_a_peak_is_not_a_need() -> None:
     assert need.device.high < 11.2 * GIB
 
 
-def test_what_cudnn_takes_for_a_convolution_in_strict_float32_is_a_need() -> None:
+def test_strict_fp32_convolution_workspace_counts_as_a_memory_need() -> None:
     """An H100 measured 7,989 MiB of tensors with 6,160 in the trace, and a run limited to less ended with an
     error.
 
@@ -1062,7 +1062,7 @@ def test_a_step_that_fits_only_eagerly_says_so() -> None:
     assert not judge_fit(profile, several, card(bound + 1.1)).in_eager_steps, "they take eager steps anyway"
 
 
-def test_the_peak_of_an_eager_step_says_nothing_about_what_a_graph_finds_pinned() -> None:
+def test_eager_peak_says_nothing_about_pinned_graph_memory() -> None:
     profile = load_profiles()["transformer"]
     graph = case_of(profile, TaskKind.TRAIN, Precision.FP32, 8, execution=Execution.GRAPH)
     read = MeasuredMemory(
@@ -1179,7 +1179,7 @@ def test_summed_gradients_are_held_by_each_of_several_gpus_too() -> None:
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_model_that_reads_its_values_gets_an_upper_bound_and_says_why(
+def test_value_dependent_model_gets_an_upper_bound_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "net.py"
@@ -1265,7 +1265,7 @@ def test_the_time_that_other_programs_take_is_not_counted_against_a_model_by_val
     assert told.profile.train_flops_per_sample > 0
 
 
-def test_a_value_dependent_model_out_of_time_in_an_optional_trace_is_answered_without_it(
+def test_optional_trace_of_a_value_dependent_model_is_skipped_on_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent_s = [0.0]
@@ -1281,7 +1281,7 @@ def test_a_value_dependent_model_out_of_time_in_an_optional_trace_is_answered_wi
         trace_workload(_routed(slow_beyond_four), 0, on_cpu_s=0.0)
 
 
-def test_other_operators_at_another_batch_make_one_line_through_the_peaks() -> None:
+def test_different_operators_at_another_batch_leave_one_line_through_the_peaks() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -1347,7 +1347,7 @@ def test_an_older_profile_is_read_and_falls_back_to_the_formula() -> None:
 
 
 @pytest.mark.parametrize(("batch", "gib"), [(1, 16.0), (2, 17.0), (4, 18.9)])
-def test_adapters_of_eight_billion_parameters_need_the_control_figures(batch: int, gib: float) -> None:
+def test_eight_billion_parameter_lora_matches_the_reference_memory(batch: int, gib: float) -> None:
     """Frozen in bfloat16, every layer recomputed, 2,048 tokens, the loss in eight chunks.
 
     The controls also keep the normalized values of the current layer, which RMSNorm as one kernel does not:

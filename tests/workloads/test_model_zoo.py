@@ -118,7 +118,7 @@ ZOO: dict[str, tuple[Callable[[int], Made], float, float]] = {
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_it_is_traced_and_counted(name: str) -> None:
+def test_common_architectures_are_traced_and_counted(name: str) -> None:
     make, forward, ratio = ZOO[name]
 
     def build(batch_size: int, _seed: int) -> Task:

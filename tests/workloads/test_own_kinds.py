@@ -88,7 +88,7 @@ def test_a_check_restores_what_it_turns_off(load):
         assert [vars(m) | {"p": getattr(m, "p", None)} for m in model.modules()] == rates
 
 
-def test_a_check_leaves_no_state_in_a_model_that_carries_it_on(load):
+def test_check_leaves_no_state_in_a_stateful_model(load):
     task = load(KINDS["carried"]).build(BATCH, 0)
     assert guards.expected_of(task, CASE).unchecked is None
     assert task.model.state is None
@@ -96,13 +96,13 @@ def test_a_check_leaves_no_state_in_a_model_that_carries_it_on(load):
 
 
 @pytest.mark.parametrize("kind", ["carried", *CARRIES, "dict", "layer drop", "own generator"])
-def test_what_a_model_carries_on_is_known(load, kind):
+def test_state_carried_between_steps_is_detected(load, kind):
     expected = guards.expected_of(load(KINDS[kind]).build(BATCH, 0), CASE)
     assert expected.carries is (kind in {"carried", "own generator", *CARRIES})
     assert expected.rebinds is (kind in {"carried", *CARRIES})
 
 
-def test_a_file_that_hands_out_one_model_has_it_copied_for_each_case(load):
+def test_model_shared_by_a_file_is_copied_for_each_case(load):
     task = load(KINDS["one model"]).build(BATCH, 0)
     other = copied(task)
     move(other, CASE, torch.device("cpu")).step(0)
@@ -122,7 +122,7 @@ def test_each_build_has_the_weights_of_the_first(load):
     assert all(map(torch.equal, *zip(*weights, strict=True)))
 
 
-def test_what_an_author_compiled_runs_as_it_was_written(load):
+def test_model_compiled_by_its_author_is_uncompiled_for_checks(load):
     workload = load(KINDS["compiled"])
     traced = sys.modules["gpubench_own_mine"].TRACED
     with uncompiled():
@@ -137,7 +137,7 @@ def test_a_frozen_part_stays_in_the_mode_that_its_author_gave_it(load):
     assert all(m.training for m in set_mode(model, train=True).modules()), "as after from_pretrained"
 
 
-def test_only_the_case_itself_uses_a_gpu():
+def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
     x = torch.ones(2)
     with OffGpu():
         assert x.cuda() is x
@@ -170,14 +170,14 @@ def test_sparse_gradients_without_an_optimizer_of_their_own_say_which_takes_them
 
 
 @pytest.mark.parametrize("kind", LOOSE)
-def test_a_loss_that_holds_a_tensor_loosely_is_refused_in_a_line_that_says_how_to_write_it(load, kind):
+def test_loss_with_an_untracked_tensor_is_refused_with_the_fix(load, kind):
     with pytest.raises(MisuseError, match=r"mine\.py: the loss holds a tensor .*nn\.Module") as refused:
         load(LOOSE[kind])
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", MOVED)
-def test_a_loss_that_moves_its_tensor_itself_is_taken(load, kind):
+def test_loss_that_moves_its_own_tensor_is_accepted(load, kind):
     assert load(MOVED[kind]).build(BATCH, 0)
 
 

@@ -46,7 +46,7 @@ def write(folder: Path, source: str, name: str = "my_model.py") -> str:
     return str(path)
 
 
-def test_a_plain_build_is_enough(tmp_path: Path) -> None:
+def test_plain_build_function_makes_a_workload(tmp_path: Path) -> None:
     workload = load_workload(write(tmp_path, GOOD))
     assert workload.name == "my_model.py"
     assert workload.sample_shape == (10,)
@@ -85,7 +85,7 @@ def test_a_plain_build_gives_four_batches_of_which_the_first_is_its_own(tmp_path
         "torch.randn(batch_size, 10, next(LENGTHS))[..., 0].repeat(1, next(LENGTHS))",
     ],
 )
-def test_a_build_without_further_batches_of_its_form_keeps_one(tmp_path: Path, inputs: str) -> None:
+def test_build_with_varying_input_shapes_keeps_a_single_batch(tmp_path: Path, inputs: str) -> None:
     source = (
         GOOD.replace("torch.randn(batch_size, 10)", inputs)
         + "from itertools import count\nLENGTHS = count(1)\n"
@@ -165,7 +165,7 @@ def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: 
     assert load_workload("module_of_mine:build").name == "module_of_mine:build"
 
 
-def test_a_file_that_leaves_its_folder_as_it_is_imported_is_found_anyway(
+def test_file_that_changes_directory_on_import_still_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -194,7 +194,9 @@ def test_a_neighboring_file_does_not_replace_pythons_own(
 HELPED = "from {helper} import SIZE\n" + GOOD.replace("nn.Linear(10, 5)", "nn.Linear(10, SIZE)")
 
 
-def test_a_helpers_source_is_part_of_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_of_an_imported_helper_is_part_of_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, HELPED.format(helper="helper_of_a_file"))
     write(tmp_path, "SIZE = 5\n", "helper_of_a_file.py")
     write(tmp_path, "SIZE = 5\n", "not_imported.py")
@@ -225,7 +227,7 @@ def test_a_version_does_not_depend_on_where_the_file_is(tmp_path: Path) -> None:
     assert load_workload(write(there, GOOD)).version == load_workload(write(here, GOOD)).version
 
 
-def test_what_the_trace_finds_is_part_of_the_version(tmp_path: Path) -> None:
+def test_traced_structure_is_part_of_the_version(tmp_path: Path) -> None:
     """A settings file, or a library, may build another network from the same sources."""
     source = GOOD.replace("nn.Linear(10, 5)", "nn.Linear(10, int(SIZE.read_text()))")
     path = write(
@@ -353,7 +355,7 @@ LOADING = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("returned", ["model", "(model, 1, 1, None)"])
-def test_a_keras_model_gets_the_option_that_runs_it(tmp_path: Path, returned: str) -> None:
+def test_refused_keras_model_names_the_option_to_run_it(tmp_path: Path, returned: str) -> None:
     pytest.importorskip("jax")
     layers = "[keras.Input((3,)), keras.layers.Dense(1)]"
     source = f"import keras\ndef build(n):\n    model = keras.Sequential({layers})\n    return {returned}\n"
@@ -460,7 +462,7 @@ def test_the_error_of_a_model_too_large_for_memory_is_reported(tmp_path: Path) -
         load_workload(write(tmp_path, values))
 
 
-def test_a_build_that_needs_values_is_built_on_the_cpu_and_says_so(tmp_path: Path) -> None:
+def test_build_that_reads_tensor_values_runs_on_the_cpu_and_notes_it(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD.replace("    return", "    assert torch.randn(1).item() < 99\n    return"))
     answer = _answer(path)
     assert answer.profile is not None
@@ -558,7 +560,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("source", "line"), ANSWERS.items())
-def test_whatever_a_model_does_the_child_answers_in_one_line(tmp_path: Path, source: str, line: str) -> None:
+def test_child_reports_any_user_model_error_in_one_line(tmp_path: Path, source: str, line: str) -> None:
     answer = _answer(write(tmp_path, source))
     assert answer.error == line
     assert answer.traceback is not None
@@ -598,7 +600,7 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
         profile_of(write(tmp_path, "import os\nos.kill(os.getpid(), 9)\n"))
 
 
-def test_the_profile_of_another_model_that_a_model_sends_as_its_own_is_refused(tmp_path: Path) -> None:
+def test_profile_forged_by_a_user_model_is_refused(tmp_path: Path) -> None:
     """Written into the pipe of its process; with the name of a standard workload it would pass for that workload."""
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
@@ -632,7 +634,7 @@ def test_a_flood_of_output_is_refused_and_ended_early(tmp_path: Path) -> None:
     assert 0 < len(logged()) < 100_000
 
 
-def test_a_flood_after_the_answer_is_refused_too(tmp_path: Path) -> None:
+def test_output_flood_after_the_answer_is_also_refused(tmp_path: Path) -> None:
     source = "import atexit\natexit.register(print, 'x' * 10**8)\n"
     with pytest.raises(MisuseError, match="printed more than"):
         profile_of(write(tmp_path, source))

@@ -178,7 +178,7 @@ def test_two_files_of_one_name_are_one_line(gpubench: Run, verb: str) -> None:
 
 
 @pytest.mark.parametrize(("named", "seen"), [((), "missing"), (("vgg16", "--workload", "vgg16"), "twice")])
-def test_a_prediction_is_of_one_workload(gpubench: Run, named: tuple[str, ...], seen: str) -> None:
+def test_predict_accepts_only_one_workload(gpubench: Run, named: tuple[str, ...], seen: str) -> None:
     done = gpubench("", "predict", "show", *named)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -16,7 +16,7 @@ from gpubench.profile.quick_fakes import QuickFakeMode
 
 
 @pytest.mark.parametrize("name", ["bert_base", "resnet50", "lstm"])
-def test_a_step_is_the_same_to_the_byte_at_every_operator(name: str) -> None:
+def test_fast_fake_trace_matches_the_standard_one_byte_for_byte(name: str) -> None:
     tiny = load_workload(name).tiny
     assert tiny is not None
 

@@ -152,7 +152,7 @@ def test_the_shorter_models_give_the_trace_of_the_whole_one(name: str) -> None:
     assert told(short) == told(net)
 
 
-def test_they_do_so_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """With autocast, in half precision, with recomputed blocks, and with adapters."""
     net = workload(lambda: Net([Block() for _ in range(LEAST_BLOCKS)]))
     short = trace.profile_workload(net)
