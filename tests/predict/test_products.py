@@ -17,7 +17,7 @@ from gpubench.models import Case, Estimate, Execution, Operator, OperatorKind, P
 from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chips_of, product_rate
-from gpubench.predict.estimate import estimate
+from gpubench.predict.estimate import MOST_GAIN, estimate
 from gpubench.predict.memory import fit_of
 from gpubench.predict.model import HELD, predict_all
 from gpubench.predict.question import Question, case_for, question_of
@@ -204,6 +204,30 @@ def test_graph_measurement_does_not_anchor_a_compiled_prediction():
     for execution, anchored in ((Execution.GRAPH, True), (Execution.COMPILE, False)):
         question = Question(profile=load_profiles()["transformer"], execution=execution, batch_size=16)
         assert estimate(question, [spec], reference=reference_runs())[H100].anchored is anchored
+
+
+@pytest.mark.parametrize("name", ["cnn", "vgg16", "lstm_large", "transformer"])
+def test_compiled_step_is_between_its_graph_and_the_largest_measured_gain(name):
+    """Without this, a small network was predicted at five times its measured graph, and VGG16 below its own."""
+    questions = [
+        Question(profile=load_profiles()[name], execution=execution, batch_size=8)
+        for execution in (Execution.GRAPH, Execution.COMPILE)
+    ]
+    graphs, compiled = (
+        estimate(each, [*load_specs().values()], reference=reference_runs()) for each in questions
+    )
+    gains = []
+    for key, graph in graphs.items():
+        answer = compiled[key]
+        if isinstance(graph, Estimate) and isinstance(answer, Estimate) and graph.anchored is not False:
+            gains.append(answer.samples_per_s / graph.samples_per_s)
+            if gains[-1] in {1.0, MOST_GAIN}:
+                assert answer.low <= (graph.low or graph.samples_per_s)
+                assert answer.high >= (graph.high or graph.samples_per_s) / MOST_GAIN
+                assert "its CUDA graph" in answer.method
+    assert len(gains) > 50
+    assert min(gains) >= 0.999
+    assert max(gains) <= 1.001 * MOST_GAIN
 
 
 @cache
