@@ -310,7 +310,9 @@ def seeded(seed: int) -> Iterator[None]:
 
     before = random.getstate(), np.random.get_state()  # noqa: NPY002 - models draw from the global generator
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # of the CPU, where tasks are built
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # else torch would keep this call, and the stack that made it
+            torch.cuda.manual_seed_all(seed)
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - as above
         try:

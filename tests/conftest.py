@@ -21,6 +21,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("COLUMNS", None)
 
 import msgspec
+import psutil
 import pytest
 from hypothesis import Phase, settings
 from nvml.plugin import _answers, _libraries, fake_nvml, inside_nvml  # noqa: F401 - fixtures for every folder
@@ -38,6 +39,11 @@ settings.register_profile("gpubench", deadline=None)  # an example takes what a 
 settings.load_profile("gpubench")
 # For a mutant it only matters that a test fails, not the smallest example, which takes minutes to find.
 settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores for ``-n auto``: tests wait for children, timers and the browser."""
+    return (psutil.cpu_count(logical=False) or 1) + 1
 
 
 @pytest.fixture(autouse=True, scope="module")
