@@ -165,8 +165,7 @@ time.sleep(600)
 
 def test_every_process_of_a_job_of_several_ends_with_the_parent(tmp_path):
     mark = tmp_path / "mark"
-    command = [sys.executable, "-c", JOB, str(mark)]
-    assert left_after(command, tmp_path, mark, signal.SIGKILL, forked_child.popen) == []
+    assert left_after([sys.executable, "-c", JOB, str(mark)], tmp_path, mark, signal.SIGKILL) == []
 
 
 PIPELINE = """
