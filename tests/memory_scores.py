@@ -65,7 +65,7 @@ def _score(pairs: Sequence[tuple[float, float]]) -> Score:
 
 
 class LossScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Score of the share for a compiled loss on readings that it has not seen.
+    """Score the fitted share of traced memory that a step with a compiled loss holds, on unseen readings.
 
     Attributes:
         mean_error: Mean of |likely figure / reading - 1|.
@@ -107,7 +107,7 @@ class ReservedOutcome(NamedTuple):
 
 
 def sound_readings() -> list[Held]:
-    """Own readings of reserved memory without cache that a step does not need."""
+    """Return gpubench's own readings whose reserved memory has no unneeded cache."""
     return [each for each in own_readings() if each.is_sound]
 
 
@@ -126,7 +126,7 @@ def fit_fixed_bytes(readings: Sequence[Held]) -> float:
 
 
 def _reserved(need: MemoryNeed, fixed_bytes: float) -> float:
-    """Likely reserved memory with another fixed part."""
+    """Return the likely reserved memory with another fixed part."""
     return (need.reserved.value or 0.0) - FIXED_BYTES + fixed_bytes
 
 

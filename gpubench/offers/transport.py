@@ -21,7 +21,7 @@ from gpubench.units import count, plain
 
 MAX_BODY_BYTES = 64 * 1024**2
 REQUEST_TIMEOUT_S = 60.0
-"""Time limit of one request including its body, so a slow server cannot delay a refresh longer."""
+"""Time limit of one request including its body, so a slow server cannot delay a refresh by more."""
 SILENCE_TIMEOUT_S = 15.0
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
@@ -37,16 +37,16 @@ _Answer = tuple[int, float | None, bytes]
 
 
 class HttpTransport:
-    """A transport based on requests, to use as a context manager; see ``sources.Transport`` for the call.
+    """A transport based on requests. Use it as a context manager; see ``sources.Transport`` for the call.
 
     Args:
         sleep: The function that waits between attempts.
-        within_s: Time limit of all requests together, each of which is tried once; None for no limit.
+        within_s: Time limit of all requests together; with a limit, each is tried once. None for no limit.
     """
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep, within_s: float | None = None) -> None:
         self._sleep = sleep
-        self._last_s = None if within_s is None else time.monotonic() + within_s
+        self._deadline_s = None if within_s is None else time.monotonic() + within_s
         self._within_s = within_s
         self._session = _Session()
         self._session.headers.update({"User-Agent": f"gpubench/{__version__}", "Accept-Encoding": "gzip"})
@@ -69,11 +69,11 @@ class HttpTransport:
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """Return the body of a success, after up to three retries on 429, 5xx or a lost connection."""
-        host, most = _host(url), MAX_RETRIES + 1 if self._last_s is None else 1
+        host, most = _host(url), MAX_RETRIES + 1 if self._deadline_s is None else 1
         for attempt in range(most):
             try:
                 status, retry_after_s, answer = self._in_time(url, params, body, headers)
-            except (requests.RequestException, ValueError) as error:  # raised for an invalid URL
+            except (requests.RequestException, ValueError) as error:  # a ValueError: an invalid URL
                 if not _was_cut(error):
                     raise SourceError(f"{host} is not reachable ({_words(error)})") from None
                 status, retry_after_s, answer = None, None, f"connection broke ({_words(error)})".encode()
@@ -87,7 +87,7 @@ class HttpTransport:
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *asked: Any) -> _Answer:
-        # Request a URL in a thread: a read returns only complete chunks, and each byte may take seconds.
+        # A thread enforces the limit: a read blocks until its chunk is complete, and a byte may take seconds.
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
@@ -98,7 +98,7 @@ class HttpTransport:
 
         Thread(target=follow, daemon=True).start()
         now_s = time.monotonic()
-        left_s = REQUEST_TIMEOUT_S if self._last_s is None else max(0.0, self._last_s - now_s)
+        left_s = REQUEST_TIMEOUT_S if self._deadline_s is None else max(0.0, self._deadline_s - now_s)
         if not wait([ended], left_s).done:
             raise _too_slow(url, self._within_s)
         return ended.result()
@@ -183,11 +183,11 @@ def _was_cut(error: Exception) -> bool:
     broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
     return (
         type(error) is requests.ConnectionError and broke
-    )  # its subclasses mean that it was never established
+    )  # a subclass means that no connection was established
 
 
 def _root(error: BaseException) -> BaseException:
-    # Return the root cause of an error; outer messages of requests contain the URL with its keys.
+    # Return the root cause of an error; the outer exceptions of requests quote the URL, which may contain keys.
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error

@@ -30,7 +30,7 @@ _CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 def ask_listing() -> backend.BackendReport:
-    """List every device, CPUs too, in a child process; a child that fails or hangs becomes a problem."""
+    """List every device, CPUs too, in a child process; its failure is reported as a problem."""
     # numpy, a dependency of pyopencl, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     asked = children.run_child(
@@ -74,7 +74,7 @@ def listing() -> backend.BackendReport:
 
 
 def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
-    """Return a pyopencl device in SI units; an impossible value becomes None, with the reason.
+    """Return the profile of a pyopencl device in SI units; an impossible value becomes None, with the reason.
 
     Only a CPU has a core count: its number of compute units.
     """

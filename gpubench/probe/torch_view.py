@@ -196,7 +196,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
     (
         r"busy or unavailable",
         _says(
-            "the GPU is taken: its compute mode lets one program in at a time, or none",
+            "the GPU is in use: its compute mode allows one process at a time, or none",
             "end the program that nvidia-smi lists, or set the mode back with nvidia-smi -c DEFAULT",
         ),
     ),

@@ -324,7 +324,7 @@ def _without_kernels(spec: GpuSpec) -> str:
     still = "no known build has them" if build is None else f"{build} still has them"
     return (
         f"torch {newest_release()} from pip has no kernels for {named_target}: {still}; "
-        "naming the GPU with --gpu ranks it"
+        "to rank it anyway, name it with --gpu"
     )
 
 

@@ -155,7 +155,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
 # Words reserved for the value and cost of an hour of waiting.
 _WORDS_OF_THE_RATE = 15
 
-# Words reserved for the rule of the table and the hint that there is more.
+# Words reserved for the line under the table's header and the hint that there is more.
 _WORDS_OF_THE_REST = 8
 
 
@@ -190,7 +190,7 @@ def _answer(data: ReportData) -> Block:
 # --- each answer in full --------------------------------------------------------------------------------
 
 MOST_REGIONS = 4
-# Limit of the text on memory, because the reason for a missing trace is third-party text.
+# Length limit of the text on memory: the reason for a missing trace comes from third-party code.
 _MOST_MEMORY_CHARACTERS = 300
 
 
@@ -225,7 +225,7 @@ def _label(choice: Choice) -> str:
 
 
 def fits_words(choice: Choice) -> str:
-    """Return whether the job fits in memory, with the need: "fits (needs 6.1 to 7.8 of 24 GiB)".
+    """Return whether the job fits in memory, with what it needs: "fits (needs 6.1 to 7.8 of 24 GiB)".
 
     A device without memory figures ran the job itself, so the figures are not needed.
     """
@@ -242,7 +242,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     # Yield remarks on feeding, availability, other prices, and the limits of a new account.
     offer = choice.offer
     if choice.feed_vcpus is not None:
-        needs = f"feeding takes {format_number(choice.feed_vcpus, 2)}"
+        needs = f"data loading needs {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
         has = "vCPUs (how many it has is unknown)"
         yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
@@ -275,30 +275,31 @@ def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
 
 # Maximum rows of the page's table, which can be sorted and filtered; a printout shows the first rows.
 _TABLE_ROWS = 400
-EXCLUDED_REASONS = 80
+MAX_EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {
     "total": "Dollars and hours of the job, ranked",
     "value": "Training per dollar, ranked",
     "throughput": "Throughput, ranked",
-    "cost": "Cost of the job, ranked",
-    "time": "Time of the job, ranked",
-    "joules": "Energy of a sample, ranked",
+    "cost": "Job cost, ranked",
+    "time": "Job time, ranked",
+    "joules": "Energy per sample, ranked",
 }
 _P_OF_GPU = (
-    "P(best) of GPU: any offer of this GPU, from any seller, is the best at today's prices, which may have "
-    "moved; all GPUs add up to 100 %"
+    "P(best) of GPU: the probability that some offer of this GPU is the best, allowing for price changes "
+    "since the quotes; all GPUs add up to 100 %"
 )
 _P_OF_OFFER = (
-    "P(best): this offer is the best at today's prices, which may have moved; all offers add up to 100 %"
+    "P(best): the probability that this offer is the best, allowing for price changes since its quote; "
+    "all offers add up to 100 %"
 )
 _SHARED_RANK = (
     "=: a shared rank: the figures cannot distinguish it from another row, or it is a more expensive offer "
     "of a GPU with that rank"
 )
 _FEED_BOUND = (
-    f"{FindingKind.FEED_BOUND.value}: its vCPUs prepare fewer photographs than its GPUs take (assumed): "
-    "throughput, time, cost and chances are for what they prepare, a latency is for its GPUs alone"
+    f"{FindingKind.FEED_BOUND.value}: its vCPUs are assumed to prepare fewer images than its GPUs "
+    "can process: throughput, time, cost and chances are limited by this, latency is for the GPUs alone"
 )
 _NOT_DOMINATED = "not dominated: nothing else is as fast, as cheap and as large in memory at once"
 
@@ -361,8 +362,8 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     items: list[str] = []
     if one_a_gpu and ranking.offer_count is not None:
         total = ranking.offer_count
-        every = f"--table --explain --limit {total} lists all, and ranks count them all"
-        items.append(f"One row per GPU, its best offer; {every}.")
+        every = f"--table --explain --limit {total} lists them"
+        items.append(f"One row per GPU: its best offer. Ranks count all offers; {every}.")
     if data.more_by is None:
         items = [*notes, *items, *legend]
     else:
@@ -380,7 +381,8 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
         legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}.")
     if any(row.estimate.case.new_tokens for row in rows):
         legend.append(
-            "Static batch: a server batches sequences as they arrive, and gets more tokens from a GPU."
+            "Static batch: all sequences start together. A server that batches them as they arrive gets more "
+            "tokens."
         )
     return legend
 
@@ -391,7 +393,7 @@ def excluded_table(ranking: Ranking) -> Table:
     rows = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     return table(
         f"Not ranked: {count(len(ranking.excluded), 'offer')}, by reason",
-        rows[:EXCLUDED_REASONS],
+        rows[:MAX_EXCLUDED_REASONS],
         text("Reason", lambda row: plain(row[0], 300)),
         number("Offers", lambda row: str(len(row[1]))),
         text("Which", lambda row: listing(_which(row[1]), most=8)),
@@ -431,7 +433,7 @@ def factor_table(rows: Sequence[Row]) -> Table:
         return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
 
     return table(
-        "What these GPUs are",
+        "GPU specifications",
         list(factors),
         text("GPU", gpu_name),
         number(
@@ -499,7 +501,7 @@ def offers(
         number("Batch", lambda r: " ".join(f"{batch:,}" for batch in batches_of(r.estimates)), optional=5)
         if wide and len(batches) > 1
         else None,
-        number("Time of a token" if generated else "Latency", _latency) if wide and late else None,
+        number("Time per token" if generated else "Latency", _latency) if wide and late else None,
         text(
             "Basis",
             lambda r: (
@@ -549,13 +551,13 @@ def _gpus_needed(row: Row) -> str:
 
 
 def _paid_first(data: ReportData) -> Callable[[Row], str]:
-    # Return a function that formats the purchase price of owned hardware: "$1,450 first; ".
+    # Return a function that formats the purchase price of owned hardware: "$1,450 up front; ".
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: Row) -> str:
         offer = row.offer
         usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
-        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"{format_price(usd)} first; "
+        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"{format_price(usd)} up front; "
 
     return words
 
@@ -595,7 +597,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    # Return the time of a batch; for a generation also the time of a token, to which limits apply.
+    # Return the time of a batch; for text generation also the time per token, to which latency limits apply.
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} per batch" if row.estimate.case.new_tokens else whole
 
@@ -624,7 +626,7 @@ def remarks_of(row: Row) -> str:
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} per token, " if row.estimate.case.new_tokens else ""
     batch = f"{each}{format_duration(row.latency_s)} per batch of {row.estimate.case.batch_size}"
-    pays = f"while interruptions add less than {format_percent(lost)} to the work" if lost else "at no share"
+    pays = f"as long as interruptions add less than {format_percent(lost)} to the work" if lost else None
     remarks += [
         words
         for holds, words in (
@@ -634,7 +636,7 @@ def remarks_of(row: Row) -> str:
             (row.pareto, "not dominated"),
             (row.fits_memory is None, "memory not checked"),
             (row.latency_s is not None, batch),
-            (lost is not None, f"spot pays {pays}"),
+            (lost is not None, f"spot pays off {pays}" if pays else "spot never pays off"),
             (offer.gpu_count > 1, f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}"),
         )
         if holds
@@ -643,13 +645,13 @@ def remarks_of(row: Row) -> str:
 
 
 def here(data: ReportData, row: Row) -> str:
-    """A mark on offers of the user's model of GPU."""
+    """A mark on offers with the user's GPU model."""
     own = data.device is not None and data.device.gpu_key == row.offer.gpu_key
     return " (yours)" if own else ""
 
 
 def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
-    """The marks of rows: the user's model of GPU, ties at the top, throttled measurements."""
+    """The marks of rows: the user's GPU model, ties at the top, throttled measurements."""
     leading = sum(row.rank == 1 for row in rows)
 
     def mark(row: Row) -> RowMark | None:

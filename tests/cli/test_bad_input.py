@@ -70,14 +70,16 @@ def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, st
         ),
         (
             "CUDA error: CUDA-capable device(s) is/are busy or unavailable" + ADVICE,
-            "the GPU is taken: its compute mode lets one program in at a time",
+            "the GPU is in use: its compute mode allows one process at a time",
         ),
         pytest.param(
             "CUDA error: something new" + ADVICE, "CUDA error: something new", marks=pytest.mark.slow
         ),
     ],
 )
-def test_what_torch_says_when_it_opens_the_gpu(fake_nvml, tmp_path, words: str, said: str) -> None:
+def test_cuda_initialization_error_becomes_one_line_with_a_remedy(
+    fake_nvml, tmp_path, words: str, said: str
+) -> None:
     environment = fake_nvml("h200") | torch_that_says(words, tmp_path)
     code, line = run(environment, tmp_path / "results")
     assert code == 3
@@ -86,7 +88,7 @@ def test_what_torch_says_when_it_opens_the_gpu(fake_nvml, tmp_path, words: str, 
     assert "LAUNCH_BLOCKING" not in line
 
 
-def test_errors_of_torch_are_explained_in_python_too(fake_nvml, tmp_path) -> None:
+def test_torch_errors_are_also_explained_by_the_python_api(fake_nvml, tmp_path) -> None:
     words = "CUDA error: no kernel image is available for execution on the device" + ADVICE
     environment = fake_nvml("h200") | torch_that_says(words, tmp_path)
     program = (
@@ -105,7 +107,7 @@ def test_errors_of_torch_are_explained_in_python_too(fake_nvml, tmp_path) -> Non
     assert "NVIDIA H200 (compute capability 9.0)" in line
 
 
-def test_a_cpu_only_torch_beside_a_gpu_is_never_a_silent_run_on_the_cpu(fake_nvml, tmp_path) -> None:
+def test_cpu_only_torch_never_falls_back_silently_when_a_gpu_is_present(fake_nvml, tmp_path) -> None:
     environment = fake_nvml("h200") | torch_that_says("", tmp_path, cuda=None)
     for device in ("auto", "cuda"):
         code, line = run(environment, tmp_path / "results", "--device", device)
@@ -157,7 +159,7 @@ TAKEN = change(
         ),
     ],
 )
-def test_what_the_driver_and_the_variable_say(  # noqa: PLR0917 - fixtures and parameters
+def test_unusable_gpu_or_cuda_visible_devices_is_explained(  # noqa: PLR0917 - fixtures and parameters
     fake_nvml, tmp_path, machine: tuple, visible: str | None, code: int, said: str
 ) -> None:
     environment = fake_nvml(machine[0], faults=machine[1:]) | torch_that_says("not reached", tmp_path)

@@ -1,4 +1,4 @@
-"""Without torch, comparing works, and verbs that measure or trace a model name the install command.
+"""Without torch, comparing works; verbs that measure or trace a model fail and print the pip command for torch.
 
 Without transformers everything works except a Hugging Face config, which names its own command.
 """
@@ -41,7 +41,7 @@ def without_torch(environment: dict[str, str], *arguments: str) -> subprocess.Co
         (("feed",), 2, f"{INSTALL} 'kornia>="),
     ],
 )
-def test_verbs_that_need_torch_name_the_command_that_installs_it(no_torch, arguments, code, line):
+def test_commands_that_need_torch_print_how_to_install_it(no_torch, arguments, code, line):
     done = without_torch(no_torch, *arguments)
     last = done.stderr.strip().splitlines()[-1]
     assert (done.returncode, line in last) == (code, True), done.stderr
@@ -49,7 +49,7 @@ def test_verbs_that_need_torch_name_the_command_that_installs_it(no_torch, argum
 
 
 @pytest.mark.parametrize("verb", ["run", "rank"])
-def test_a_hugging_face_config_without_transformers_names_the_line_that_installs_it(tmp_path, verb):
+def test_hugging_face_config_without_transformers_prints_how_to_install_it(tmp_path, verb):
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['transformers'] = None\n")
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -67,5 +67,5 @@ def test_comparison_verbs_work_without_torch(no_torch, arguments):
     assert done.returncode == 0, done.stderr
 
 
-def test_doctor_also_names_the_missing_torch(no_torch):
+def test_doctor_also_prints_how_to_install_torch(no_torch):
     assert INSTALL in without_torch(no_torch, "doctor").stdout

@@ -1,4 +1,4 @@
-"""The installation: the wheel's content and requirements, and an existing torch stays."""
+"""What the wheel and the source distribution contain; an installation keeps an existing torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wheel(tmp_path_factory) -> zipfile.ZipFile:
     return zipfile.ZipFile(_built("wheel", tmp_path_factory))
 
 
-def test_the_wheel_carries_data_templates_and_workloads_under_a_name_that_cannot_collide(wheel):
+def test_wheel_contains_data_and_workloads_under_its_own_top_level_names(wheel):
     names = set(wheel.namelist())
     assert {
         "gpubench/data/gpus.csv",
@@ -58,7 +58,7 @@ def test_the_wheel_is_small_and_leaves_out_what_no_answer_opens(wheel):
     assert not {Path(name).name for name in wheel.namelist()} & of_tools
 
 
-def test_wheel_without_the_score_table_names_it(wheel, tmp_path):
+def test_predict_score_from_a_wheel_names_the_missing_table(wheel, tmp_path):
     wheel.extractall(tmp_path)
     done = subprocess.run(
         [
@@ -106,7 +106,7 @@ def test_the_source_distribution_holds_what_its_pages_link_to(source):
             assert path in source or any(name.startswith(f"{path}/") for name in source), (page, target)
 
 
-def test_the_source_distribution_holds_what_its_tests_read_of_ci(source):
+def test_sdist_contains_the_ci_files_its_tests_read(source):
     workflows = {f".github/workflows/{name}.yml" for name in ("ci", "prices", "release")}
     assert {".ci/run", *workflows} <= source
 
@@ -122,7 +122,7 @@ def test_the_source_distribution_holds_the_examples_whole(source):
 
 
 def test_any_torch_from_2_4_satisfies_the_wheel(wheel):
-    """No upper bound and no pin, so pip keeps the existing build of an environment."""
+    """No upper bound and no pin, so pip keeps the torch that an environment has."""
     metadata = next(wheel.read(n).decode() for n in wheel.namelist() if n.endswith("METADATA"))
     assert "Requires-Dist: torch>=2.4; extra == 'run'\n" in metadata
     assert "Requires-Dist: torch>=2.4\n" not in metadata
@@ -150,7 +150,7 @@ def test_an_installed_wheel_knows_every_workload_of_the_repository(wheel, tmp_pa
     assert tuple(names) == workload_names()
 
 
-def test_a_release_is_published_by_its_workflow_alone_and_only_under_its_version():
+def test_release_workflow_needs_no_secret_and_requires_a_matching_tag():
     """The index trusts the identity of the last job: it needs no key, and that job does nothing except sign."""
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]

@@ -18,7 +18,7 @@ from gpubench.probe.select import select_device
 
 
 class _Outside:
-    """A backend as another package provides it."""
+    """A backend such as another package would provide."""
 
     name = "xpu"
 
@@ -138,7 +138,7 @@ def test_every_backend_has_a_contract() -> None:
     assert set(load_backends([XPU]).found) == tested
 
 
-class TestOutsideAuthors:
+class TestPluginBackends:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch) -> None:
         self.points: list[Any] = [XPU]

@@ -147,7 +147,7 @@ TOO_OLD = (
         ),
         (
             {"compute": fails("CUDA error: CUDA-capable device(s) is/are busy or unavailable" + ADVICE)},
-            "lets one program in at a time, or none (CUDA error: CUDA-capable device(s) is/are busy or unavailable)",
+            "allows one process at a time, or none (CUDA error: CUDA-capable device(s) is/are busy or unavailable)",
             "nvidia-smi -c DEFAULT",
         ),
         (

@@ -25,7 +25,7 @@ def keys_of(ranking):
     return {row.offer.gpu_key for row in ranking.rows}
 
 
-def test_a_gpu_that_torch_does_not_run_on_is_left_out_with_its_reason_however_cheap():
+def test_unsupported_gpu_is_excluded_with_a_reason_even_if_cheapest():
     found = rank_of(OFFERS, RATES)
     assert keys_of(found) == {H100, T4, RX5700, ORIN}
     reasons = {each.gpu_key: each.reason for each in found.excluded}
@@ -61,8 +61,8 @@ def test_gpu_missing_from_the_catalog_is_not_excluded():
     }
 
 
-def test_an_empty_answer_says_what_would_rank_it():
-    with pytest.raises(MisuseError, match=r"no kernels .* naming the GPU with --gpu ranks it"):
+def test_error_for_an_empty_ranking_suggests_naming_the_gpu():
+    with pytest.raises(MisuseError, match=r"no kernels .* to rank it anyway, name it with --gpu"):
         rank_of([offer(V100)], RATES)
 
 
@@ -79,7 +79,7 @@ def test_an_empty_answer_says_what_would_rank_it():
         {"relative": True},
     ],
 )
-def test_no_shipped_offer_is_recommended_that_torch_does_not_run(asked):
+def test_no_recommended_offer_has_a_gpu_that_torch_does_not_support(asked):
     found = rank("resnet50", **asked, draws=50, as_of=date(2026, 11, 20).isoformat())
     answers = [each.choice for each in found.answers.values()]
     beside = (found.cloud, found.best_to_own, *answers, *found.by_gpu)
@@ -91,6 +91,6 @@ def test_no_shipped_offer_is_recommended_that_torch_does_not_run(asked):
     } == set()
 
 
-def test_a_quote_of_the_buyers_own_names_its_gpu():
+def test_buyers_own_quote_counts_as_naming_its_gpu():
     found = rank("resnet50", have=["V100 PCIe 16GB, 300 USD"], draws=50, as_of="2026-11-20")
     assert {row.offer.provider for row in found.rows if "v100" in row.offer.gpu_key} == {"own"}

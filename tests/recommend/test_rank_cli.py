@@ -113,7 +113,7 @@ def test_row_shows_one_gpu_and_where_else_it_is_offered(gpubench):
     elsewhere = first.also_at[0]
     assert elsewhere.offer.provider in table
     assert f"${elsewhere.cost_usd:.2f}" in table
-    assert f"--table --explain --limit {len(ranking.rows)} lists all, " in " ".join(shown.split())
+    assert f"--table --explain --limit {len(ranking.rows)} lists them" in " ".join(shown.split())
     every = gpubench("vgg16", "--limit", "40", "--table", "--explain", COLUMNS="120").stdout
     assert table_of(every).count(f"{gpus(first.offer.gpu_key, first.offer.gpu_count)} ") > 1
     assert "One row" not in every
@@ -170,7 +170,7 @@ def test_the_chance_of_an_offer_and_that_of_its_gpu_are_distinguished(gpubench):
     alone = " ".join(
         gpubench("vgg16", "--gpu", "rtx 4090", "--limit", "1", "--explain", COLUMNS="120").stdout.split()
     )
-    assert "P(best): this offer" in alone
+    assert "P(best): the probability that this offer" in alone
 
 
 def test_marketplace_listing_is_described_the_same_way_throughout(gpubench):
@@ -203,7 +203,7 @@ def test_each_answer_is_detailed_with_its_caveats(gpubench):
         assert "; fits (needs " in shown
     assert f"in {found.cloud.regions[0]}" in shown
     assert f"of its {found.cloud.offer.vcpus:g} vCPUs" in shown
-    assert "feeding takes " in shown
+    assert "data loading needs " in shown
     assert "(one host's listing" in shown
 
 
