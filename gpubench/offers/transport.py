@@ -187,7 +187,7 @@ def _was_cut(error: Exception) -> bool:
 
 
 def _root(error: BaseException) -> BaseException:
-    # Return the root cause of an error; the outer exceptions of requests quote the URL, which may contain keys.
+    # Return the root cause of an error; the outer exceptions of requests quote the URL, perhaps with keys.
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return error
