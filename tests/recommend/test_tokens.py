@@ -148,7 +148,7 @@ def test_a_ranking_shows_the_time_of_a_token_that_its_limit_applies_to():
     asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
     shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
     row = rank("llama_8b", gpu="h100", batch_size=8, max_latency_ms=50).rows[0]
-    assert "of a token" in shown
+    assert "per token" in shown
     assert "Latency" not in shown
     token = format_duration(generation_times(row.estimate).per_token_s.value)
     assert f"{token} ({format_duration(row.latency_s)} per batch)" in shown
