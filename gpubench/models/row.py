@@ -33,7 +33,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     token, is also known for a predicted one, with its own interval. ``power_w`` is the mean power of one GPU,
     measured or as the usual share of board power. Under ``power_limit_w`` a job takes ``capped_time`` times
     the time and ``capped_energy`` times the energy. ``published`` describes published readings of this card;
-    an interval that did not include them was widened to do so.
+    an interval that did not include them was widened to do so. ``at_peak`` says whether the peak of the GPU
+    limits a prediction: ``high`` is then a limit of what is possible, not an end of 90 %.
     """
 
     case: Case
@@ -64,6 +65,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     capped_time: Interval = UNKNOWN_INTERVAL
     capped_energy: Interval = UNKNOWN_INTERVAL
     published: str | None = None
+    at_peak: bool = False
     findings: tuple[Finding, ...] = ()
 
     @property

@@ -163,10 +163,6 @@ def evidence_on(estimate: Estimate) -> str:
     return f"no published rows of this GPU{near}"
 
 
-# Tolerance between the two ends of an interval, which are computed separately.
-ROUNDING = 1e-9
-
-
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:
     """Draw n joint throughputs of each estimate [samples/s].
 
@@ -208,21 +204,14 @@ def start_of(estimate: Estimate) -> tuple[str, ...] | None:
 
 def most_of(estimate: Estimate) -> float:
     """Return the upper limit of all draws [samples/s]; infinite if there is none."""
-    return estimate.high if estimate.high is not None and _is_cut_off(estimate) else math.inf
-
-
-def _is_cut_off(estimate: Estimate) -> bool:
-    # Whether the peak of its GPU limits a prediction, so no draw exceeds it.
-    if estimate.basis != "predicted" or estimate.low is None or estimate.high is None:
-        return False
-    return estimate.high * estimate.low < (1 - ROUNDING) * estimate.samples_per_s**2
+    return estimate.high if estimate.high is not None and estimate.at_peak else math.inf
 
 
 def log_deviation(estimate: Estimate) -> float:
     """Standard deviation of the log throughput, from the interval; 0 for a host-bound guess."""
     if estimate.low is None or estimate.high is None or estimate.low <= 0:
         return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95
-    if _is_cut_off(estimate):
+    if estimate.at_peak:
         return math.log(estimate.samples_per_s / estimate.low) / Z90
     z = Z90 if estimate.basis == "predicted" else Z95
     return math.log(estimate.high / estimate.low) / 2 / z

@@ -664,6 +664,7 @@ class TestLlama8bQlora(LlamaContract):
 
     def test_one_step_runs_at_every_precision(self) -> None:  # type: ignore[override]
         pytest.importorskip("torchao", exc_type=ImportError)
+        assert self.precisions == (Precision.BF16,)
         super().test_one_step_runs_at_every_precision(Precision.BF16)
 
 

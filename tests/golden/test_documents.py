@@ -45,21 +45,21 @@ def without_launches(part):
     return {name: [] if each == "<in the file>" else without_launches(each) for name, each in part.items()}
 
 
-def validate(name, document):
+def faults(name, document):
     schema = json.loads((DOCS / "schema" / f"{name}.json").read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(closed(schema)).validate(without_launches(document))
+    validator = jsonschema.Draft202012Validator(closed(schema))
+    return [error.message for error in validator.iter_errors(without_launches(document))]
 
 
 @pytest.mark.parametrize(("name", "path"), GOLDENS, ids=[path.name for _, path in GOLDENS])
 def test_golden_document_matches_its_schema(name, path):
-    validate(name, json.loads(path.read_text(encoding="utf-8")))
+    assert faults(name, json.loads(path.read_text(encoding="utf-8"))) == []
 
 
 @pytest.mark.parametrize("change", [{"as_off": "2026-11-20"}, {"as_of": 3}])
 def test_schema_rejects_unknown_keys_and_wrong_types(change):
     document = json.loads((EXPECTED / "values" / "rank.json").read_text(encoding="utf-8"))
-    with pytest.raises(jsonschema.ValidationError):
-        validate("rank", document | change)
+    assert len(faults("rank", document | change)) == 1
 
 
 def test_every_document_with_a_schema_has_a_golden_and_is_on_the_page():

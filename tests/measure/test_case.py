@@ -468,7 +468,8 @@ def test_measuring_modules_import_on_a_torch_without_selective_checkpointing():
         "    vars(module).pop(name, None)\n"
         "import gpubench.measure.worker, gpubench.profile.trace\n"
     )
-    subprocess.run([sys.executable, "-c", lacking], check=True)
+    done = subprocess.run([sys.executable, "-c", lacking], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 class Line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -51,3 +52,17 @@ def test_the_draws_of_a_gpu_do_not_depend_on_the_others(estimates):
     every = draw(estimates, 100, seed=1)
     assert np.array_equal(every[1:], draw(estimates[1:], 100, seed=1))
     assert np.array_equal(every[::-1], draw(estimates[::-1], 100, seed=1))
+
+
+def test_no_draw_exceeds_the_peak_of_its_gpu_and_a_low_end_alone_limits_nothing(estimates):
+    """A published reading below an interval widens it downward: that is no limit above."""
+    predicted = next(each for each in estimates if each.basis == "predicted")
+    limit = predicted.samples_per_s * 1.01
+    at_peak, widened = (
+        msgspec.structs.replace(predicted, **changes)
+        for changes in ({"high": limit, "at_peak": True}, {"low": predicted.low / 2})
+    )
+    (limited,), (free,) = draw([at_peak], 1000, seed=5), draw([widened], 1000, seed=5)
+    assert limited.max() == limit
+    assert free.max() > widened.high
+    assert np.median(free) == pytest.approx(widened.samples_per_s, rel=0.05)

@@ -322,11 +322,11 @@ def test_skypilot_and_dstack_accept_the_tasks_themselves():
     """Opt-in: it needs pip install skypilot dstack, which are not our dependencies."""
     configurations = pytest.importorskip("dstack._internal.core.models.configurations")
     row = row_of(GIVEN[0])
-    configurations.TaskConfiguration.model_validate(tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"])
-    jsonschema = pytest.importorskip("jsonschema")
+    given = tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"]
+    assert configurations.TaskConfiguration.model_validate(given)
     schemas = pytest.importorskip("sky.utils.schemas")
-    jsonschema.validate(task(GIVEN[0]), schemas.get_task_schema())
-    jsonschema.validate(task(GIVEN[0])["resources"], schemas.get_resources_schema())
+    assert not faults(task(GIVEN[0]), schemas.get_task_schema())
+    assert not faults(task(GIVEN[0])["resources"], schemas.get_resources_schema())
 
 
 # --- a published language model -----------------------------------------------------------------------------
