@@ -33,8 +33,8 @@ class Estimate(Record, frozen=True, kw_only=True):
     token, is also known for a predicted one, with its own interval. ``power_w`` is the mean power of one GPU,
     measured or as the usual share of board power. Under ``power_limit_w`` a job takes ``capped_time`` times
     the time and ``capped_energy`` times the energy. ``published`` describes published readings of this card;
-    an interval that did not include them was widened to do so. ``at_peak`` says whether the peak of the GPU
-    limits a prediction: ``high`` is then a limit of what is possible, not an end of 90 %.
+    an interval that did not include them was widened to do so. ``most_samples_per_s`` is what the peak of the
+    GPU allows; None for a measurement.
     """
 
     case: Case
@@ -65,7 +65,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     capped_time: Interval = UNKNOWN_INTERVAL
     capped_energy: Interval = UNKNOWN_INTERVAL
     published: str | None = None
-    at_peak: bool = False
+    most_samples_per_s: float | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -77,6 +77,11 @@ class Estimate(Record, frozen=True, kw_only=True):
     def interval(self) -> Interval:
         """The throughput with its interval [samples/s]."""
         return Interval(self.samples_per_s, self.low, self.high)
+
+    @property
+    def at_peak(self) -> bool:
+        """Whether ``high`` is what the peak of the GPU allows, instead of an end of 90 %."""
+        return None not in {self.high, self.most_samples_per_s} and self.high == self.most_samples_per_s
 
     def flat(self) -> dict[str, Any]:
         """Return the estimate as in ``predict show --json``."""

@@ -60,7 +60,7 @@ def test_no_draw_exceeds_the_peak_of_its_gpu_and_a_low_end_alone_limits_nothing(
     limit = predicted.samples_per_s * 1.01
     at_peak, widened = (
         msgspec.structs.replace(predicted, **changes)
-        for changes in ({"high": limit, "at_peak": True}, {"low": predicted.low / 2})
+        for changes in ({"high": limit, "most_samples_per_s": limit}, {"low": predicted.low / 2})
     )
     (limited,), (free,) = draw([at_peak], 1000, seed=5), draw([widened], 1000, seed=5)
     assert limited.max() == limit

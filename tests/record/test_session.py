@@ -76,8 +76,10 @@ def start(timed):
     """The command line itself, with a budget of a fraction of a second."""
     started = []
 
-    def run(*arguments: str, timed_s: float = 0.3, target: float = 0.02, **options) -> subprocess.Popen[str]:
-        process = forked_child.popen(
+    def run(
+        *arguments: str, timed_s: float = 0.3, target: float = 0.02, popen=forked_child.popen, **options
+    ) -> subprocess.Popen[str]:
+        process = popen(
             [sys.executable, "-P", "-c", PROGRAM, str(timed_s), str(target), "run", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -210,6 +212,14 @@ def test_sigterm_is_obeyed_while_the_model_hangs(start, tmp_path):
     (run,) = store.read_runs(tmp_path).runs
     assert run.measurements[0].status is Status.INTERRUPTED
     assert run.interrupted
+
+
+@pytest.mark.slow
+def test_file_named_like_a_library_in_the_working_folder_does_not_replace_it(start, tmp_path):
+    (tmp_path / "random.py").write_text("raise SystemExit('a random.py of mine ran')")
+    results = str(tmp_path / "results")
+    code, _, err = finish(start("lstm", *INFER, "--results", results, cwd=tmp_path, popen=subprocess.Popen))
+    assert code == 0, err
 
 
 def test_storage_failure_prints_the_run_and_exits_with_5(start, tmp_path):
