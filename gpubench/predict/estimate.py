@@ -208,7 +208,7 @@ def _estimates(
 
 MOST_GAIN = 2.5
 """Assumed limit of the gain of a compiled training step over its CUDA graph. An H200 ran VGG16 1.35 times as
-fast (batch 128, a loop independent of gpubench, November 2026). In 40 published readings on 20 cards, GPT-2 is
+fast (batch 128, a loop not of gpubench, November 2026). In 40 published readings of 20 cards, GPT-2 is
 1.1 to 2.05 times as fast compiled as its graph is predicted to be."""
 
 
