@@ -279,6 +279,10 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         } | self.need.flat()
 
 
+MAY_NOT_FIT = "may not fit in memory"
+"""The caution for a job of which only the lower end of the need fits."""
+
+
 def fits_text(*, sharded: bool) -> str:
     """Return the word for a case that fits, with FSDP if the job is sharded."""
     return f"{Verdict.FITS} with FSDP" if sharded else str(Verdict.FITS)

@@ -69,6 +69,11 @@ class Estimate(Record, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
     @property
+    def may_fit(self) -> bool:
+        """Whether the job may fit: the lower end of its need does, the upper end does not."""
+        return self.fits_memory is None and self.memory_text is not None
+
+    @property
     def joules_per_sample(self) -> Interval:
         """Energy of one GPU per sample, without a user's power limit [J]."""
         return self.power_w.times(self.interval.inverse())

@@ -22,6 +22,7 @@ from gpubench.models import (
     Trainable,
     Verdict,
 )
+from gpubench.models.memory import MAY_NOT_FIT
 from gpubench.names import counted, sized
 from gpubench.offers.dates import HOURS_PER_YEAR, STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of
@@ -272,14 +273,16 @@ def answered(ranking: Ranking) -> list[Choice]:
 
 def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     named = answered(ranking)
-    doubted: dict[str, dict[str, None]] = {}
+    doubts: dict[str, dict[str | None, None]] = {}
     for each in named:
         is_lone = each.condition is PriceCondition.SINGLE_HOST
-        if doubt := each.price_doubt or (ask_words(each.asks) if is_lone else None):
-            doubted.setdefault(doubt, {})[gpu_name(each.offer.gpu_key)] = None
+        on_price = each.price_doubt or (ask_words(each.asks) if is_lone else None)
+        on_memory = MAY_NOT_FIT if each.row.estimate.may_fit else None
+        doubts.setdefault(gpu_name(each.offer.gpu_key), {}).update({on_price: None, on_memory: None})
+    doubted = grouped((", ".join(filter(None, why)), gpu) for gpu, why in doubts.items() if any(why))
     if doubted:
-        doubts = (f"{listing(gpus)} ({why})" for why, gpus in doubted.items())
-        yield tell("price_doubt", doubts="; ".join(doubts))
+        parts = (f"{listing(gpus)} ({why})" for why, gpus in doubted.items())
+        yield tell("price_doubt", doubts="; ".join(parts))
     if sharded := [gpus_of(each.offer) for each in named if each.row.parallel_mode is ParallelMode.FSDP]:
         yield tell("sharded", gpus=listing(dict.fromkeys(sharded)))
     for each in named:

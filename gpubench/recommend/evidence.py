@@ -230,7 +230,10 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
         return _within_latency(request.max_latency_ms / MS_PER_S, request, question, specs, runs)
     answer = estimate_at_largest_batch if request.batch_size == "max" else estimate
     most = MOST_SHARING if request.one_job_over_all_gpus else 1
-    return answer(question, list(specs), own=runs.own, reference=runs.reference, most_sharing=most)
+    named = bool(request.gpus)  # a card that may not fit is answered for where it is named, never advised
+    return answer(
+        question, list(specs), own=runs.own, reference=runs.reference, most_sharing=most, may_fit=named
+    )
 
 
 def _within_latency(
@@ -241,12 +244,13 @@ def _within_latency(
     best: dict[str, Estimate | Refusal] = {}
     for batch_size in batches:
         asked = msgspec.structs.replace(question, batch_size=batch_size)
-        answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference)
+        named = bool(request.gpus)
+        answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference, may_fit=named)
         for key, answer in answers.items():
             if isinstance(answer, Estimate):
                 answer = _in_time(answer, limit_s)  # noqa: PLW2901 - too slow is a refusal
             known = best.setdefault(key, answer)
-            if isinstance(answer, Refusal) or answer.fits_memory is False:
+            if isinstance(answer, Refusal):
                 continue
             if isinstance(known, Refusal) or answer.samples_per_s > known.samples_per_s:
                 best[key] = answer

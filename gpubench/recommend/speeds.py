@@ -130,11 +130,6 @@ def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
         for key, answer in table.items():
             if isinstance(answer, Refusal):
                 refusals.setdefault(key, answer.reason)
-            elif answer.fits_memory is False:
-                largest, case = answer.largest_batch, answer.case
-                fix = f"the largest that fits is {largest:,}" if largest else "not even a batch of 1 fits"
-                words = f"{case.workload} at batch {case.batch_size:,} does not fit its memory; {fix}"
-                refusals.setdefault(key, words)
     return refusals
 
 
@@ -175,7 +170,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         method=f"{len(parts)} workloads together; {parts[0].method}",
         evidence=tuple(dict.fromkeys(item for part in parts for item in part.evidence)),
         anchored=_all_or_unknown([part.anchored for part in parts]),
-        fits_memory=_all_or_unknown([part.fits_memory for part in parts]),
+        fits_memory=True if all(part.fits_memory for part in parts) else None,
         largest_batch=None,
         fewest_gpus=max(part.fewest_gpus for part in parts),
         host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),
@@ -214,6 +209,7 @@ def with_fits(
             part,
             peak_memory_bytes=round(fit.need.allocated.value or 0),
             memory_text=fit.text(sharded=sharded),
+            fits_memory=True if fit.fits else None,
             largest_batch=max(fit.largest_batch, part.largest_batch or 0),
             device_bytes=fit.need.device_bytes,
         )

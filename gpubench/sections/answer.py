@@ -35,7 +35,7 @@ from gpubench.models import (
     Row,
     SortedBy,
 )
-from gpubench.models.memory import fits_text
+from gpubench.models.memory import MAY_NOT_FIT, fits_text
 from gpubench.offers.dates import dated
 from gpubench.providers import price_page
 from gpubench.recommend.economics import generation_times, token_costs
@@ -230,10 +230,8 @@ def fits_words(choice: Choice) -> str:
     A device without memory figures ran the job itself, so the figures are not needed.
     """
     row = choice.row
-    if row.fits_memory is None:
+    if row.fits_memory is None and not row.estimate.may_fit:
         return "memory not checked"
-    if not row.fits_memory:
-        return "may not fit in memory"
     fits = fits_text(sharded=row.parallel_mode is ParallelMode.FSDP)
     return plain(row.estimate.memory_text or fits, _MOST_MEMORY_CHARACTERS)
 
@@ -634,7 +632,8 @@ def remarks_of(row: Row) -> str:
             (offer.note, plain(offer.note or "", _NOTE_CHARACTERS)),
             (offer.in_stock is not None, in_stock_words(offer)),
             (row.pareto, "not dominated"),
-            (row.fits_memory is None, "memory not checked"),
+            (row.estimate.may_fit, MAY_NOT_FIT),
+            (row.fits_memory is None and not row.estimate.may_fit, "memory not checked"),
             (row.latency_s is not None, batch),
             (lost is not None, f"spot pays off {pays}" if pays else "spot never pays off"),
             (offer.gpu_count > 1, f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}"),

@@ -187,3 +187,12 @@ def test_multiples_of_a_reference_gpu_are_shown_on_request():
     assert "hours per dollar" not in screen(columns="400")
     with settings(relative=True):
         assert "hours per dollar" in screen.__wrapped__(columns="400")
+
+
+def test_a_named_gpu_that_may_not_have_the_memory_is_answered_for_with_a_caution():
+    job = ("gpt2", "--execution", "compile", "--batch-size", "16")
+    named = screen(*job, "--gpu", "RTX A4000", columns="300")
+    assert re.search(r"Cheapest.* 1x RTX A4000 ", named)
+    assert re.search(r"Batch 16 on RTX A4000: may fit \(needs [\d.]+ to [\d.]+ of 16 GiB\)", named)
+    assert re.search(r"Check before you pay: RTX A4000 \(.*may not fit in memory\)\.", named)
+    assert "RTX A4000" not in screen(*job, columns="300")

@@ -165,12 +165,6 @@ def test_a_refused_gpu_is_left_out_with_its_reason():
     assert [(e.gpu_key, e.reason) for e in ranking.excluded] == [(L4, "no rates")]
 
 
-def test_a_batch_that_does_not_fit_is_left_out_and_the_largest_that_fits_is_named():
-    too_big = estimate(T4, 100, fits_memory=False, largest_batch=48)
-    ranking = rank_of([offer(H100), offer(T4, 0.4)], {H100: 3000.0, T4: too_big})
-    assert "fits is 48" in ranking.excluded[0].reason
-
-
 def test_historic_attached_spot_and_free_offers_are_not_ranked_by_default():
     offers = [
         offer(H100, 2.0),
