@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._guards import active_fake_mode
 from torch.overrides import TorchFunctionMode
 
 from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
@@ -45,7 +47,8 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
     """Return a model and its loss, joined if the loss is a module with tensors, or a method of one.
 
     The modules of the loss are copied with the same tensors, except modules that are also in the model,
-    because a file may use one loss for all builds, and one build is moved to the meta device.
+    because a file may use one loss for all builds, and one build is moved to the meta device. A mode of fake
+    tensors, which each of its tensors refers to, is never copied: torch would read freed memory.
     """
     module = getattr(loss, "__self__", loss)
     if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
@@ -53,7 +56,9 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
     own = {id(part) for part in model.modules()}
     if id(module) in own:  # a method of the model: its tensors are already moved and trained
         return model, loss
-    shared = (*model.modules(), *module.parameters(), *module.buffers())
+    plain = (tensors_in(vars(part).values()) for part in module.modules())  # as of a spectral norm
+    tensors = (*module.parameters(), *module.buffers(), *chain.from_iterable(plain))
+    shared = (*model.modules(), *tensors, *filter(None, [active_fake_mode()]))
     own_loss: Any = copy.deepcopy(loss, {id(part): part for part in shared})
     return Joined(model, getattr(own_loss, "__self__", own_loss)), own_loss
 

@@ -533,11 +533,31 @@ RANDOM = {
     "layer drop": LAYER_DROP,
 }
 OTHERWISE_IN_INFERENCE = {"by mode": BY_MODE, "auxiliary head": AUXILIARY_HEAD}
+
+DISCRIMINATOR = """
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        first, norm = nn.Conv2d(3, 8, 4, 2, 1), nn.utils.spectral_norm
+        self.net = nn.Sequential(norm(first), nn.LeakyReLU(0.2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.weights = {"first": self.net[0].weight}
+
+    def forward(self, made, real):
+        return F.relu(1 - self.net(real)).mean() + F.relu(1 + self.net(made.detach())).mean() - self.net(made).mean()
+
+def build(n):
+    net = nn.Sequential(nn.ConvTranspose2d(8, 16, 4), nn.BatchNorm2d(16), nn.ReLU(), nn.ConvTranspose2d(16, 3, 4, 2, 1))
+    return net, torch.randn(n, 8, 1, 1), torch.randn(n, 3, 8, 8), Loss()
+"""
+"""The norms of torch.nn.utils keep the weight of a step as a plain attribute: a deep copy must not copy it."""
+
 WITH_A_LOSS = {
     "class weights": CLASS_WEIGHTS,
     "centers": CENTERS,
     "perceptual": PERCEPTUAL,
     "method of the model": METHOD_OF_THE_MODEL,
+    "discriminator": DISCRIMINATOR,
+    "discriminator, old weight norm": DISCRIMINATOR.replace("spectral_norm", "weight_norm"),
 }
 KINDS = {
     **NESTED,

@@ -188,6 +188,8 @@ def test_loss_that_moves_its_own_tensor_is_accepted(load, kind):
         ("centers", 78, 78),
         ("perceptual", 248, 72),
         ("method of the model", 36, 36),
+        ("discriminator", 3259, 3259),
+        ("discriminator, old weight norm", 3267, 3267),
     ],
 )
 def test_the_parameters_of_a_loss_count_and_its_memory_is_traced(load, kind, parameters, trained):
