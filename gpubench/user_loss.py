@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._guards import active_fake_mode
 from torch.overrides import TorchFunctionMode
 
 from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
@@ -47,8 +46,7 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
     """Return a model and its loss, joined if the loss is a module with tensors, or a method of one.
 
     The modules of the loss are copied with the same tensors, except modules that are also in the model,
-    because a file may use one loss for all builds, and one build is moved to the meta device. A mode of fake
-    tensors, which each of its tensors refers to, is never copied: torch would read freed memory.
+    because a file may use one loss for all builds, and one build is moved to the meta device.
     """
     module = getattr(loss, "__self__", loss)
     if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
@@ -58,8 +56,7 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
         return model, loss
     plain = (tensors_in(vars(part).values()) for part in module.modules())  # as of a spectral norm
     tensors = (*module.parameters(), *module.buffers(), *chain.from_iterable(plain))
-    shared = (*model.modules(), *tensors, *filter(None, [active_fake_mode()]))
-    own_loss: Any = copy.deepcopy(loss, {id(part): part for part in shared})
+    own_loss: Any = copy.deepcopy(loss, {id(part): part for part in (*model.modules(), *tensors)})
     return Joined(model, getattr(own_loss, "__self__", own_loss)), own_loss
 
 

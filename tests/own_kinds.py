@@ -551,6 +551,26 @@ def build(n):
 """
 """The norms of torch.nn.utils keep the weight of a step as a plain attribute: a deep copy must not copy it."""
 
+TEACHER = """
+import copy
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.student = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
+        self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for old, new in zip(self.teacher.parameters(), self.student.parameters()):
+                old.mul_(0.99).add_(new, alpha=0.01)
+            seen = self.teacher(x)
+        return self.student(x), seen
+
+def build(n):
+    return Net(), torch.randn(n, 3, 8, 8), None, lambda o, _: F.mse_loss(o[0], o[1] + 1)
+"""
+
 WITH_A_LOSS = {
     "class weights": CLASS_WEIGHTS,
     "centers": CENTERS,
@@ -564,6 +584,7 @@ KINDS = {
     **RANDOM,
     **OTHERWISE_IN_INFERENCE,
     **WITH_A_LOSS,
+    "teacher": TEACHER,
     "own rate": OWN_RATE,
     "own generator": OWN_GENERATOR,
     "carried": CARRIED,

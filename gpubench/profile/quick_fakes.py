@@ -41,6 +41,10 @@ class QuickFakeMode(FakeTensorMode):
         self._answers = {} if known is None else known
         self.calls = 0
 
+    def __deepcopy__(self, _memo: dict[int, Any]) -> QuickFakeMode:
+        """Return itself: every fake tensor refers to its mode, and torch crashes on a copy of one."""
+        return self
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and this check takes as long as an answer

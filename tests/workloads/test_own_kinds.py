@@ -201,6 +201,12 @@ def test_the_parameters_of_a_loss_count_and_its_memory_is_traced(load, kind, par
     assert profile.memory[0].weights_bytes == sum(t.nbytes for t in (*held.parameters(), *held.buffers()))
 
 
+def test_a_model_that_copies_a_part_of_itself_is_traced(load):
+    profile = profile_workload(load(KINDS["teacher"]))
+    assert (profile.parameters, profile.trainable_parameters) == (2792, 1396)
+    assert profile.memory_untraced is None
+
+
 def test_a_copy_of_a_task_has_the_loss_that_goes_with_its_model(load):
     for kind in WITH_A_LOSS:
         task = load(KINDS[kind]).build(BATCH, 0)
