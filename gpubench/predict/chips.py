@@ -175,7 +175,7 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
 UNREAD_SHARE = 0.75
 """Share of the peak in large products if no GPU of the family was measured."""
 UNREAD_GEFORCE_SHARE = 0.85
-"""The same for GeForce cards: their rate is half of what their tensor cores could do, so easier to reach."""
+"""The same for GeForce cards: their rate is half of what their tensor cores could do and easier to reach."""
 _POWER_EXPONENT = 0.48  # fitted exponent of the clock of a measured card as a function of its power
 
 
