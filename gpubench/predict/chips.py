@@ -53,6 +53,7 @@ class Chips:
             measured on the GPU or its nearest relative.
         product_best: (n,) the best share measured in its family.
         product_read: (n,) whether one was measured; if not, both are ``UNREAD_SHARE``.
+        nvidia: (n,) whether it has NVIDIA's tensor cores, or is older.
     """
 
     peaks: Floats
@@ -66,6 +67,7 @@ class Chips:
     product: Floats
     product_best: Floats
     product_read: Flags
+    nvidia: Flags
 
 
 def chips_of(specs: Sequence[GpuSpec]) -> Chips:
@@ -92,6 +94,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         product=np.array([each.share for each in products], dtype=float),
         product_best=np.array([each.best for each in products], dtype=float),
         product_read=np.array([each.is_read for each in products], dtype=bool),
+        nvidia=np.array([capability_of(spec) is not None for spec in specs], dtype=bool),
     )
 
 

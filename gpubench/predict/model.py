@@ -137,10 +137,9 @@ def _predict(
     above = np.log(np.maximum(speed / most, 1.0))
     wide = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
     widths = np.hypot(start.half_width, np.where(chips.product_read, 0.0, UNREAD_WIDTH * wide)) + above
-    speed = np.minimum(speed, most)
     return [
         Prediction(
-            samples_per_s=float(speed[i]),
+            samples_per_s=float(min(speed[i], most[i])),
             half_width=float(widths[i]),
             most_samples_per_s=case.batch_size / float(least_s[i]),
             method=_method(anchors, beyond, case, is_small=is_small, is_held=bool(above[i] > 0)),

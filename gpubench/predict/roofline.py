@@ -340,10 +340,11 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: b
         chips: n GPUs or one.
         arithmetic: What they compute in.
         as_read: Whether tensor cores run at the best rate read in their family, ``chips.product_best``, and
-            Winograd saves nothing there. Of 165 published readings of VGG on tensor cores, one is faster
-            than that, by 2 %. Of 73 on FP32 pipes, 29 are faster than the peak, by a factor of up to 1.8.
+            Winograd saves nothing on NVIDIA's. Of 165 published readings of VGG on those, one is faster than
+            that, by 2 %. Of 73 on NVIDIA's FP32 pipes, 29 are faster than the peak, by a factor of up to
+            1.8; so is VGG on the matrix instructions of a Radeon.
     """
-    saves = np.where(_pick(chips.tensor, arithmetic.conv) & as_read, 1.0, WINOGRAD_SAVES)
+    saves = np.where(_pick(chips.tensor, arithmetic.conv) & chips.nvidia & as_read, 1.0, WINOGRAD_SAVES)
     tensor_share = chips.product_best if as_read else ABOVE_STATED_CLOCK
     conv = work.flops[..., 0] / saves + work.flops[..., 1]
     least: Floats = work.flops[..., 3] / chips.peaks[..., Mode.FP32] / ABOVE_STATED_CLOCK
