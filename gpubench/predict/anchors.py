@@ -152,9 +152,12 @@ def _loops(question: Question) -> list[Reading]:
     """GPU-bound steps of the question's workload that were timed by a hand-written loop."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
-    standard = load_profiles().get(question.profile.name) == question.profile
-    of_torch = question.framework is Framework.TORCH
-    if spec is None or question.task is not TaskKind.TRAIN or not (standard and of_torch):
+    if (
+        spec is None
+        or question.task is not TaskKind.TRAIN
+        or question.framework is not Framework.TORCH
+        or load_profiles().get(question.profile.name) != question.profile
+    ):
         return []
     found = []
     timed = [

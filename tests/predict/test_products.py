@@ -128,10 +128,10 @@ def test_a_gb10_has_the_rate_of_the_other_cards_with_its_tensor_cores():
 
 
 def test_a_b300_is_not_slower_than_a_b200():
-    for name in ("transformer", "bert_base", "vit_b16", "llama_8b_lora"):
+    for name in ("resnet50", "vgg16", "transformer", "bert_base", "vit_b16", "llama_1b", "llama_8b_lora"):
         question = question_of(load_profiles()[name], None)
         found = estimate(question, [load_specs()[B200], load_specs()[B300]], reference=reference_runs())
-        assert found[B300].samples_per_s > 0.99 * found[B200].samples_per_s, name
+        assert found[B300].samples_per_s >= found[B200].samples_per_s, name
 
 
 def matmul(side: int) -> Operator:

@@ -13,6 +13,7 @@ from command import here
 from gpubench import __version__
 from gpubench.errors import MisuseError
 from gpubench.files import table_json
+from gpubench.folders import data_path
 from gpubench.predict import seal as sealing
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.seal import score_sealed, seal
@@ -108,6 +109,16 @@ def test_sealed_forecast_of_other_coefficients_is_refused_and_names_its_version(
         MisuseError, match=rf"other coefficients .* gpubench {__version__}, commit [0-9a-f]{{40}}"
     ):
         score_sealed(sealed, cases)
+
+
+def test_own_calibration_neither_seals_nor_scores(sealed, cases, tmp_path, monkeypatch):
+    """Nobody else could repeat its forecasts, and no version of gpubench would score them."""
+    own = tmp_path / "calibration.json"
+    own.write_bytes((data_path("calibration.json")).read_bytes())
+    monkeypatch.setattr(sealing, "own_calibration_path", lambda: own)
+    for use in (lambda: seal(cases), lambda: score_sealed(sealed, cases)):
+        with pytest.raises(MisuseError, match=rf"shipped calibration: move your own, .*{own.name}"):
+            use()
 
 
 @pytest.mark.parametrize(
