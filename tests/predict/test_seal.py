@@ -162,6 +162,12 @@ def test_the_verbs_seal_and_score(cases, tmp_path):
     assert "1 reading, MAPE 0 %, median 0 %, 90 % interval covers 100 %" in " ".join(done.stdout.split())
 
 
+def test_one_shipped_seal_is_of_the_shipped_coefficients():
+    """After a refit: `gpubench predict seal docs/seals/2026-11.csv -o docs/seals/DATE.json`; the old ones stay."""
+    now = sealing._coefficients()
+    assert now in {sealing.read_seal(path).coefficients for path in SEALS.glob("*.json")}
+
+
 def test_shipped_seals_are_intact_and_cover_unpublished_cards_only():
     fitted = [load_calibration().train, load_calibration().infer]
     published = {key for each in fitted for key in (*each.rows_by_gpu, *each.apart_by_gpu)}
