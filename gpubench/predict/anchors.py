@@ -152,39 +152,45 @@ def _loops(question: Question) -> list[Reading]:
     """GPU-bound steps of the question's workload that were timed by a hand-written loop."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
-    standard = load_profiles().get(question.profile.name) == question.profile
-    of_torch = question.framework is Framework.TORCH
-    if spec is None or question.task is not TaskKind.TRAIN or not (standard and of_torch):
+    if (
+        spec is None
+        or question.task is not TaskKind.TRAIN
+        or question.framework is not Framework.TORCH
+        or load_profiles().get(question.profile.name) != question.profile
+    ):
         return []
     found = []
-    for step in shipped.steps:
-        is_asked = step.workload == question.profile.name
-        for execution, step_s in step.step_s.items() if is_asked else ():
-            if step_s > EAGER_LIMIT * step.step_s[Execution.GRAPH]:
-                continue
-            case = case_for(
-                msgspec.structs.replace(
-                    question, precision=step.precision, execution=execution, batch_size=step.batch_size
-                ),
-                spec,
+    timed = [
+        (step, execution, step_s)
+        for step in shipped.steps
+        if step.workload == question.profile.name
+        for execution, step_s in step.step_s.items()
+        if step_s <= EAGER_LIMIT * step.step_s[Execution.GRAPH]
+    ]
+    for step, execution, step_s in timed:
+        case = case_for(
+            msgspec.structs.replace(
+                question, precision=step.precision, execution=execution, batch_size=step.batch_size
+            ),
+            spec,
+        )
+        assert isinstance(case, Case)  # a precision measured there is no gap
+        rate = step.batch_size / step_s
+        found.append(
+            Reading(
+                spec=spec,
+                case=case,
+                samples_per_s=rate,
+                low=rate * math.exp(-ELSEWHERE),
+                high=rate * math.exp(ELSEWHERE),
+                noise=ELSEWHERE,
+                host_bound=False,
+                host_cpu=None,
+                peak_memory_bytes=None,
+                run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
+                basis="reference",
             )
-            assert isinstance(case, Case)  # a precision measured there is no gap
-            rate = step.batch_size / step_s
-            found.append(
-                Reading(
-                    spec=spec,
-                    case=case,
-                    samples_per_s=rate,
-                    low=rate * math.exp(-ELSEWHERE),
-                    high=rate * math.exp(ELSEWHERE),
-                    noise=ELSEWHERE,
-                    host_bound=False,
-                    host_cpu=None,
-                    peak_memory_bytes=None,
-                    run_id=f"hand-written loop on {shipped.card}, {shipped.date}",
-                    basis="reference",
-                )
-            )
+        )
     return found
 
 
@@ -205,9 +211,9 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
 
     The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
     differ, in that order of weight. If no reading matches, a step whose matrix products run on the same units
-        is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and
-        is never an anchor; nor is a training step of another stack. The user's measurements are never mixed
-        with others: another harness adds its own error.
+    is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and is
+    never an anchor; neither is a training step that fuses chains if this one does not, or vice versa. The
+    user's measurements are never mixed with others: another harness adds its own error.
     """
     of_gpu = [r for r in readings if not r.host_bound and joined(r.case) is joined(case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [

@@ -43,7 +43,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
         slow: For each e-fold by which the measured GPU is slower than its level: a power limit, a shared
             card or a slow host holds back that card alone. Faster readings err no more than others.
-            It is kept apart from the other terms and their factor, so it never narrows an interval.
+            It is separate from the other terms and their factor, so it never narrows an interval.
     """
 
     base: float

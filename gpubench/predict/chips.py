@@ -53,6 +53,7 @@ class Chips:
             measured on the GPU or its nearest relative.
         product_best: (n,) the best share measured in its family.
         product_read: (n,) whether one was measured; if not, both are ``UNREAD_SHARE``.
+        nvidia: (n,) whether it has NVIDIA's tensor cores, or is older.
     """
 
     peaks: Floats
@@ -66,6 +67,7 @@ class Chips:
     product: Floats
     product_best: Floats
     product_read: Flags
+    nvidia: Flags
 
 
 def chips_of(specs: Sequence[GpuSpec]) -> Chips:
@@ -92,6 +94,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         product=np.array([each.share for each in products], dtype=float),
         product_best=np.array([each.best for each in products], dtype=float),
         product_read=np.array([each.is_read for each in products], dtype=bool),
+        nvidia=np.array([capability_of(spec) is not None for spec in specs], dtype=bool),
     )
 
 
@@ -175,7 +178,7 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
 UNREAD_SHARE = 0.75
 """Share of the peak in large products if no GPU of the family was measured."""
 UNREAD_GEFORCE_SHARE = 0.85
-"""The same for GeForce cards: their rate is half of what their tensor cores could do, so easier to reach."""
+"""The same for GeForce cards: their rate is half of what their tensor cores could do and easier to reach."""
 _POWER_EXPONENT = 0.48  # fitted exponent of the clock of a measured card as a function of its power
 
 

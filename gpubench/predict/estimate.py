@@ -259,9 +259,10 @@ class _ToPredict:
 
 
 def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
-    """Whether to use the largest batch that fits: the default batch does not fit, and was not requested.
+    """Whether a case takes the largest batch that fits, because the default batch does not.
 
-    Not for a language model with all its weights, which is sharded instead, or for less than half the batch.
+    It does not for a language model trained in full, which is sharded instead, or if not even half of the
+    batch fits.
     """
     is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
     is_default = question.batch_size is None and question.task is TaskKind.TRAIN

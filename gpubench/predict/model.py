@@ -52,7 +52,7 @@ SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from
 # Log half-width of the rate of large products if no GPU of the family was measured. A100, L40S and RTX PRO
 # 6000, each left out, are within 1.12 of it (tests/predict/test_products.py).
 UNREAD_WIDTH = 0.25
-HELD = "limited to the best rate measured in its family, so the interval is widened"
+HELD = "limited to the best rate of matrix products in its family, so the interval is widened"
 DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution and kind of AMP
 
 
@@ -120,19 +120,11 @@ def _predict(
     times = _times(question, case, specs, learned, host)
     # How far each anchor is from its level; unknown for so small a network
     beyond = [math.nan if is_small else _beyond(question, each, fitted.level, host) for each in anchors]
-    if anchors:
-        start = _combine(
-            [
-                _from_anchor(question, each, specs, case, learned, beyond=log, host=host)
-                for each, log in zip(anchors, beyond, strict=True)
-            ]
-        )
-    else:
-        half = bool(_arithmetic(case, 1).half[0])
-        start = _Batch(
-            log_step_s=np.log(times.step_s / case.batch_size),
-            half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
-        )
+    from_each = [
+        _from_anchor(question, each, specs, case, learned, beyond=log, host=host)
+        for each, log in zip(anchors, beyond, strict=True)
+    ]
+    start = _combine(from_each) if anchors else _from_level(specs, case, learned, times)
     if is_small:
         start = replace(start, half_width=start.half_width * (SMALL_RATIO if anchors else SMALL_LEVEL))
     work, chips, arithmetic = _work(question, case), chips_of(specs), _arithmetic(case, len(specs))
@@ -141,16 +133,15 @@ def _predict(
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
     speed = np.exp(-start.log_step_s)
     speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
-    most = case.batch_size / least_step_s(work, chips, arithmetic, chips.product_best)
+    most = case.batch_size / least_step_s(work, chips, arithmetic, as_read=True)
     above = np.log(np.maximum(speed / most, 1.0))
     wide = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
     widths = np.hypot(start.half_width, np.where(chips.product_read, 0.0, UNREAD_WIDTH * wide)) + above
-    speed = np.minimum(speed, most)
     return [
         Prediction(
-            samples_per_s=float(speed[i]),
+            samples_per_s=float(min(speed[i], most[i])),
             half_width=float(widths[i]),
-            most_samples_per_s=max(case.batch_size / float(least_s[i]), float(speed[i])),
+            most_samples_per_s=case.batch_size / float(least_s[i]),
             method=_method(anchors, beyond, case, is_small=is_small, is_held=bool(above[i] > 0)),
             evidence=tuple(a.run_id for a in anchors),
             anchored=bool(anchors),
@@ -210,6 +201,15 @@ def _times(
         learned.coefficients,
         host_s_per_operator=host if case.execution is Execution.EAGER else 0.0,
         deviations=deviations,
+    )
+
+
+def _from_level(specs: Sequence[GpuSpec], case: Case, learned: Learned, times: Times) -> _Batch:
+    # Predict from data sheets alone.
+    half = bool(_arithmetic(case, 1).half[0])
+    return _Batch(
+        log_step_s=np.log(times.step_s / case.batch_size),
+        half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
     )
 
 

@@ -18,7 +18,7 @@ from gpubench.files import TABLE_BYTES, read_json, read_text
 from gpubench.models import Estimate
 from gpubench.models.record import Record
 from gpubench.options import options_of, request_from, words_of
-from gpubench.predict.calibration import MOST_BYTES, hash_of, load_calibration
+from gpubench.predict.calibration import MOST_BYTES, hash_of, load_calibration, own_calibration_path
 from gpubench.predict.estimate import predict_from
 from gpubench.predict.request import PredictRequest
 from gpubench.specs import usual_spec
@@ -77,7 +77,7 @@ def seal(cases: Path) -> Seal:
     """Predict each line of a table, from the shipped data only.
 
     Raises:
-        MisuseError: If the table cannot be read, or a line is not a valid case.
+        MisuseError: If the table cannot be read, a line is not a valid case, or the user has a calibration.
     """
     asked = dict.fromkeys(request for request, _ in _lines(cases))
     made = Seal(
@@ -95,7 +95,8 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
     """Compare readings with the forecasts of a seal: each line a case with its reading.
 
     Raises:
-        MisuseError: If the seal was changed or made by other coefficients, or a reading cannot be used.
+        MisuseError: If the seal was changed or made by other coefficients, the user has a calibration, or no
+            reading can be used.
     """
     made = read_seal(sealed)
     if made.coefficients != _coefficients():
@@ -149,6 +150,9 @@ def _forecast(request: PredictRequest) -> Forecast:
 
 
 def _coefficients() -> str:
+    # Nobody else has the user's own calibration, so nobody could score its forecasts.
+    if (own := own_calibration_path()).is_file():
+        raise MisuseError(f"a seal needs the shipped calibration: move your own, {own}, to another folder")
     return hash_of(msgspec.json.encode(load_calibration(), order="sorted"))
 
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.spatial import cKDTree
 
 from gpubench.folders import data_rows
 from gpubench.models import Case, Estimate, Execution, Operator, OperatorKind, Precision, Verdict
@@ -95,6 +96,23 @@ def test_a_card_left_out_without_a_relative_is_predicted_as_usual(name):
     assert max(off(name, key), 1 / off(name, key)) < 1.13
 
 
+def test_nearest_shape_predicts_unseen_shapes_no_better_than_one_ratio_per_card():
+    """This is why a card has one rate. A fifth of the weight shapes is left out at a time."""
+    shapes = gemm_timings()
+    fold = shapes.groupby(["n", "k"]).ngroup().to_numpy() % 5
+    errors = {"nearest": [], "one": []}
+    for name in set(COLUMNS) - {"H100 SXM"}:
+        ratio = np.log(shapes[name] / shapes["H100 SXM"]).to_numpy()
+        for left_out in range(5):
+            known, unseen = (np.isfinite(ratio) & each for each in (fold != left_out, fold == left_out))
+            sides = [np.log(shapes[["m", "n", "k"]].to_numpy())[each] for each in (known, unseen)]
+            nearest = ratio[known][cKDTree(sides[0]).query(sides[1])[1]]
+            errors["nearest"].append(np.abs(np.expm1(nearest - ratio[unseen])).mean())
+            errors["one"].append(np.abs(np.expm1(np.median(ratio[known]) - ratio[unseen])).mean())
+    assert np.mean(errors["one"]) == pytest.approx(0.084, abs=1e-3)
+    assert np.mean(errors["nearest"]) == pytest.approx(0.089, abs=1e-3)
+
+
 def test_geforce_gemm_rate_is_not_taken_from_a_workstation_card_with_the_same_chip():
     a6000, geforce = (product_rate(load_specs()[key]) for key in ("nvidia-rtx-a6000-48gb", RTX_3090))
     assert a6000.is_read
@@ -110,10 +128,10 @@ def test_a_gb10_has_the_rate_of_the_other_cards_with_its_tensor_cores():
 
 
 def test_a_b300_is_not_slower_than_a_b200():
-    for name in ("transformer", "bert_base", "vit_b16", "llama_8b_lora"):
+    for name in ("resnet50", "vgg16", "transformer", "bert_base", "vit_b16", "llama_1b", "llama_8b_lora"):
         question = question_of(load_profiles()[name], None)
         found = estimate(question, [load_specs()[B200], load_specs()[B300]], reference=reference_runs())
-        assert found[B300].samples_per_s > 0.99 * found[B200].samples_per_s, name
+        assert found[B300].samples_per_s >= found[B200].samples_per_s, name
 
 
 def matmul(side: int) -> Operator:
@@ -158,12 +176,30 @@ def test_no_row_does_more_arithmetic_than_the_best_gemm_of_its_family():
     (held,) = predict_all(question, [(spec, case)], (), unbound)
     work = work_of(profile.train, case.batch_size)
     most = case.batch_size / least_step_s(
-        work, chips_of([spec]), arithmetic_of(case.precision, None, 1), 0.85
+        work, chips_of([spec]), arithmetic_of(case.precision, None, 1), as_read=True
     )
     assert held.method.endswith(HELD)
     assert held.samples_per_s == pytest.approx(float(most[0]))
     assert held.half_width > free.half_width
     assert held.most_samples_per_s > held.samples_per_s
+
+
+@pytest.mark.parametrize(
+    ("key", "precision", "is_held"),
+    [(RTX_3090, "tf32", True), ("nvidia-tesla-v100-sxm2-16gb", "fp32", False)],
+)
+def test_winograd_beats_the_ceiling_only_without_tensor_cores(key, precision, is_held):
+    """VGG16 is predicted to do more arithmetic than matrix products can on either card."""
+    question, spec = question_of(load_profiles()["vgg16"], precision), load_specs()[key]
+    (answer,) = estimate(question, [spec], reference=reference_runs()).values()
+    flops = work_of(question.profile.train, answer.case.batch_size).flops.sum() / answer.case.batch_size
+    rate = answer.samples_per_s * flops
+    assert (HELD in answer.method) is is_held
+    if is_held:
+        assert rate == pytest.approx(0.85 * spec.tf32_tensor_flops_per_s, rel=1e-3)
+        assert answer.high > answer.samples_per_s > answer.low
+    else:
+        assert rate > 1.1 * spec.fp32_flops_per_s
 
 
 def test_a_family_without_a_reading_gets_a_wider_interval():

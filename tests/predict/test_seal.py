@@ -13,6 +13,7 @@ from command import here
 from gpubench import __version__
 from gpubench.errors import MisuseError
 from gpubench.files import table_json
+from gpubench.folders import data_path
 from gpubench.predict import seal as sealing
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.seal import score_sealed, seal
@@ -110,6 +111,16 @@ def test_sealed_forecast_of_other_coefficients_is_refused_and_names_its_version(
         score_sealed(sealed, cases)
 
 
+def test_own_calibration_neither_seals_nor_scores(sealed, cases, tmp_path, monkeypatch):
+    """Nobody else could repeat its forecasts, and no version of gpubench would score them."""
+    own = tmp_path / "calibration.json"
+    own.write_bytes((data_path("calibration.json")).read_bytes())
+    monkeypatch.setattr(sealing, "own_calibration_path", lambda: own)
+    for use in (lambda: seal(cases), lambda: score_sealed(sealed, cases)):
+        with pytest.raises(MisuseError, match=rf"shipped calibration: move your own, .*{own.name}"):
+            use()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -149,6 +160,12 @@ def test_the_verbs_seal_and_score(cases, tmp_path):
     done = here("predict", "score", "--sealed", path, cases)
     assert done.returncode == 0, done.stderr
     assert "1 reading, MAPE 0 %, median 0 %, 90 % interval covers 100 %" in " ".join(done.stdout.split())
+
+
+def test_one_shipped_seal_is_of_the_shipped_coefficients():
+    """After a refit: `gpubench predict seal docs/seals/2026-11.csv -o docs/seals/DATE.json`; the old ones stay."""
+    now = sealing._coefficients()
+    assert now in {sealing.read_seal(path).coefficients for path in SEALS.glob("*.json")}
 
 
 def test_shipped_seals_are_intact_and_cover_unpublished_cards_only():

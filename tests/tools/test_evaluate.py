@@ -15,6 +15,8 @@ import pytest
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
+from gpubench.predict import chips, roofline
+from gpubench.predict.question import OTHER_VENDORS
 from tools import evaluate as page
 from tools.calibrate import (
     HOLD_OUTS,
@@ -33,7 +35,7 @@ from tools.calibrate import (
     without_each,
 )
 from tools.evaluate import evaluate, report, scored_table, weighted_quantile
-from tools.published import base_model, fitted_on
+from tools.published import base_model, fitted_on, shipped
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEWEST_VOTES = 4
@@ -54,6 +56,50 @@ def outcomes():
 @pytest.fixture(scope="module")
 def documents(outcomes):
     return {hold_out: report(outcome) for hold_out, outcome in outcomes.items()}
+
+
+def test_the_ceiling_of_matrix_products_corrects_unseen_convolutions_on_tensor_cores(outcomes):
+    """Winograd saves multiplications on FP32 pipes, where a ceiling without it would do harm."""
+    found = outcomes["harness"]
+    table, y, error = found.table, found.pairs.y, found.log_error
+    read = found.bound & table.level_known[y]
+
+    def limited(flops):
+        work = replace(table.work, flops=flops)
+        least_s = roofline.least_step_s(work, table.chips, table.arithmetic, as_read=True)
+        held = np.maximum(error, np.log(least_s[y]) - table.log_seconds[y])
+        is_held = read & (held > error)
+        before, after = (np.abs(np.expm1(each[is_held])).mean() for each in (error, held))
+        return is_held.sum(), before, after
+
+    count, before, after = limited(table.work.flops)
+    assert count == 15
+    assert (before, after) == pytest.approx((0.166, 0.068), abs=2e-3)
+    without_winograd = table.work.flops.copy()
+    without_winograd[:, :2] = np.stack([0 * table.log_seconds, table.work.flops[:, :2].sum(axis=1)], axis=1)
+    count, before, after = limited(without_winograd)
+    assert count > 100
+    assert after > 1.4 * before
+
+
+def test_published_vgg_beats_the_rate_of_matrix_products_except_on_tensor_cores():
+    table = fitted_on(TaskKind.INFER)
+    rows = roofline.take(table, table.level_known & np.char.startswith(table.base_model.astype(str), "vgg"))
+    each = np.arange(len(rows))
+    on_tensor = rows.chips.tensor[each, rows.arithmetic.conv]
+    peak = rows.chips.peaks[each, rows.arithmetic.conv]
+    best = np.where(on_tensor, rows.chips.product_best, 1.0) * peak
+    share = rows.work.flops.sum(axis=1) / np.exp(rows.log_seconds) / best
+    assert (len(rows), on_tensor.sum()) == (238, 165)
+    assert share[on_tensor].max() < 1.02
+    assert (share[on_tensor] > 1).sum() == 1
+    assert (share[~on_tensor] > 1).sum() == 29
+    assert share[~on_tensor].max() == pytest.approx(1.77, abs=0.01)
+    radeon = shipped(OTHER_VENDORS).table
+    rate = radeon.work.flops.sum(axis=1) / np.exp(radeon.log_seconds)
+    beyond = rate > radeon.chips.peaks[:, chips.Mode.HALF]
+    of_matrix = radeon.chips.tensor[:, chips.Mode.HALF] & (radeon.arithmetic.conv == chips.Mode.HALF)
+    assert {name[:3] for name in radeon.base_model[beyond & of_matrix]} == {"vgg"}
 
 
 def votes(outcome, kind):

@@ -26,7 +26,7 @@ from gpubench.predict.estimate import estimate
 from gpubench.predict.question import FITTED_VENDOR, OTHER_VENDORS, Question, question_of
 from gpubench.predict.scaling import SHARES, scaling
 from gpubench.profile import load_profiles
-from gpubench.readings import h200_readings
+from gpubench.readings import h200_readings, load_mlperf
 from gpubench.recommend.rank import rank
 from gpubench.recommend.request import RankRequest
 from gpubench.record.store import read_run, reference_runs
@@ -45,11 +45,12 @@ from tools.published import DATA, Table, fitted_on, published_rows, shipped
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/prediction-evidence.md"
-H100, H200 = "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
+H100, H200, B200 = "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb", "nvidia-b200-sxm-180gb"
 AS_OF = date(2026, 11, 22)
 AMP, TF32, FP32 = Precision.AMP_BF16, Precision.TF32, Precision.FP32
 READ_ON_BOTH = ("vgg16", "vgg16_transfer", "resnet50", "lstm_large")
 READ_ONCE = ("transformer", "bert_base", "vit_b16")
+LANGUAGE = ("llama_1b", "llama_8b_lora")
 READ_NOWHERE = ("unet_ddpm", "resnet50_transfer")
 NEWER = ("Ampere", "Ada Lovelace", "Hopper", "Blackwell")
 HALF = (Precision.AMP_FP16, Precision.AMP_BF16)
@@ -164,6 +165,32 @@ def other_vendors() -> Iterator[str]:
     yield f"and {instinct[1]} in half precision (an MI325X alone), Radeon {radeon[0]} and {radeon[1]}"
     rdna3 = [f"x{math.exp(width[f'AMD Radeon RDNA3{half}']):.1f}" for half in ("", " at half precision")]
     yield f"how fast it is: {rdna3[0]} and {rdna3[1]}"
+    ratios = [over_a_b200("amd-mi355x-288gb", name) for name in (*READ_ON_BOTH[::2], *READ_ONCE, *LANGUAGE)]
+    yield f"inherits that of CDNA3: {min(ratios):.2f} to {max(ratios):.2f} of a B200"
+    mi325x, mi300x = (
+        (mlperfs_lora_over_a_b200(key), over_a_b200(key, "llama_8b_lora"))
+        for key in ("amd-mi325x-256gb", "amd-mi300x-192gb")
+    )
+    yield f"gives an MI325X {mi325x[0]:.2f} of a B200 (predicted for 8B: {mi325x[1]:.2f}), an MI300X {mi300x[0]:.2f} ({mi300x[1]:.2f})"
+
+
+def over_a_b200(gpu_key: str, name: str) -> float:
+    question = question_of(load_profiles()[name], None)
+    found = estimate(question, [load_specs()[key] for key in (gpu_key, B200)], reference=reference_runs())
+    return found[gpu_key].samples_per_s / found[B200].samples_per_s
+
+
+def mlperfs_lora_over_a_b200(gpu_key: str) -> float:
+    """A 70B model on eight GPUs, in the round with submissions of all three cards."""
+    minutes = [
+        median(
+            run.minutes
+            for run in load_mlperf()
+            if (run.benchmark, run.round, run.gpus, run.gpu_key) == ("llama2_70b_lora", "v5.0", 8, key)
+        )
+        for key in (gpu_key, B200)
+    ]
+    return minutes[1] / minutes[0]
 
 
 # for a user without a GPU
