@@ -7,6 +7,7 @@ Each field has one rule, which applies to cells of tables, to answers, and to th
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -197,8 +198,8 @@ def _ram_bytes(said: float | str | None) -> int | None:
     if said in {None, ""}:
         return None
     ram_gib = figure_in(str(said))
-    if ram_gib is None:
-        raise ImplausibleError(f"RAM {str(said)[:40]!r} is not a number")
+    if ram_gib is None or math.isinf(ram_gib * GIB):
+        raise ImplausibleError(f"RAM {str(said)[:40]!r} is not a plausible number of GiB")
     return read_field("ram_bytes", round(ram_gib * GIB))  # type: ignore[no-any-return]
 
 

@@ -7,6 +7,7 @@ only the name of the file or folder says which cloud they are for, so both can b
 """
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -145,7 +146,7 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
     The header determines the delimiter. With semicolons or tabs, a comma may be the decimal separator.
     """
     separator = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         rows = list(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
     except csv.Error as error:

@@ -177,13 +177,12 @@ def _host(url: str) -> str:
 
 
 def _was_cut(error: Exception) -> bool:
-    # Whether an established connection broke or timed out, so a retry may help.
-    if isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)):
-        return True
-    broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
-    return (
-        type(error) is requests.ConnectionError and broke
-    )  # a subclass means that no connection was established
+    # Return whether an established connection broke or timed out, so a retry may help. A subclass of
+    # ConnectionError means that no connection was established.
+    return isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)) or (
+        type(error) is requests.ConnectionError
+        and isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
+    )
 
 
 def _root(error: BaseException) -> BaseException:

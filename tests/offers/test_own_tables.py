@@ -88,6 +88,7 @@ def test_blank_cells_are_unknown(write_table):
         ({"kind": "gift"}, "kind 'gift' is not one of"),
         ({"vcpus": "-2"}, "vcpus -2"),
         ({"ram_gib": "nan"}, "RAM"),
+        ({"ram_gib": "1e305"}, "RAM"),
         ({"provider": '=HYPERLINK("http://x")'}, "formula"),
         ({"note": "@SUM(A1)"}, "formula"),
         ({"instance": "a\x1b[2Jb"}, "control characters"),
@@ -337,3 +338,11 @@ def test_an_invalid_address_is_not_a_page(write_table):
         write_table({"url": "javascript:alert(1)", "link": "nvlink", "source": "a quote"})
     ).offers
     assert offer.source == "a quote"
+
+
+def test_only_line_breaks_of_csv_end_a_row(tmp_path):
+    table = tmp_path / "prices.csv"
+    table.write_text("gpu,price,note\nL4,0.5,two\u2028lines\nT4,0.2,\n", encoding="utf-8")
+    read = read_own(table)
+    assert [offer.gpu_key for offer in read.offers] == ["nvidia-l4-24gb", "nvidia-tesla-t4-16gb"]
+    assert read.set_aside == ()

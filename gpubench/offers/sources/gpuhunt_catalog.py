@@ -10,6 +10,7 @@ import io
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -109,8 +110,8 @@ def _download(catalog: str, transport: Transport) -> tuple[str, bytes]:
             if archive.getinfo(f"{catalog}.csv").file_size > MAX_CSV_BYTES:
                 raise SourceError(f"gpuhunt's {catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused")
             return version, archive.read(f"{catalog}.csv")
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise SourceError(f"gpuhunt's catalog of {catalog} is not such an archive: {error}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
+        raise SourceError(f"gpuhunt's catalog of {catalog} is not a valid archive: {error}") from None
 
 
 SOURCES = tuple(Source(f"gpuhunt-{name}", ours, partial(fetch, name)) for name, ours in PROVIDERS.items())

@@ -44,7 +44,8 @@ _CLOUDS: tuple[tuple[Seller, str, str], ...] = (
 )
 
 
-_Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0)] | None
+# Without the upper limit, a value in bytes could overflow.
+_Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None
 
 
 class _Lowest(msgspec.Struct):

@@ -83,7 +83,8 @@ _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 _LEAST_RELIABILITY = 0.98
 # Vast's label for a host vetted as a data center.
 _DATA_CENTER = (1, "datacenter")
-_NOT_NEGATIVE = msgspec.Meta(ge=0)
+# Limits of a figure; without the upper one, its value in bytes could overflow.
+_PLAUSIBLE = msgspec.Meta(ge=0, le=1e12)
 
 
 class _Host(msgspec.Struct):
@@ -97,13 +98,13 @@ class _Host(msgspec.Struct):
     hosting_type: int | str | None = None
     cpu_cores: float | None = None  # of the whole machine, as cpu_ram is
     cpu_cores_effective: float | None = None  # of these GPUs
-    cpu_ram: Annotated[float, _NOT_NEGATIVE] | None = None  # MB
-    disk_space: Annotated[float, _NOT_NEGATIVE] | None = None  # GB
-    inet_down: Annotated[float, _NOT_NEGATIVE] | None = None  # Mbit/s
-    inet_up: Annotated[float, _NOT_NEGATIVE] | None = None
+    cpu_ram: Annotated[float, _PLAUSIBLE] | None = None  # MB
+    disk_space: Annotated[float, _PLAUSIBLE] | None = None  # GB
+    inet_down: Annotated[float, _PLAUSIBLE] | None = None  # Mbit/s
+    inet_up: Annotated[float, _PLAUSIBLE] | None = None
     verification: str | None = None
-    reliability2: Annotated[float, _NOT_NEGATIVE] | None = None
-    pcie_bw: Annotated[float, _NOT_NEGATIVE] | None = None  # GB/s
+    reliability2: Annotated[float, _PLAUSIBLE] | None = None
+    pcie_bw: Annotated[float, _PLAUSIBLE] | None = None  # GB/s
 
     @property
     def ram_gib(self) -> float | None:
