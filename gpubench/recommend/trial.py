@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -459,7 +460,7 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
         origin = json.loads(told or "{}")
         if vcs := origin.get("vcs_info"):
             return f"{installing.DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
-        root = Path(origin.get("url", "/").removeprefix("file://").replace("%20", " "))
+        root = Path(unquote(origin.get("url", "/").removeprefix("file://")))
     if not (root / "pyproject.toml").is_file():
         where = plain(origin.get("url", "not known"))
         raise MisuseError(

@@ -569,7 +569,7 @@ def test_a_wheel_can_be_built_from_the_transferred_files(tmp_path):
 )
 def test_installed_gpubench_is_reinstalled_from_its_origin(monkeypatch, tmp_path, told, package):
     """The name on the index may belong to somebody else, so it is never used."""
-    root = tmp_path / "a checkout"
+    root = tmp_path / "a prüfstand"
     root.mkdir()
     (root / "pyproject.toml").write_text("")
     text = None if told is None else json.dumps(told).replace("{root}", root.as_uri().removeprefix("file://"))
