@@ -126,6 +126,13 @@ def duration(hours: float | None) -> str:
     return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
 
 
+def work_done(ranking: Ranking, row: Row) -> str:
+    """Return the job and its time, or without a job the work per dollar."""
+    if row.hours.value is None:
+        return f"{ranking.value_of(row).words()} {plain(ranking.value_unit, 60)}"
+    return f"the job in {duration(row.hours.value)}"
+
+
 def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     request, speeds = found.request, found.pool.speeds
     if request.job_samples is None or CPU_KEY not in speeds.keys:
@@ -467,7 +474,7 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             gpu=gpus_of(own.offer),
             condition=CONDITION_WORDS[own.condition],
             usd=format_price(own.purchase_usd),
-            hours=duration(own.row.hours.value),
+            work=work_done(ranking, own.row),
         )
     first = ranking.first
     if request.buys and request.host_usd is None and first.source == "own" and first.host_usd:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, groupby
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -114,22 +114,17 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
 
 def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     """Return exclusions as they are recorded in the ranking."""
-    found: list[ExcludedOffer] = []
-    for _, of_one_table in groupby(exclusions, key=lambda each: id(each.among)):
-        of_one = list(of_one_table)
-        there = of_one[0].among.take([each.at for each in of_one])
-        columns = there.provider.cells(), [each.instance for each in there], there.gpu_key.cells()
-        found += (
-            ExcludedOffer(
-                provider=provider,
-                instance=instance,
-                gpu_key=gpu_key,
-                reason=each.reason,
-                rule=each.option,
-            )
-            for provider, instance, gpu_key, each in zip(*columns, of_one, strict=True)
+    return tuple(
+        ExcludedOffer(
+            provider=offer.provider,
+            instance=offer.instance,
+            gpu_key=offer.gpu_key,
+            reason=reason,
+            rule=option,
         )
-    return tuple(found)
+        for among, at, option, reason in exclusions
+        for offer in [among[at]]
+    )
 
 
 # An empty answer names at most this many options, those that removed the most offers first.

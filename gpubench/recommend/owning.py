@@ -136,7 +136,8 @@ def card_share(owned: Ownership) -> float:
         return 0.0
     likely = owned.resale_usd.likely, owned.utilization.likely, owned.tariff.likely
     capital, running = hourly(owned, *likely)
-    return (1 - owned.host_usd / owned.purchase_usd) * capital / (capital + running)
+    cards = (1 - owned.host_usd / owned.purchase_usd) * capital
+    return cards / (capital + running) if cards else 0.0
 
 
 def offer_of(owned: Ownership) -> Offer:

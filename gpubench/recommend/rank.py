@@ -40,9 +40,8 @@ from gpubench.options import takes_options_of, typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile, traced_once
 from gpubench.recommend import objective
-from gpubench.recommend.answer import answered, facts
+from gpubench.recommend.answer import answered, facts, work_done
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError, recorded
@@ -65,7 +64,7 @@ from gpubench.recommend.rows import (
 from gpubench.recommend.speeds import Drawer
 from gpubench.sentences import Told, tell
 from gpubench.specs import require_spec
-from gpubench.units import count, format_duration, format_price, plain
+from gpubench.units import count, format_price, plain
 
 
 @takes_options_of(RankRequest)
@@ -163,7 +162,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
                 usd=format_price(with_pc.purchase_usd),
                 gpu=gpus_of(with_pc.offer),
                 condition=card_condition(with_pc.condition) or "new or used not stated",
-                hours=format_duration((with_pc.row.hours.value or 0.0) * SECONDS_PER_HOUR),
+                work=work_done(ranking, with_pc.row),
             ),
         ]
     opening += _jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
