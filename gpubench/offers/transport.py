@@ -86,13 +86,13 @@ class HttpTransport:
         cause = answer.decode() if status is None else f"HTTP {status}"
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
-    def _in_time(self, url: str, *asked: Any) -> _Answer:
+    def _in_time(self, url: str, *request: Any) -> _Answer:
         # A thread enforces the limit: a read blocks until its chunk is complete, and a byte may take seconds.
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
             try:
-                ended.set_result(self._follow(url, *asked))
+                ended.set_result(self._follow(url, *request))
             except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
                 ended.set_exception(error)
 

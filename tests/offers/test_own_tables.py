@@ -174,7 +174,7 @@ def test_shipped_offer_table_can_be_passed_as_a_user_table(tmp_path):
     path.write_text(data_text("offers.csv"), encoding="utf-8")
     table = read_own(path)
     assert {why.partition(" price")[2] for _, why in table.set_aside} == {
-        " of this instance in this region; that of the later day is kept, else the first"
+        " of this instance in this region; the newer one is kept, else the first"
     }
 
     def by_key(offers):
@@ -188,10 +188,10 @@ def test_shipped_offer_table_can_be_passed_as_a_user_table(tmp_path):
     [
         ({"pricing": "owned"}, "pricing 'owned' is not one of on_demand, spot, reserved"),
         ({"pricing": "gift", "term_years": ""}, "pricing 'gift' is not one of"),
-        ({"term_years": ""}, "cannot have the term None"),
+        ({"term_years": ""}, "with term_years None"),
         ({"term_years": "0.5"}, "not a whole number"),
         ({"term_years": "11"}, "term_years 11 is not above 0 and at most 10"),
-        ({"pricing": "spot"}, "cannot have the term 3"),
+        ({"pricing": "spot"}, "with term_years 3"),
         ({"ram_bytes": "1e20"}, "ram_bytes 100000000000000000000 is not"),
         ({"price_usd_per_hour": ""}, "no price"),
     ],

@@ -21,9 +21,9 @@ from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
     Quote,
-    Said,
     Source,
     SourceError,
+    SourceItem,
     Transport,
     kind_of,
 )
@@ -48,7 +48,7 @@ PROVIDERS = {
 """Maps gpuhunt's name of each cloud to that of gpubench."""
 
 
-def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
+def fetch(catalog: str, transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per row of a cloud's catalog that has a GPU."""
     folder, version = os.environ.get(DIR_VARIABLE), ""
     try:

@@ -14,9 +14,9 @@ from gpubench.offers.sources import (
     Complete,
     HostFacts,
     Quote,
-    Said,
     Source,
     SourceError,
+    SourceItem,
     Transport,
     country_code,
     decode,
@@ -88,9 +88,9 @@ class _Answer(msgspec.Struct):
     errors: list[msgspec.Raw] = []
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
+def fetch(transport: Transport) -> Iterator[SourceItem]:
     """Yield a quote per GPU type and cloud that has a price."""
-    answer = _asked(transport, QUERY) or _asked(transport, _PLAIN_QUERY)
+    answer = _query(transport, QUERY) or _query(transport, _PLAIN_QUERY)
     if answer is None or answer.data is None:
         raise SourceError("RunPod answered with an error instead of prices")
     gpus, unread = decode_rows(answer.data.gpuTypes, _GpuType, "RunPod")
@@ -126,7 +126,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
         yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 
-def _asked(transport: Transport, query: str) -> _Answer | None:
+def _query(transport: Transport, query: str) -> _Answer | None:
     try:
         answer = decode(transport(URL, body={"query": query}), _Answer, "RunPod")
     except SourceError:

@@ -19,8 +19,8 @@ from gpubench.offers.sources import (
     HostFacts,
     Listed,
     Quote,
-    Said,
     Source,
+    SourceItem,
     Transport,
     country_code,
     decode,
@@ -126,13 +126,13 @@ class _Host(msgspec.Struct):
         )
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
+def fetch(transport: Transport) -> Iterator[SourceItem]:
     """Yield the listings of hosts for each model."""
     for model in MODELS:
         yield from fetch_model(model, transport)
 
 
-def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
+def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per memory size, count and country of a GPU model: that of the cheapest verified host.
 
     The quote also has the number of hosts in its group and their median price.
@@ -172,7 +172,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
                 note=f"one of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
                 ask_count=len(group) - len(there) + 1 if host is first else None,
                 ask_median=middle if host is first else None,
-                in_stock=True,  # the query asks for rentable hosts that are not rented
+                in_stock=True,  # the query selects rentable hosts that are not rented
                 seller="secure" if host.hosting_type in _DATA_CENTER else "community",
                 host=host.facts,
             )
