@@ -165,7 +165,7 @@ def _gate(
     unknown: str,
     otherwise: Callable[[Any], str] | None = None,
 ) -> Reason:
-    # Return a test of a GPU's property, with the texts if it is unknown or fails; one text may be for both.
+    # Return a test of a GPU's property, with the texts if it is unknown or fails; one text can serve both.
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         value = None if spec is None else of(spec)
         if value is not None and passes(value):
@@ -195,7 +195,7 @@ def _memory_type(wanted: str | None) -> str:
 # --- the host -------------------------------------------------------------------------------------------
 
 RAM_OVER_WEIGHTS = 1.2
-"""Memory needed to load a file of weights, relative to the file: it is read, checked and copied to the
+"""Memory needed to load a file of weights, relative to its size: it is read, checked and copied to the
 GPU."""
 RAM_BYTES_PER_GPU = 4 * GIB
 """Memory of one process with its CUDA context and its loaders, assumed."""
@@ -265,14 +265,14 @@ GATES = (
         "too little RAM in the host",
         ("ram_bytes", "gpu_count"),
         HostNeed.ram_bytes,
-        "its {has} of RAM are under the {least} that loading takes",
+        "its {has} of RAM are below the {least} that loading needs",
         "RAM ({least} needed)",
     ),
     Gate(
         "too small a disk in the host",
         ("disk_bytes",),
         lambda need, _: need.disk_bytes,
-        "its disk of {has} is under the {least} that system, weights and data take",
+        "its disk of {has} is below the {least} that system, weights and data need",
         "disk ({least} needed)",
     ),
     Gate(

@@ -235,17 +235,15 @@ def _machine(
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
         raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
-    is_whole = price.is_computer or spec is None or spec.line == "Jetson"  # a kit, this CPU, a Mac
-    is_any = is_quoted or request.host_usd is not None  # the user has it or knows its price
-    host = None if is_whole else hosts()[0] if is_any else host_for(request, spec, gpu_count, one_gpu_w)
+    host = _host_of(request, price, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
     cards_usd = float(price.price_usd) * (1 if price.is_computer else gpu_count)
     purchase_usd = given.get("purchase_usd", cards_usd) + host_usd
-    around_w = hosts()[-1].power_w if is_whole and gpu_count > 1 else 0.0
+    around_w = hosts()[-1].power_w if host is None and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
-    told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
-    if is_quoted:  # it works already; the settings may say that the user's PC has more room than a desktop
+    told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if host is None else [])}
+    if is_quoted:  # it already works, so no limits of its host are assumed
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
@@ -273,6 +271,17 @@ def _machine(
             if not (name in told or (field and request.was_given(field)))
         ),
     )
+
+
+def _host_of(
+    request: RankRequest, price: CardPrice, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float
+) -> Host | None:
+    # Return the host of cards; None for a complete computer: one for sale, a kit, this CPU, a Mac.
+    if price.is_computer or spec is None or spec.line == "Jetson":
+        return None
+    if price.condition is PriceCondition.QUOTED or request.host_usd is not None:
+        return hosts()[0]  # the user has it or knows its price
+    return host_for(request, spec, gpu_count, one_gpu_w)
 
 
 def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
@@ -452,12 +461,15 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
 
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
     """Return which values were assumed for any of the machines."""
-    found = {
-        "no host to pay for" if name == "host_usd" and not each.host_usd else _assumption(name, each.host_usd)
-        for each in machines
-        for name in each.assumed
-    }
-    return sorted(found)
+    return sorted(
+        {
+            "no host to pay for"
+            if name == "host_usd" and not each.host_usd
+            else _assumption(name, each.host_usd)
+            for each in machines
+            for name in each.assumed
+        }
+    )
 
 
 def _assumption(name: str, host_usd: float | None) -> str:

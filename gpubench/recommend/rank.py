@@ -47,7 +47,7 @@ from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean
 from gpubench.recommend.filters import NothingLeftError, recorded
 from gpubench.recommend.lines import in_words, on_commitments, on_interruptions
 from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
-from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, HOUR_WORTH_USD, RankRequest
+from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.recommend.rows import (
     Chosen,
     best_places,
@@ -99,8 +99,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     from gpubench.offers.snapshot import load_dated
 
     request = check(request)
-    if request.reference_gpu != DEFAULT_REFERENCE_GPU:
-        request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
+    request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     table, today, clock = load_dated(request.results, request.offers, request.as_of)
     runs, problems = runs_of(request.results)
     machines, for_sale = _machines(request, runs, today)
@@ -125,9 +124,11 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
         machines = at_work(machines, first.rows, request)
-    notes = [tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)]
-    notes += _set_aside(table, request.offers)
-    notes += [tell("clock", clock=clock.rstrip("."))] if clock else []
+    notes = [
+        *(tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)),
+        *_set_aside(table, request.offers),
+        *([tell("clock", clock=clock.rstrip("."))] if clock else []),
+    ]
     evidence_for = partial(gather, request, runs=runs)
     try:
         return judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
@@ -136,7 +137,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer a sum that buys no machine: what to rent, for how many jobs, and which cards it buys for a host.
+    """Answer if the sum buys no machine: what to rent, for how many jobs, and which card it buys for a PC.
 
     Raises:
         NothingLeftError: If no sum was given, or no rental is left either.
@@ -341,7 +342,7 @@ TOSS_UP_ODDS = 2.0
 """An answer is a toss-up if its odds against the most likely other GPUs are below this."""
 
 
-def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
+def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
     # Return an answer with the chance of its GPUs and, in a toss-up, the chance of their most likely rival.
     p_best = getattr(found.chances, f"p_{name}")
     answer = Answer(choice=choice_of(found, made[place], found))
@@ -391,7 +392,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         offer_count=len(found),
         excluded=recorded(found.excluded),
         job=None if found.pool.work is None else found.pool.work.job,
-        answers={name: _answered(found, made, name, place) for name, place in found.answers.items()},
+        answers={name: _answer_at(found, made, name, place) for name, place in found.answers.items()},
         cloud=None if cloud is None else choice_of(found, made[cloud], found),
         owned=tuple(choice_of(found, made[place], found) for place, offer in mine if offer in quoted),
         asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),
@@ -413,7 +414,7 @@ def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
 
 
 # Fields that are paths, options of the display, or the day; the document has them elsewhere.
-_NOT_ASKED = frozenset(
+_LEFT_OUT = frozenset(
     {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
 )
 
@@ -425,7 +426,7 @@ def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, 
         request: A checked request.
         workloads: The names of its workloads in their cases; a user's model is requested by its file.
     """
-    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NOT_ASKED}
+    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _LEFT_OUT}
     by_name = zip(workloads, request.workload_names, strict=True)
     return fields | {
         "workloads": workloads,
@@ -479,7 +480,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    # Yield each possible error about the task: whether it applies, and its text. Similar functions follow.
+    # Yield each possible error about the task: whether it applies, and its text. So do the next functions.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (
@@ -544,11 +545,11 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
         )
         yield (
             not (asked.buys or asked.own),
-            "the setting jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --have",
+            "the setting jobs-per-month applies to owned hardware: add --buy, --max-purchase-usd or --have",
         )
         yield (
             asked.was_given("utilization"),
-            "the setting jobs-per-month gives the utilization: leave out the setting utilization",
+            "the setting jobs-per-month determines the utilization: leave out the setting utilization",
         )
 
 

@@ -140,7 +140,7 @@ SHARE = Option(
 )
 
 
-# Maximum share of the work that is repeated; repeating ten times the job is not a valid request.
+# Maximum share of the work that is repeated: repeating the job ten times is not a valid request.
 _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
 
 
@@ -180,7 +180,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     max_latency_ms: Annotated[
         Positive | None,
         Option(
-            "With --task infer: choose the batch whose pessimistic step time meets this limit; for a "
+            "With --task infer: choose a batch with a pessimistic step time within this limit; for a "
             "generation, the time of each token after the first [ms].",
         ),
     ] = None
@@ -211,10 +211,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     deadline_hours: Annotated[
-        Positive | None, Option("Keep offers whose pessimistic time meets this limit.", JOB)
+        Positive | None, Option("Keep offers with a pessimistic time within this limit.", JOB)
     ] = None
     budget_usd: Annotated[
-        Positive | None, Option("Keep offers whose pessimistic cost stays within this limit.", JOB)
+        Positive | None, Option("Keep offers with a pessimistic cost within this limit.", JOB)
     ] = None
     startup_minutes: Annotated[
         NotNegative | None,
@@ -283,7 +283,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     commit: Annotated[
         str | None,
         Option(
-            "Also rank commitments of this term, and say from what utilization they pay off.",
+            "Also rank commitments of this term, with the utilization at which they pay off.",
             WHICH,
             choices=("1y", "3y"),
         ),
@@ -495,7 +495,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     def host_lost_share(self) -> float:
         """Share of the work lost to failures of a private host: repeated work, and sending all data again.
 
-        The given share, else that of one failure in a week. Inference loses nothing.
+        It is the given share, or else that of one failure a week. Inference loses nothing.
         """
         from gpubench.recommend.economics import HOST_HOURS_BETWEEN, MINUTES_PER_HOUR, lost_to_interruptions
 

@@ -305,7 +305,7 @@ def scaling_of(
 
 
 class Sharing(NamedTuple):
-    """How several GPUs share one job: how it fits in the memory of each, if known, or why it does not."""
+    """How several GPUs share one job, and how it fits in the memory of each, if known, or why it does not."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None

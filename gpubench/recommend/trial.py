@@ -273,7 +273,7 @@ def why_not(row: Row, tool: str) -> str | None:
     is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, _TOOLS[tool]["name"]
     reasons = (
         (row.basis == "measured", "it is measured already"),
-        (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not for rent by the hour"),
+        (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not rented by the hour"),
         (not cloud.get(tool), f"{called} does not rent from it"),
         (is_sky_spot and cloud.get("spot") == "no", "SkyPilot rents no spot machine there"),
         (
@@ -281,7 +281,7 @@ def why_not(row: Row, tool: str) -> str | None:
             f"{called} has no name for this GPU there",
         ),
     )
-    return next((words for holds, words in reasons if holds), None)
+    return next((words for applies, words in reasons if applies), None)
 
 
 def name_of(row: Row) -> str:
@@ -411,7 +411,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     """
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
-        raise MisuseError("a latency limit gives each workload a batch of its own: rank one workload")
+        raise MisuseError("a latency limit gives each workload its own batch: rank one workload")
     mode = _mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
     is_one_job = mode in options.JOB_MODES
     return RunRequest(
@@ -499,7 +499,7 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
     if not sources or (is_file and f"{file}.py" not in sources):
         kind = "a link" if sources else "part of an installed package"
         raise MisuseError(
-            f"{plain(reference)} is {kind}, which cannot be copied to the machine: name the file itself"
+            f"{plain(reference)} is {kind}, which cannot be copied to the machine: name the file"
         )
     for there, path in sources.items():
         files[there] = read_bytes(path, foreign_code.MOST_SOURCE_BYTES, follow_links=True)

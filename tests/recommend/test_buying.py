@@ -15,7 +15,7 @@ from gpubench.labels import gpus_of
 from gpubench.models import PriceCondition
 from gpubench.offers.hardware import card_prices, hosts
 from gpubench.offers.table import Offers
-from gpubench.recommend.filters import apply, host_filters, within_the_sum
+from gpubench.recommend.filters import apply, host_filters, within_purchase_limit
 from gpubench.recommend.owning import assumed_of, at_work, offer_of, ownerships
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
@@ -65,7 +65,7 @@ def left_out(one, **options):
 def too_dear(*machines, **options):
     """Return what a sum does not buy, with the reasons, the cheapest last."""
     owned = {offer_of(each): each for each in machines}
-    return [each.reason for each in within_the_sum(RankRequest(**options), Offers.of(owned), owned)[1]]
+    return [each.reason for each in within_purchase_limit(RankRequest(**options), Offers.of(owned), owned)[1]]
 
 
 def test_the_sum_is_that_of_cards_and_host():

@@ -43,7 +43,7 @@ def test_the_host_is_the_cheapest_that_holds_the_cards():
         "GPU server",
     ]
     assert host_of("nvidia-rtx-6000-ada-48gb", 4) == "workstation"  # 4 x 300 + 300 W, 8 slots
-    assert host_of(L40, 1) == "GPU server"  # it has no fan of its own
+    assert host_of(L40, 1) == "GPU server"  # it has no fan
     assert host_of(RTX3090, 3, psu_watts=2000, slots=9) == "desktop PC"
 
 

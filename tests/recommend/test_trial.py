@@ -150,7 +150,7 @@ def test_an_offer_that_neither_tool_can_launch_is_refused_with_the_reasons(tmp_p
     with pytest.raises(MisuseError, match="unknown GPU 'h1000'"):
         written(tmp_path, ranking(), gpu="h1000")
     bought = rank_of([offer(H100, 2.0, pricing=Pricing.OWNED, kind="owned")], {H100: 3000})
-    with pytest.raises(MisuseError, match="not for rent by the hour"):
+    with pytest.raises(MisuseError, match="not rented by the hour"):
         written(tmp_path, bought)
     assert not (tmp_path / "tasks").exists()
 
