@@ -305,7 +305,7 @@ class AskedPrices:
         return standard.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=is_own))
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, author: _Author) -> Standard | None:
-        """Return the price of the same GPU elsewhere; None if there is none or it is not judged.
+        """Return the price of the same GPU elsewhere; None if there is none, or the price is not checked.
 
         It is the median of the prices of the same kind and pricing, else of the same pricing, else of all.
         For a third-party table, prices in other tables come first.
@@ -408,13 +408,13 @@ def sort_outliers(
 
     Args:
         fresh: New offers.
-        known: Previously known offers; historic ones do not count.
+        known: Previously known offers; historic ones are ignored.
         accept: Whether to keep jumps too.
 
     Returns:
         The plausible offers, and the identities of offers with a price jump.
     """
-    before = {offer_key(offer): offer for offer in known}
+    before = {offer_key(offer): offer for offer in known if offer.kind != "historic"}
     jumps: dict[OfferKey, SetAside] = {}
     for offer in fresh.offers:
         last = before.get(offer_key(offer))

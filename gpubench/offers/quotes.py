@@ -164,7 +164,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
 
 
 def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
-    """Return the instance's name, with what distinguishes it from others.
+    """Return the instance's name, plus what distinguishes it from others.
 
     Google's N1 machines take any GPU, so their name includes the GPU. A marketplace names instances after the
     GPU, with one name for both A100, so their name includes the memory unless the GPU name is unique.
@@ -225,7 +225,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def find_machine(provider: str, instance: str) -> Machine | None:
-    """Return the machine of an instance name; None if the table has no such name.
+    """Return the machine of an instance name; None if it is not in the table.
 
     An instance in the table may end in ``*``; it then matches every name with that prefix. The longest match
     is returned.

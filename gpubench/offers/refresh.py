@@ -321,9 +321,9 @@ def _merge(
 ) -> tuple[SourceOffers, tuple[SetAside, ...]]:
     """Merge an answer into the known prices; an empty, truncated or nonsensical answer loses nothing.
 
-    An answer without a usable price is a failure, and the earlier prices stay. If it is complete, offers that
-    it does not list are retired. Otherwise, or if the price of an offer is unusable, the earlier price stays
-    with its date.
+    An answer without a usable price is a failure, and the earlier prices stay. If an answer is complete,
+    offers that it does not list are retired. Otherwise, or if the price of an offer is unusable, the earlier
+    price stays with its date.
 
     Args:
         answer: The answer, before it is compared with known prices.
@@ -382,7 +382,7 @@ def _split_claims(
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
     """Return the claims of completeness with at least one listed offer, and those without.
 
-    If an answer claims completeness but lists no such offer, the offers may be gone or may have been renamed.
+    If an answer claims completeness but lists none of these offers, they may be gone or renamed.
     """
     confirmed: list[Coverage] = []
     unknown: list[Coverage] = []
@@ -448,8 +448,8 @@ def import_offers(
 ) -> Imported:
     """Read a price table and store it; from then on it overrides the refreshed ones.
 
-    A catalog replaces an earlier import for the same cloud, the user's own table one of the same folder and
-    file name.
+    A catalog replaces an earlier import for the same cloud; the user's own table replaces one with the same
+    folder and file name.
 
     Args:
         file: CSV, or JSON with gpubench's columns.

@@ -125,7 +125,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     # Read and clean every table; the result is cached until a file changes.
     tables = [embedded_offers(as_of), _refreshed_offers(folder, as_of), *imported_offers(folder)]
     if extra is not None:
-        from gpubench.offers.tables import read_own  # only for a person's table
+        from gpubench.offers.tables import read_own  # needed only for a user's table
 
         own = read_own(extra, latest_day(present, days_ahead=1))
         require_usable(own, extra.name)

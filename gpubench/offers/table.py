@@ -394,7 +394,7 @@ USUAL_ASK_SPREAD = 0.33
 2026."""
 LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
 """Standard deviation of the logarithm of the price paid for a fresh listing, assumed. The host may be gone
-or not good enough, and then the next one counts."""
+or not good enough, and then the next one applies."""
 # The usual spread weighs as much as this number of listings.
 _USUAL_ASKS = 3
 ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}

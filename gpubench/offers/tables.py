@@ -159,7 +159,7 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
 
 
 def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    if text.lstrip().startswith("{"):  # API answers have the list under some key
+    if text.lstrip().startswith("{"):  # an API answer has the list under a key
         answer = decode_json(text, dict[str, Any], path, what="a JSON list of offers")
         lists = [value for value in answer.values() if isinstance(value, list)]
         text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()

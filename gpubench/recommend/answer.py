@@ -179,7 +179,7 @@ def _on_chances(ranking: Ranking) -> Iterator[Told]:
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:
-    """Return a number of GPUs of a kind in words; for one GPU only its name."""
+    """Return the GPUs of a machine in words; for one GPU only its name."""
     return gpu_name(gpu_key) if gpu_count == 1 else f"{gpu_count}x {gpu_name(gpu_key)}"
 
 

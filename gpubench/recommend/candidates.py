@@ -28,7 +28,7 @@ from gpubench.stats import Z90
 from gpubench.units import plural
 
 QUOTED = "own"
-"""The provider of hardware that the buyer owns or was quoted; other hardware has a dated card price."""
+"""The provider of hardware that the buyer owns or has a quote for; other hardware has a dated card price."""
 # Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
 _IMAGENET_EPOCHS = 90
 FINE_TUNING_TOKENS = 10_000_000
@@ -41,7 +41,7 @@ FEED_FACTOR = 2.0
 """Factor by which a host may prepare more or less than that, in nine of ten cases; also assumed."""
 LINK_SIGMA = 0.3
 """Standard deviation of the logarithm of the link speed between the GPUs of a private host. Assumed, because
-no list says how many lanes each card has, and eight of those cards were never measured together."""
+no list says how many lanes each card has, and no run has measured eight of those cards together."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of the images that a vCPU prepares."""
 
@@ -384,7 +384,7 @@ def startup_factors(pool: Candidates, rows: Indices) -> Floats:
 
 
 def farthest_startup(factor: float) -> float:
-    """Return the largest startup factor of any draw, in either direction, from that of nine draws in ten."""
+    """Return the largest startup factor of any draw, from the factor that covers nine draws in ten."""
     return math.pow(factor, 1 / _DRAWN_SHARE)
 
 

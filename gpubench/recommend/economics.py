@@ -236,7 +236,7 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
     The moves of a group do not depend on the other rows.
     """
     sigma, groups = prices.sigma[rows], prices.group[rows]
-    kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # a certain price moves in no group
+    kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # certain prices have no group
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     moves = np.ones((len(first), draws))
     group = None
@@ -256,7 +256,7 @@ def _listing_price(usd_per_hour: float, gpu_count: int, asks: Asks, days: float)
     With each half-life, the logarithm of the price moves halfway to the median of all hosts, and its spread
     grows toward that of all hosts. Example: after one half-life, a price of 0.20 is expected at
     sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few hosts, even the price of a fresh one is
-    shifted, by the weight of the clouds' prices.
+    shifted by the weight of the clouds' prices.
     """
     kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)

@@ -345,7 +345,7 @@ def runnable_of(
 ) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
     """Return the evidence for the offers, the offers that can do the work, and those excluded so far.
 
-    Args as in ``eligible``.
+    Arguments are those of ``eligible``.
 
     Raises:
         MisuseError: If none can; the message says which filter removed how many.

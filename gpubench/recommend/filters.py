@@ -174,7 +174,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
 
 
 def nearest_of(excluded: Sequence[Exclusion]) -> str:
-    """Name the offer closest to a limit, with the distance."""
+    """Name the offer closest to a limit, with the reason."""
     return f"the nearest, {_with_reason(excluded[-1])}"
 
 
@@ -393,7 +393,7 @@ def _is_owned(offer: Offer) -> bool:
 
 
 def _of_the_seller(request: RankRequest, offers: Offers) -> tuple[tuple[object, Filter], ...]:
-    # Return the filters on seller and region, each after whether it is requested.
+    # Return whether each filter on seller or region is requested, and the filter.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
 
@@ -452,7 +452,7 @@ def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
 def _of_number_and_price(
     request: RankRequest, offers: Offers, market: Market
 ) -> tuple[tuple[object, Filter], ...]:
-    # Return the filters on number, price and its age, each after whether it is requested.
+    # Return whether each filter on number, price or its age is requested, and the filter.
     gpu_count, most_days = request.count, request.max_price_age_days
     most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
     old = outdated(offers, market.today) if most_days is None else {}
@@ -636,7 +636,7 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
-    # Return the limits that a machine exceeds, each with the reason; unknown limits do not count.
+    # Return the limits that a machine exceeds, each with the reason; unknown limits are ignored.
     host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
     psu_w, room = (
         getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf

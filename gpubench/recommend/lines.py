@@ -205,7 +205,7 @@ def _of_term(offers: Offers, years: int) -> np.ndarray:
 
 
 def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None = None) -> Offer | None:
-    # Return the commitment with the lowest cost of the work, for one GPU if it is named.
+    # Return the commitment with the lowest cost of the work, for one GPU if it is given.
     same = _of_term(possible, years) & (True if gpu_key is None else possible.gpu_key.equals(gpu_key))
     committed = found.finder.runnable(possible.where(same))[0]
     if not len(committed):

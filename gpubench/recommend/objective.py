@@ -173,7 +173,7 @@ def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
 
 
 def _work_expected_over_drawn(pool: Candidates) -> Floats:
-    # Return the expected over the drawn number of samples of the job in every draw: 1 if it is fixed.
+    # Return the job's expected number of samples divided by the drawn one, in every draw; 1 if it is fixed.
     if pool.work is None or pool.work.reference is None:
         return np.ones(1)
     row, speeds = pool.work.reference, pool.speeds
@@ -379,7 +379,7 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
 
 
-# Tolerance for comparing bills, in their units.
+# Tolerance for comparing bills, in billing increments.
 _ROUNDING = 1e-6
 
 
@@ -549,7 +549,7 @@ def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Fla
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
     kinds = pool.kind[order]
-    by_kind = np.argsort(kinds, kind="stable")  # a stable sort
+    by_kind = np.argsort(kinds, kind="stable")
     begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     few = np.empty(len(by_kind), dtype=bool)

@@ -81,7 +81,7 @@ class Ownership:
         resale_usd: Resale value of the cards at the end of their life.
         power_w, idle_w: Power of all GPUs under load, and idle.
         host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
-        host: The host of the cards, whose limits apply; None for a complete computer.
+        host: The host of the cards, with limits that apply; None for a complete computer.
         is_planned: Whether the price is a planning figure without an observed listing.
         price_note: The kind of the price, whether it is for a card or for the computer, and its source.
         assumed: The values that were not given, so their defaults are used.
@@ -481,8 +481,8 @@ def _assumption(name: str, host_usd: float | None) -> str:
 def must_work(each: BuyOrRent) -> str:
     """Return the utilization at which a machine pays off, with the interval.
 
-    For example "41 % of all hours (24 % to more than all)". There is none against a commitment, because it is
-    paid around the clock.
+    For example "41 % of all hours (24 % to more than all)". Against a commitment, which is paid around the
+    clock, it is unknown.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN

@@ -260,7 +260,7 @@ def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[s
     Figures in rows have six digits. Above 8 kB, sentences are left out in ascending order of weight, and
     counted in ``more``; the question and all cautions stay.
 
-    Args as in ``document``.
+    Arguments are those of ``document``.
     """
     told = [each for each in ranking.sentences if each.kind != "note"]
     whole = document(msgspec.structs.replace(ranking, rows=(), sentences=tuple(told)), asked)

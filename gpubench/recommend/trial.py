@@ -116,7 +116,7 @@ def _read_answer(path: Path) -> Answer:
     """Read a document of ``gpubench rank --json``.
 
     Raises:
-        MisuseError: If the file is not such a document, or has another version than this gpubench writes.
+        MisuseError: If the file is not a ranking, or has a version that this gpubench does not read.
     """
     what, hint = "an answer", "gpubench rank --json writes one"
     data = read_bytes(path, TABLE_BYTES, follow_links=True)
@@ -144,7 +144,7 @@ class Trial(msgspec.Struct, frozen=True):
         script: Script that rents the machine, measures there and shuts it down.
         machine: Its name, with the likely and the maximum cost.
         passed_over: Better rows that neither tool can launch, with the reasons.
-        without_task: By tool, why it has no task.
+        without_task: The reasons of the tools without a task.
     """
 
     script: Path
@@ -299,7 +299,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
-    # a region of the cloud itself, not "eu" or a country
+    # a region in the cloud's terms, not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": _IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
     # If several cards have that name, this requests the one with enough memory.
@@ -434,7 +434,7 @@ def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
     """Return how the GPUs of a machine share the job. The row does not say, so they are ranked again.
 
     Raises:
-        MisuseError: If no price of such a machine is left.
+        MisuseError: If no price of this machine is left.
     """
     from gpubench.recommend.rank import ranked
 

@@ -299,7 +299,7 @@ def decode_rows(
 ) -> tuple[list[T], list[SetAside]]:
     """Decode the rows of an answer one by one, so a bad row affects no other.
 
-    ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is no number fails here.
+    ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is not a number fails here.
     The source silently skips a readable row that can never rank, such as one without a GPU.
 
     Returns:

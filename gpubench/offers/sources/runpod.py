@@ -37,7 +37,7 @@ _PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1
 
 
 # Its two clouds: community hosts with listings, and its own data centers with list prices. Each has a kind of
-# offers, and a suffix of its names.
+# offers, and a suffix for its names.
 _CLOUDS: tuple[tuple[Seller, str, str], ...] = (
     ("community", "marketplace", ""),
     ("secure", "vm", " (secure)"),

@@ -2,8 +2,8 @@
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is truncated at 64 rows, so each model is
 queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment, so a quote
-includes the number of hosts and their median. Hosts that are often offline, or whose GPUs are on a riser, are
-skipped.
+includes the number of hosts and their median. Hosts that are often offline, or have their GPUs on a riser,
+are skipped.
 """
 
 from collections.abc import Iterator
