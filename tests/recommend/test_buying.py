@@ -355,3 +355,18 @@ def test_purchase_that_does_not_pay_off_is_compared_with_the_cheaper_rent(jobs, 
     told = " ".join(found.said("answer", "asked"))
     assert f"Buying {gpus_of(found.first.offer)} for ${found.first.purchase_usd:,.0f} {words} against" in told
     assert f"${found.first.purchase_usd:,.0f} rents " in told
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("years", 1e-300),
+        ("host_usd", 1e30),
+        ("pue", 1e30),
+        ("jobs_per_month", 1e308),
+        ("jobs_per_month", 1e-300),
+    ],
+)
+def test_an_absurd_figure_about_owning_is_refused(field, value):
+    with pytest.raises(MisuseError, match=f"{field} .* must be"):
+        gpubench.rank("resnet50", buy=True, **{field: value})
