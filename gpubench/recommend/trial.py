@@ -76,10 +76,10 @@ class Row(msgspec.Struct, frozen=True):
     instance: str
     region: str | None
     gpu_key: str
-    gpu_count: int
+    gpu_count: options.AtLeastOne
     pricing: Pricing
     price_date: str
-    price_usd_per_hour: float
+    price_usd_per_hour: options.Positive
     basis: str
     batch_size: int | None
     samples_per_s: float | None = None
@@ -171,8 +171,8 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     work = work_of(row, request, minutes)
-    if folder.exists() and any(folder.iterdir()):
-        raise MisuseError(f"{plain(str(folder))} is not empty: name another --output")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise MisuseError(f"{plain(str(folder))} is not an empty folder: name another --output")
     usual_minutes = minutes + _SETUP_MINUTES + _IDLE_MINUTES
     usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
     most = usd_of(request, row.most_usd_per_hour, usual_minutes + _GRACE_MINUTES)
@@ -263,7 +263,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
         if None in reasons:
             return row, [*passed_over]
         passed_over[f"{row.name}: {' and '.join(filter(None, reasons))}"] = None
-    reasons_given = "; ".join([*passed_over][:3]) or f"the answer has none of {plain(gpu or 'any GPU')}"
+    reasons_given = "; ".join([*passed_over][:3]) or f"it has no {plain(gpu or 'row')}"
     raise MisuseError(f"neither SkyPilot nor dstack can launch a row of this answer: {reasons_given}")
 
 
