@@ -366,7 +366,11 @@ def filters_of(
     )
     yield Filter(
         "a price of 0 or less",
-        lambda offer, _: f"price {offer.price_usd_per_hour} USD/h cannot be ranked",
+        lambda offer, _: (
+            "it costs nothing per hour: give its price or the tariff"
+            if offer.pricing is Pricing.OWNED
+            else f"price {offer.price_usd_per_hour} USD/h cannot be ranked"
+        ),
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
     named = _rankable_gpus(request.gpus, offers)
@@ -413,7 +417,7 @@ def _of_the_seller(request: RankRequest, offers: Offers) -> tuple[tuple[object, 
                 fields=("provider", "pricing"),
             ),
         ),
-        (request.regions, Filter("--region", elsewhere, fields=("region", "pricing"))),
+        (regions, Filter("--region", elsewhere, fields=("region", "pricing"))),
         (
             request.sellers,
             Filter(

@@ -494,11 +494,15 @@ def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
+    for field, least, most in (
+        ("utilization", "above 0 and at most", 1.0),
+        ("resale", "from 0 to", 1.0),
+        ("tariff", "from 0 to", 10.0),
+    ):
         low, likely, high = getattr(asked, field)
         yield (
             not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
-            f"the setting {field} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
+            f"the setting {field} {low:g}-{high:g} must be {least} {most:g}, low end first",
         )
     rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
     yield rents and bool(asked.own), "rent contradicts --have; leave one of them out"
