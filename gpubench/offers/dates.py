@@ -1,7 +1,7 @@
 """The age of a price, and how far a list price may have drifted since its date.
 
 A date may be only a year or a month. A list price is certain on its date; after that its logarithm follows a
-random walk, whose step is fitted to the replaced prices in the table.
+random walk. The size of its steps is fitted to the replaced prices in the table.
 """
 
 import math
@@ -15,7 +15,8 @@ from gpubench.models import Offer
 from gpubench.units import count
 
 STALE_AFTER_DAYS = 30
-"""Age above which a price is marked; in six weeks of 2026 cloud prices moved by 15 %, street prices 38 %."""
+"""Age above which a price is marked: in six weeks of 2026, cloud prices moved by 15 % and street prices by
+38 %."""
 
 NOT_CURRENT_AFTER_DAYS = 180
 """Age above which a price is no longer called current."""
@@ -57,7 +58,7 @@ def has_day(price_date: str) -> bool:
 
 
 def show_price_date(price_date: str) -> str:
-    """Return the date in words; for a partial date they say that the day is unknown.
+    """Return the date as text; a partial date is marked as having no known day.
 
     >>> show_price_date("2026"), show_price_date("2026-08"), show_price_date("2026-08-14")
     ('2026, day unknown', '2026-08, day unknown', '2026-08-14')
@@ -120,8 +121,8 @@ def change_of(old: Offer, new: Offer) -> PriceChange | None:
 def drift_of(changes: Iterable[PriceChange]) -> float:
     """Return the standard deviation of the logarithm of a list price after a year.
 
-    The changes in the table are weighted by their number, the usual drift by eight observations. A price that
-    stayed the same for a year counts as much as one that moved.
+    Each change in the table has the weight of one observation, and the usual drift has that of eight. A price
+    that stayed the same for a year counts as much as one that moved.
     """
     known = list(changes)
     variance = sum(change.log_ratio**2 / change.years for change in known)

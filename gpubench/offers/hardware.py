@@ -1,7 +1,7 @@
 """Hardware to own: purchase prices of cards, and ``--have`` descriptions of machines.
 
-``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` gives a card, its price and its life. This module only
-reads and checks the description; ``recommend`` computes the cost per hour.
+``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` gives a card, its price and its service life. This module
+only reads and checks the description; ``recommend`` computes the cost per hour.
 """
 
 import re
@@ -58,7 +58,7 @@ class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """A computer into which cards are built, at an assumed price.
+    """A computer that houses the cards, at an assumed price.
 
     Attributes:
         slots: Number of slots for cards.
@@ -96,7 +96,7 @@ def card_prices() -> tuple[CardPrice, ...]:
             raise ValueError(f"card_prices.csv: {price}")
         name = price.gpu_key, price.gpu_count, price.is_computer, price.condition
         if prices.setdefault(name, price) is not price:
-            raise ValueError("card_prices.csv names a card twice in one condition")
+            raise ValueError("card_prices.csv has a card twice in one condition")
     return tuple(prices.values())
 
 
@@ -105,7 +105,7 @@ def card_prices() -> tuple[CardPrice, ...]:
 
 _NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
 _FORMS: tuple[tuple[str, str, float], ...] = (
-    # field, pattern of a complete part, factor; labeled sums come before the bare price
+    # field, pattern of a complete part, factor; labeled prices come before the bare one
     ("resale_usd", rf"resale {_NUMBER} usd", 1.0),
     ("host_usd", rf"host {_NUMBER} usd", 1.0),
     ("upkeep_usd_per_hour", rf"upkeep {_NUMBER} usd/h", 1.0),
@@ -140,15 +140,15 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     """Read one ``--have`` description.
 
     Args:
-        spec: Parts between commas: the GPU (``2x NAME`` for two), then optional parts in any order: its price
-            in USD (without one it is already owned), ``host``, ``resale`` and ``upkeep`` in USD, years,
+        spec: Parts separated by commas: the GPU (``2x NAME`` for two), then optional parts in any order: its
+            price in USD (without one it is already owned), ``host``, ``resale`` and ``upkeep`` in USD, years,
             percent of hours used, W, PUE, USD/kWh.
         own_keys: Devices that only occur in the user's own runs: ``cpu``, a Mac.
 
     Returns:
-        Key and number of the GPUs, and what was given: ``purchase_usd`` of all of them without the host,
-        ``host_usd``, ``resale_usd`` of both at the end, ``years`` of life, ``utilization`` as a share of all
-        hours, ``power_w`` and ``idle_w`` of one GPU, ``pue``, ``tariff_usd_per_kwh``, and
+        Key and number of the GPUs, and the given values: ``purchase_usd`` of all of them without the host,
+        ``host_usd``, ``resale_usd`` of GPUs and host at the end, ``years`` of life, ``utilization`` as a
+        share of all hours, ``power_w`` and ``idle_w`` of one GPU, ``pue``, ``tariff_usd_per_kwh``, and
         ``upkeep_usd_per_hour`` under load.
 
     Raises:

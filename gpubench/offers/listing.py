@@ -1,4 +1,4 @@
-"""Lists the requested offers, filtered by region and by age of the price."""
+"""Lists the requested offers, marks outdated prices, and matches regions."""
 
 import math
 import re
@@ -46,13 +46,13 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
 def known_regions(
     wanted: Iterable[str], there: Iterable[str | None], more: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the requested regions in lowercase: known regions, parts of the world, and ``more``.
+    """Return the requested regions in lowercase: known regions, parts of the world, and ``more``; not blanks.
 
     Raises:
         MisuseError: For the first region without an offer, with similar known ones.
     """
     known = sorted({region.casefold() for region in there if region} | {*more})
-    names = tuple(name.casefold() for name in wanted)
+    names = tuple(name.casefold() for name in wanted if name.strip())
     for name in names:
         if not any(is_in(region, name) for region in known):
             near = nearest(name, known) or ("none; eu, us and asia are known too",)
@@ -96,7 +96,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
-    """Return which prices newer ones supersede, and why; the user's own prices are never superseded.
+    """Return the prices that newer ones supersede, with reasons; the user's own prices are never superseded.
 
     A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
     without a day does not rank if there is one with a day for the same GPU, provider, region and count.
@@ -115,15 +115,15 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
         for (offer, paid, _), age in zip(there, ages, strict=True)
         if age > NOT_CURRENT_AFTER_DAYS and paid in newer
     }
-    dated = {
+    dated = {  # an outdated price supersedes no other
         (paid, place)
         for offer, paid, place in there
-        if has_day(offer.price_date) and offer_key(offer) not in reasons  # an outdated price displaces none
+        if has_day(offer.price_date) and offer_key(offer) not in reasons
     }
     for offer, paid, place in there:
         if (paid, place) in dated and not has_day(offer.price_date):
             reasons.setdefault(
-                offer_key(offer), "its price has no day, and there is one of this GPU there that has"
+                offer_key(offer), "its price has no day, unlike another price of this GPU there"
             )
     return reasons
 
@@ -170,8 +170,8 @@ _WORDS = {
 _WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.split()}
 _EUROPEAN = frozenset({"eu", "europe", "not eu"})
 _NAMES = {"eu": {"eu"}, "europe": {"eu", "europe"}, "us": {"us"}, "usa": {"us"}, "asia": {"asia"}}
-# London and Zurich at Google and Amazon, whose names look like those of regions in the European Union.
-_NOT_OF_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
+# London and Zurich at Google and Amazon; the names look like those of regions in the European Union.
+_OUTSIDE_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
 _GOOGLE_IN_EUROPE = re.compile(r"europe-[a-z]+\d.*")
 # Australia and New Zealand, which Amazon and Oracle list under Asia Pacific.
 _OCEANIA = re.compile(r"ap-southeast-[246]|ap-(sydney|melbourne)-\d")
@@ -227,8 +227,8 @@ def _country(wanted: str) -> re.Pattern[str] | None:
 def is_in(region: str, wanted: str) -> bool:
     """Return whether a region matches a requested one, by prefix, country or part of the world.
 
-    ``wanted`` is in lowercase: ``eu`` is the European Union, ``europe`` the continent; ``us`` and ``asia``
-    are known too, and countries by name and code. A region that only says Europe is not in ``eu``.
+    ``wanted`` is in lowercase: ``eu`` is the European Union, ``europe`` the continent; ``us``,
+    ``asia``, and countries by name or code work too. A region known only as Europe is not in ``eu``.
 
     >>> [is_in(region, "eu") for region in ("westeurope", "eu-north-1", "FI", "eastus", "uksouth", "EU-NO-1")]
     [True, True, True, False, False, False]
@@ -251,15 +251,15 @@ def world_of(place: str) -> str | None:
     """Return eu, europe (outside the EU, or unspecified), us or asia for a lowercase region, if known."""
     if _OCEANIA.fullmatch(place):
         return None
-    if _GOOGLE_IN_EUROPE.fullmatch(place) or _NOT_OF_THE_EU.fullmatch(place):
-        return "europe" if _NOT_OF_THE_EU.fullmatch(place) else "eu"
+    if _GOOGLE_IN_EUROPE.fullmatch(place) or _OUTSIDE_THE_EU.fullmatch(place):
+        return "europe" if _OUTSIDE_THE_EU.fullmatch(place) else "eu"
     azure = _AZURE.fullmatch(re.sub(r"\d+$", "", place))
     if azure:
         words = [azure[2] or azure[1].replace("europe", "eu")]
     else:
         words = re.sub(r"\d+", " ", place).replace("-", " ").split()
-    told = [world for word in words if (world := _WORLD_OF.get(word.strip("(),.")))]
-    if told and told[0] in _EUROPEAN:
-        return "eu" if "eu" in told and "not eu" not in told else "europe"
+    worlds = [world for word in words if (world := _WORLD_OF.get(word.strip("(),.")))]
+    if worlds and worlds[0] in _EUROPEAN:
+        return "eu" if "eu" in worlds and "not eu" not in worlds else "europe"
     # The first known word decides, before any later city or code: us-east-1 is in the US.
-    return told[0] if told else None
+    return worlds[0] if worlds else None

@@ -1,10 +1,10 @@
 """Decides whether a price is plausible, for a refresh, the list of offers and every ranking.
 
 There are two tests. First, a fetched price that jumps from the last known price of the same instance is set
-aside. Second, an unconfirmed price far below or far above the others is listed with the doubt, and by default
-does not rank. The others are the other hosts of its source, else the other providers; if nobody else sells
-the GPU, the cheapest GPUs by memory bandwidth. Only an independent source can confirm a price: another
-provider, in a table by another author, because one file can contain any number of provider names.
+aside. Second, an unconfirmed price far below or far above the others is listed with the reason, and is not
+ranked by default. The others are the other hosts of its source, else the other providers; if nobody else
+sells the GPU, they are the cheapest GPUs by memory bandwidth. Only an independent source can confirm a price:
+another provider, in a table by another author, because one file can contain any number of provider names.
 """
 
 import math
@@ -24,7 +24,7 @@ from gpubench.models import Offer, Pricing
 from gpubench.offers.table import (
     BY_USER,
     NOT_RANKED,
-    UNTOLD,
+    UNSTATED,
     OfferKey,
     Offers,
     OfferTable,
@@ -38,7 +38,7 @@ from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
 """Beyond this ratio to the last known price of the same instance or to the median of the other providers, a
-price is considered a mistake. Providers differ by a factor of 7. The only shipped price under 0.3 of the
+price is considered a mistake. Providers differ by a factor of 7. The only shipped price below 0.3 times the
 median of others of its kind is one cloud's V100, and it is confirmed."""
 
 LOOSENING = 2.0
@@ -47,7 +47,7 @@ LOOSENING = 2.0
 # A second provider with a price within this ratio confirms a price.
 _WITNESS_RATIO = 2.0
 
-# Minimum hosts of one source for comparing the cheapest with their median.
+# Minimum number of hosts at one source for comparing the cheapest with their median.
 _FEWEST_ASKS = 3
 
 ADMITTED_BY = "the setting accept-outliers"
@@ -58,18 +58,18 @@ _LOOSENED = ("", ", on clouds and marketplaces together", ", however paid")
 
 
 class Standard(NamedTuple):
-    """The price with which another is compared [USD per GPU-hour], and its origin in words.
+    """A reference price [USD per GPU-hour], and its origin in words.
 
     Attributes:
         low, high: Prices outside this range are doubted.
-        unless: In words, the confirmation that is missing.
+        unless: The missing confirmation, in words.
         is_contestable: Whether the prices of other providers can confirm a price outside the range.
         providers: Number of other providers behind it; 0 if it is not a median of providers.
     """
 
     usd: float
-    whose: str
-    in_short: str
+    words: str
+    short_words: str
     low: float
     high: float = math.inf
     unless: str = ""
@@ -95,7 +95,7 @@ class _Asks(NamedTuple):
     origin: NDArray[Any]
 
 
-class _Hand(NamedTuple):
+class _Author(NamedTuple):
     """The author of a price. Origin 0 is trusted; provider -1 is unknown."""
 
     provider: int
@@ -108,7 +108,7 @@ def _name(provider: str) -> str:
 
 
 class AskedPrices:
-    """The price of each provider per hour of each GPU, and which prices are likely mistakes.
+    """Each provider's hourly price of each GPU, and a check for prices that are likely mistakes.
 
     Each provider has one vote, the median of its prices.
     """
@@ -117,11 +117,13 @@ class AskedPrices:
         self._every = every = Offers.of(offers)
         self._standard_of = cache(self._find_standard)
         self._asks = cache(self._find_asks)
-        self._voices = cache(self._find_voices)
-        self._is_alone = cache(lambda key, hand: not self._of_another(self._asks(*_means(key)), hand).any())
+        self._price_by_provider = cache(self._find_prices)
+        self._is_alone = cache(
+            lambda key, author: not self._is_independent(self._asks(*_variants_of(key)), author).any()
+        )
         self._least = cache(self._find_least)
         self._names = {name: at for at, name in enumerate(dict.fromkeys(map(_name, every.provider.values)))}
-        self._tables = {name: at for at, name in enumerate(dict.fromkeys((UNTOLD, *every.origin.values)))}
+        self._tables = {name: at for at, name in enumerate(dict.fromkeys((UNSTATED, *every.origin.values)))}
         self._pricings = {pricing: at for at, pricing in enumerate(Pricing)}
         is_sold = ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
         sold = np.flatnonzero(is_sold)
@@ -137,7 +139,7 @@ class AskedPrices:
     @cached_property
     def _origins(self) -> dict[Any, int]:
         origins = zip(self._every, self._every.origin.cells(), strict=True)
-        return {offer_key(each): self._tables[told] for each, told in origins if told != UNTOLD}
+        return {offer_key(each): self._tables[name] for each, name in origins if name != UNSTATED}
 
     @cached_property
     def _columns(self) -> _Asks:
@@ -156,9 +158,9 @@ class AskedPrices:
         places = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
         return _Asks(*(column[places] for column in self._columns))
 
-    def _hand(self, offer: Offer) -> _Hand:
+    def _author(self, offer: Offer) -> _Author:
         origin = self._origins.get(offer_key(offer), 0)
-        return _Hand(self._names.get(_name(offer.provider), -1), origin)
+        return _Author(self._names.get(_name(offer.provider), -1), origin)
 
     # --- the doubts about a price ------------------------------------------------------------------------
 
@@ -179,8 +181,8 @@ class AskedPrices:
             return None
         usd = offer.usd_per_gpu_hour
         ratio = format_number(usd / standard.usd, 2)
-        whose = f"{standard.whose} ({format_usd(standard.usd)})"
-        return f"{format_usd(usd)} per GPU-hour is {ratio} times {whose}{standard.unless}"
+        words = f"{standard.words} ({format_usd(standard.usd)})"
+        return f"{format_usd(usd)} per GPU-hour is {ratio} times {words}{standard.unless}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the reason in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
@@ -202,13 +204,13 @@ class AskedPrices:
             return None
         if offer.is_floor and offer.kind != "marketplace":
             return 'a "starting at" price'
-        hand = self._hand(offer)
-        standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, hand)
-        is_taken = hand.origin in {self._tables.get(BY_USER), 0 if offer.seller == "cloud" else None}
-        if not is_taken and (standard is None or self._is_alone(offer.gpu_key, hand)):
+        author = self._author(offer)
+        standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, author)
+        is_taken = author.origin in {self._tables.get(BY_USER), 0 if offer.seller == "cloud" else None}
+        if not is_taken and (standard is None or self._is_alone(offer.gpu_key, author)):
             return "the only listing" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
-        if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._witnesses(offer, hand, usd):
+        if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._confirmed_by(offer, author, usd):
             return None
         return _times(offer, standard)
 
@@ -230,66 +232,66 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        # Return the range of prices without doubted ones, unless their source has the prices of other hosts.
+        # Return the limits outside which a price must be checked; one with its hosts' median always is.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
-        hand = _Hand(self._names[_name(provider)], self._tables[origin])
+        author = _Author(self._names[_name(provider)], self._tables[origin])
         hosts = self._hosts.get((provider, gpu_key, pricing)) if kind == "marketplace" else None
-        found = list(self._standards(gpu_key, pricing, kind, hand, gpu_count=gpu_count, hosts=hosts))
+        found = list(self._standards(gpu_key, pricing, kind, author, gpu_count=gpu_count, hosts=hosts))
         low, high = (
             max((each.low for each in found), default=0.0),
             min((e.high for e in found), default=math.inf),
         )
         return low * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
-    # --- the reference for a price-----------------------------------------------------------------------
+    # --- the reference for a price -----------------------------------------------------------------------
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
         # Return the reference price if it makes a price doubtful.
-        usd, gpu_key, hand = offer.usd_per_gpu_hour, offer.gpu_key, self._hand(offer)
+        usd, gpu_key, author = offer.usd_per_gpu_hour, offer.gpu_key, self._author(offer)
         hosts = None
         if offer.ask_median_usd_per_hour is not None:
             hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
         elif offer.kind == "marketplace":
             hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))
         known = self._standards(
-            gpu_key, offer.pricing, offer.kind, hand, gpu_count=offer.gpu_count, hosts=hosts
+            gpu_key, offer.pricing, offer.kind, author, gpu_count=offer.gpu_count, hosts=hosts
         )
-        far = (each for each in known if not each.low <= usd <= each.high)
-        return next((each for each in far if not self._is_cleared(offer, hand, each)), None)
+        outside = (each for each in known if not each.low <= usd <= each.high)
+        return next((each for each in outside if not self._is_cleared(offer, author, each)), None)
 
     def _standards(
         self,
         gpu_key: str,
         pricing: Pricing,
         kind: str,
-        hand: _Hand,
+        author: _Author,
         *,
         gpu_count: int,
         hosts: Standard | None,
     ) -> Iterator[Standard]:
-        """Yield the prices with which that of an offer is compared.
+        """Yield the reference prices for an offer.
 
-        They are that of the hosts in its own source, that of other providers, and, if it is not a shipped
-        one, those of the same provider for at most half as many GPUs, and that of the cheapest GPUs by
-        bandwidth if nobody else sells this GPU.
+        They are the median of the hosts in its own source, and the price of other providers. If the offer is
+        not a shipped one, they also include the same provider's prices for at most half as many GPUs, and
+        the price of the cheapest GPUs by bandwidth if nobody else sells this GPU.
         """
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return
-        yield from filter(None, (hosts, self._standard_of(gpu_key, pricing, kind, hand)))
-        if hand.origin == 0:  # shipped rows were checked one by one
+        yield from filter(None, (hosts, self._standard_of(gpu_key, pricing, kind, author)))
+        if author.origin == 0:  # shipped rows were checked one by one
             return
-        for fewer, usd in self._least(gpu_key, pricing, hand).items():
+        for fewer, usd in self._least(gpu_key, pricing, author).items():
             if 2 * fewer <= gpu_count:
-                whose, least = f"what it asks for {fewer} of them", fewer * usd / gpu_count
-                yield Standard(usd, whose, whose, least * (1 + _ROUNDING), is_contestable=True)
+                words, least = f"what it asks for {fewer} of them", fewer * usd / gpu_count
+                yield Standard(usd, words, words, least * (1 + _ROUNDING), is_contestable=True)
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
-        if rate is not None and bandwidth is not None and self._is_alone(gpu_key, hand):
-            whose, usd = "the price of the same bandwidth on the cheapest GPUs", rate * bandwidth
+        if rate is not None and bandwidth is not None and self._is_alone(gpu_key, author):
+            words, usd = "the price of the same bandwidth on the cheapest GPUs", rate * bandwidth
             unless = ", and no other provider sells this GPU"
-            yield Standard(usd, whose, whose, usd / _WITNESS_RATIO, unless=unless)
+            yield Standard(usd, words, words, usd / _WITNESS_RATIO, unless=unless)
 
-    def _is_cleared(self, offer: Offer, hand: _Hand, standard: Standard) -> bool:
+    def _is_cleared(self, offer: Offer, author: _Author, standard: Standard) -> bool:
         """Return whether other providers confirm a price that is outside the range of its reference.
 
         A high price is compared with the median of its kind. If that kind has a single other provider, a
@@ -297,58 +299,60 @@ class AskedPrices:
         honest one.
         """
         usd, is_lone = offer.usd_per_gpu_hour, standard.providers == 1
-        if is_lone and usd > standard.high and len(self._witnesses(offer, hand, standard.usd)) < 2:
+        if is_lone and usd > standard.high and len(self._confirmed_by(offer, author, standard.usd)) < 2:
             return True
         is_own = standard.providers == 0
-        return standard.is_contestable and bool(self._witnesses(offer, hand, usd, of_its_kind=is_own))
+        return standard.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=is_own))
 
-    def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, hand: _Hand) -> Standard | None:
-        """Return the price of the same GPU elsewhere; None if there is none or it is not judged.
+    def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, author: _Author) -> Standard | None:
+        """Return the price of the same GPU elsewhere; None if there is none, or the price is not checked.
 
-        The others are those of the same kind and pricing, else all with the same pricing, else all. For a
-        third-party table, prices in other tables come first.
+        It is the median of the prices of the same kind and pricing, else of the same pricing, else of all.
+        For a third-party table, prices in other tables come first.
         """
         if pricing is Pricing.OWNED or kind in NOT_RANKED:
             return None
-        for origin in dict.fromkeys((hand.origin, 0)):
+        for origin in dict.fromkeys((author.origin, 0)):
             for loosened in range(len(_LOOSENED)):
-                voices = self._voices(gpu_key, pricing, kind == "marketplace", loosened, origin)
-                others = [usd for provider, usd in voices.items() if provider != hand.provider]
+                prices = self._price_by_provider(gpu_key, pricing, kind == "marketplace", loosened, origin)
+                others = [usd for provider, usd in prices.items() if provider != author.provider]
                 if others:
                     return _of_others(others, loosened)
         return None
 
-    def _find_voices(
+    def _find_prices(
         self, gpu_key: str, pricing: Pricing, is_host: bool, loosened: int, origin: int
     ) -> dict[int, float]:
-        asks = self._asks(*_means(gpu_key))
+        asks = self._asks(*_variants_of(gpu_key))
         paid = asks.pricing == self._pricings[pricing]
         scope = (paid & (asks.is_host == is_host), paid, np.ones(len(paid), dtype=bool))[loosened]
-        is_another_hand = (origin == 0) | (asks.origin != origin)
-        return _voices(asks, scope & is_another_hand)
+        is_another_author = (origin == 0) | (asks.origin != origin)
+        return _price_by_provider(asks, scope & is_another_author)
 
-    def _find_least(self, gpu_key: str, pricing: Pricing, hand: _Hand) -> dict[int, float]:
+    def _find_least(self, gpu_key: str, pricing: Pricing, author: _Author) -> dict[int, float]:
         # Return a provider's lowest price per GPU-hour by number of GPUs, in ascending order.
         asks = self._asks(gpu_key)
-        own = (asks.provider == hand.provider) & (asks.origin == hand.origin)
+        own = (asks.provider == author.provider) & (asks.origin == author.origin)
         own &= asks.pricing == self._pricings[pricing]
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
-    def _of_another(self, asks: _Asks, hand: _Hand) -> Flags:
+    def _is_independent(self, asks: _Asks, author: _Author) -> Flags:
         # Return which prices can confirm one: those of another provider, in a table by another author.
-        is_another: Flags = (asks.provider != hand.provider) & (asks.origin != (hand.origin or -1))
+        is_another: Flags = (asks.provider != author.provider) & (asks.origin != (author.origin or -1))
         return is_another
 
-    def _witnesses(self, offer: Offer, hand: _Hand, usd: float, *, of_its_kind: bool = False) -> set[int]:
+    def _confirmed_by(
+        self, offer: Offer, author: _Author, usd: float, *, same_kind: bool = False
+    ) -> set[int]:
         """Return the providers that confirm a price, including those that leave the form factor open.
 
         Private hosts and rental companies count as different kinds.
         """
-        asks = self._asks(*_means(offer.gpu_key, or_open=True))
+        asks = self._asks(*_variants_of(offer.gpu_key, or_ambiguous=True))
         paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
         near = (asks.usd >= usd / _WITNESS_RATIO) & (asks.usd <= usd * _WITNESS_RATIO)
-        near &= ((asks.pricing == paid[0]) | (asks.pricing == paid[1])) & self._of_another(asks, hand)
-        if of_its_kind:
+        near &= ((asks.pricing == paid[0]) | (asks.pricing == paid[1])) & self._is_independent(asks, author)
+        if same_kind:
             near &= asks.is_host == (offer.kind == "marketplace")
         return set(asks.provider[near].tolist())
 
@@ -359,28 +363,28 @@ class AskedPrices:
         for gpu_key in self._rows:
             spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)
             shipped = (asks.pricing == self._pricings[Pricing.ON_DEMAND]) & (asks.origin == 0)
-            voices = _voices(asks, shipped).values()
-            if spec is not None and spec.memory_bandwidth_bytes_per_s and len(voices) > 1:
-                found.append(median(voices) / spec.memory_bandwidth_bytes_per_s)
+            prices = _price_by_provider(asks, shipped).values()
+            if spec is not None and spec.memory_bandwidth_bytes_per_s and len(prices) > 1:
+                found.append(median(prices) / spec.memory_bandwidth_bytes_per_s)
         return min(found, default=None)
 
 
 @cache
-def _means(gpu_key: str, *, or_open: bool = False) -> tuple[str, ...]:
-    # Return a GPU key with the variants that it can mean, and if requested the ambiguous names for it.
+def _variants_of(gpu_key: str, *, or_ambiguous: bool = False) -> tuple[str, ...]:
+    # Return a GPU key with the variants that it can mean, and on request the ambiguous keys that can mean it.
     spec = load_specs().get(gpu_key)
-    left_open = (key for key, each in load_specs().items() if or_open and gpu_key in each.variants)
-    return (gpu_key, *(spec.variants if spec else ()), *left_open)
+    ambiguous = (key for key, each in load_specs().items() if or_ambiguous and gpu_key in each.variants)
+    return (gpu_key, *(spec.variants if spec else ()), *ambiguous)
 
 
-def _voices(asks: _Asks, which: Flags) -> dict[int, float]:
+def _price_by_provider(asks: _Asks, which: Flags) -> dict[int, float]:
     # Return one price per provider [USD per GPU-hour].
     providers, usd = asks.provider[which], asks.usd[which]
     return {each: median(usd[providers == each].tolist()) for each in np.unique(providers).tolist()}
 
 
-def _of_others(voices: list[float], loosened: int) -> Standard:
-    n, how, usd = len(voices), _LOOSENED[loosened], median(voices)
+def _of_others(prices: list[float], loosened: int) -> Standard:
+    n, how, usd = len(prices), _LOOSENED[loosened], median(prices)
     who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the one other provider asks"
     short = "what 1 other asks" if n == 1 else f"what {n} others ask"
     unless = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
@@ -389,12 +393,12 @@ def _of_others(voices: list[float], loosened: int) -> Standard:
 
 
 def _of_hosts(hosts: int, usd: float) -> Standard:
-    whose = f"the median of the {hosts} hosts there"
-    return Standard(usd, whose, whose, usd / MAX_RATIO if hosts >= _FEWEST_ASKS else 0.0)
+    words = f"the median of the {hosts} hosts there"
+    return Standard(usd, words, words, usd / MAX_RATIO if hosts >= _FEWEST_ASKS else 0.0)
 
 
 def _times(offer: Offer, standard: Standard) -> str:
-    return f"{format_number(offer.usd_per_gpu_hour / standard.usd, 2)} times {standard.in_short}"
+    return f"{format_number(offer.usd_per_gpu_hour / standard.usd, 2)} times {standard.short_words}"
 
 
 def sort_outliers(
@@ -404,13 +408,13 @@ def sort_outliers(
 
     Args:
         fresh: New offers.
-        known: Previously known offers; historic ones do not count.
+        known: Previously known offers; historic ones are ignored.
         accept: Whether to keep jumps too.
 
     Returns:
         The plausible offers, and the identities of offers with a price jump.
     """
-    before = {offer_key(offer): offer for offer in known}
+    before = {offer_key(offer): offer for offer in known if offer.kind != "historic"}
     jumps: dict[OfferKey, SetAside] = {}
     for offer in fresh.offers:
         last = before.get(offer_key(offer))

@@ -1,12 +1,13 @@
 """Converts the quotes of all sources to offers: identifies the GPU, and checks plausibility.
 
 A cloud's GPU name ("H100", "A100") leaves the form factor open. The name of the instance does not:
-p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv lists such instances.
+p5.48xlarge has eight SXM cards, whatever a price list calls them. data/instances.csv lists these instances.
 Each field has one rule, which applies to cells of tables, to answers, and to the structs of a file.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,7 @@ from gpubench.models import Offer
 from gpubench.names import tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.request import KIND_SYNONYMS, KINDS, TO_RENT
-from gpubench.offers.sources import NO_HOST, Complete, Quote, Said
+from gpubench.offers.sources import NO_HOST, Complete, Quote, SourceItem
 from gpubench.offers.table import (
     MAX_USD_PER_HOUR,
     MIN_USD_PER_HOUR,
@@ -50,7 +51,7 @@ class Sorted(NamedTuple):
     claims: tuple[Complete, ...]
 
 
-def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date | None = None) -> Sorted:
+def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: date | None = None) -> Sorted:
     """Turn quotes into offers; unknown, implausible and duplicate quotes are set aside with the reason.
 
     Args:
@@ -78,7 +79,7 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
             set_aside[_aside(quote, str(reason))] = None
             if quote.row is None:
                 with suppress(ValueError):
-                    unusable.append(_offer(_named_alone(quote), retrieved_at, latest))
+                    unusable.append(_offer(_identity_only(quote), retrieved_at, latest))
             continue
         before = offers.get(offer_key(offer), offer)
         if quote.row is not None and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
@@ -95,7 +96,7 @@ def sort_quotes(quotes: Iterable[Said], retrieved_at: str | None, latest: date |
     return Sorted(table, tuple(unusable), tuple(claims))
 
 
-_SECOND = "a second {} price of this instance in this region; that of the later day is kept, else the first"
+_SECOND = "a second {} price of this instance in this region; the newer one is kept, else the first"
 
 
 def _aside(quote: Quote, reason: str) -> SetAside:
@@ -103,11 +104,13 @@ def _aside(quote: Quote, reason: str) -> SetAside:
     return SetAside(plain(quote.row or words, 120), plain(reason))
 
 
-def _named_alone(quote: Quote) -> Quote:
+def _identity_only(quote: Quote) -> Quote:
     # Return a quote with only the fields that identify its offer.
-    unsaid = dict.fromkeys(("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median"))
+    unstated = dict.fromkeys(
+        ("vcpus", "ram_gib", "price_date", "note", "in_stock", "ask_count", "ask_median")
+    )
     kind = "vm" if quote.kind == "free" else quote.kind
-    return msgspec.structs.replace(quote, price="1", kind=kind, host=NO_HOST, **unsaid)
+    return msgspec.structs.replace(quote, price="1", kind=kind, host=NO_HOST, **unstated)
 
 
 def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
@@ -128,7 +131,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
     price_date = quote.price_date or (retrieved_at or "")[:10]
     if not price_date:
-        raise ImplausibleError("no price date: a price without a date says nothing")
+        raise ImplausibleError("no price date: an undated price cannot be compared")
     check_day(price_date, latest)
     host = {} if quote.host is NO_HOST else msgspec.structs.asdict(quote.host)
     read = read_field
@@ -154,14 +157,14 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         ask_median_usd_per_hour=None if quote.ask_median is None else _price(quote.ask_median, quote.kind),
         seller=quote.seller,
         is_floor=quote.is_floor,
-        **{field: read(field, said) for field, said in host.items()},
+        **{field: read(field, stated) for field, stated in host.items()},
     )
     _check_together(offer)
     return offer
 
 
 def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
-    """Return the instance's name, with what distinguishes it from others.
+    """Return the instance's name, plus what distinguishes it from others.
 
     Google's N1 machines take any GPU, so their name includes the GPU. A marketplace names instances after the
     GPU, with one name for both A100, so their name includes the memory unless the GPU name is unique.
@@ -185,20 +188,20 @@ def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) 
             return key
     what = f"GPU {gpu[:60]!r}" if gpu or not instance else f"the GPU of instance {instance[:60]!r}"
     memory = f" with {memory_gib:g} GiB" if memory_gib else ""
-    if provider:  # fixed by the source
+    if provider:  # the user cannot change the names of a source
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
     meant = offered_keys(gpu) or known_keys(gpu)
-    why = f"can be any of {listing(meant, most=4)}: name one" if meant else "is unknown: name it by its key"
-    raise ImplausibleError(f"{what} {why}, of those that gpubench list --gpus shows")
+    why = f"can be any of {listing(meant, most=4)}" if meant else "is unknown"
+    raise ImplausibleError(f"{what} {why}: name it by its key, as gpubench list --gpus shows it")
 
 
 @lru_cache(maxsize=10_000)
-def _ram_bytes(said: float | str | None) -> int | None:
-    if said in {None, ""}:
+def _ram_bytes(stated: float | str | None) -> int | None:
+    if stated in {None, ""}:
         return None
-    ram_gib = figure_in(str(said))
-    if ram_gib is None:
-        raise ImplausibleError(f"RAM {str(said)[:40]!r} is not a number")
+    ram_gib = figure_in(str(stated))
+    if ram_gib is None or math.isinf(ram_gib * GIB):
+        raise ImplausibleError(f"RAM {str(stated)[:40]!r} is not a plausible number of GiB")
     return read_field("ram_bytes", round(ram_gib * GIB))  # type: ignore[no-any-return]
 
 
@@ -222,7 +225,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def find_machine(provider: str, instance: str) -> Machine | None:
-    """Return the machine of an instance name; None if the table has no such name.
+    """Return the machine of an instance name; None if it is not in the table.
 
     An instance in the table may end in ``*``; it then matches every name with that prefix. The longest match
     is returned.
@@ -282,19 +285,19 @@ class ImplausibleError(ValueError):
 
 
 @lru_cache(maxsize=100_000, typed=True)
-def read_field(field: str, said: Any) -> Any:
+def read_field(field: str, stated: Any) -> Any:
     """Return the value of an offer's field from a cell or a source; a blank value is unknown.
 
     Raises:
         ImplausibleError: If the value is implausible.
     """
-    value = None if said == "" else said
+    value = None if stated == "" else stated
     if value is not None and field in _MOST:
         value = figure_in(str(value))
         if value is None:
-            raise ImplausibleError(f"{field} {str(said)[:40]!r} is not a number")
+            raise ImplausibleError(f"{field} {str(stated)[:40]!r} is not a number")
         if field in WHOLE and value != int(value):
-            raise ImplausibleError(f"{field} {str(said)[:40]} is not a whole number")
+            raise ImplausibleError(f"{field} {str(stated)[:40]} is not a whole number")
         value = int(value) if field in WHOLE else value
     _check_field(field, value)
     return value
@@ -309,7 +312,7 @@ def _check_field(field: str, value: Any, latest: date = date.max) -> None:
         latest: The last valid day of a date.
     """
     if value in (None, "") and (field in NAMES or field == "gpu_count"):
-        raise ImplausibleError(f"no {field} named")
+        raise ImplausibleError(f"no {field} given")
     if value is None:
         return
     if field in _MOST and not 0 < value <= _MOST[field]:
@@ -329,7 +332,10 @@ def _check_field(field: str, value: Any, latest: date = date.max) -> None:
 def _check_together(offer: Offer) -> None:
     # Raise unless the fields of an offer, each of which is plausible, are plausible together.
     if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
-        raise ImplausibleError(f"a price that is {offer.pricing!s} cannot have the term {offer.term_years}")
+        raise ImplausibleError(
+            f"pricing {offer.pricing!s} with term_years {offer.term_years}: a reserved price needs a term, "
+            "and no other price has one"
+        )
     # Hosts of a marketplace are vetted or not; a list price is that of a company or of vetted hosts.
     allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
     if offer.seller not in allowed:
@@ -389,8 +395,8 @@ def _read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None
     if value <= 0:
         raise ImplausibleError(f"price {text[:40]} is not above 0")
     if not _LOW <= figure * float(usd_per_unit or 1) <= _HIGH:
-        said = f"{text[:40]} USD/h" if usd_per_unit is None else f"{text[:40]} x {usd_per_unit} USD/h"
-        raise ImplausibleError(f"price {said} is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}")
+        stated = f"{text[:40]} USD/h" if usd_per_unit is None else f"{text[:40]} x {usd_per_unit} USD/h"
+        raise ImplausibleError(f"price {stated} is outside {MIN_USD_PER_HOUR} to {MAX_USD_PER_HOUR:,}")
     return value if usd_per_unit is None else value * usd_per_unit
 
 
@@ -410,7 +416,7 @@ def _check_text(text: str) -> None:
     if len(text) > MAX_CELL_CHARACTERS:
         raise ImplausibleError(f"cell {text[:20]!r}... is longer than {MAX_CELL_CHARACTERS} characters")
     if not text.isprintable() and any(unicodedata.category(c).startswith("C") for c in text):
-        raise ImplausibleError(f"cell {text[:40]!r} holds control characters")
+        raise ImplausibleError(f"cell {text[:40]!r} contains control characters")
 
 
 @lru_cache(maxsize=10_000)

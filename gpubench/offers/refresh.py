@@ -1,6 +1,6 @@
 """Fetches today's prices, from each source or from a published snapshot; a failure loses no prices.
 
-If a source fails, its old prices stay, with their old dates. A published snapshot needs no keys or libraries.
+If a source fails, its old prices stay and keep their dates. A published snapshot needs no keys or libraries.
 It is compared with the known prices like answers of its sources: answers older than the user's are ignored,
 jumps are set aside, and an empty answer loses nothing.
 """
@@ -32,12 +32,12 @@ from gpubench.offers.snapshot import (
     Snapshot,
     SnapshotAsWritten,
     SourceOffers,
-    believable,
     known_before,
     latest_day,
     newest_snapshot,
     offers_folder,
     read_imported,
+    valid_sources,
     write_json,
     write_snapshot,
 )
@@ -82,10 +82,10 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Known(NamedTuple):
-    """The start of a refresh: the newest snapshot, and every offer to compare new ones with.
+    """The state before a refresh.
 
-    ``folder`` has the snapshots; ``notes`` name the unreadable ones. The newest has ``sources``, and rows
-    that were ``set_aside``, which are dropped.
+    ``folder`` has the snapshots, and ``notes`` name the unreadable ones. ``sources`` are those of the newest
+    snapshot, and ``set_aside`` are its invalid rows. New offers are compared with ``offers``.
     """
 
     folder: Path
@@ -122,26 +122,26 @@ def refresh(
     Raises:
         StorageError: If the snapshot cannot be written; checked before any query if possible.
     """
-    known = _look_back(results)
+    known = _read_known(results)
     retrieved_at = utc_stamp(now)
-    asked: dict[str, SourceOffers] = {}
+    answers: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     for source in sources:
         last = known.sources.get(source.name)
         limited = _until(transport, clock() + _SOURCE_LIMIT_S, clock)
         try:
-            answer = _ask(source, limited, retrieved_at, known.offers)
+            answer = _query(source, limited, retrieved_at, known.offers)
         except SourceError as error:
-            asked[source.name] = _kept(last, error)
+            answers[source.name] = _keep_earlier(last, error)
         else:
-            asked[source.name], aside = _take(answer, last, known.offers, accept_outliers=accept_outliers)
+            answers[source.name], aside = _merge(answer, last, known.offers, accept_outliers=accept_outliers)
             set_aside += aside
-        on_source(source.name, asked[source.name])
-    is_new = any(source.state == "ok" for source in asked.values())
-    return _written(known, asked, set_aside, retrieved_at if is_new else None)
+        on_source(source.name, answers[source.name])
+    is_new = any(source.state == "ok" for source in answers.values())
+    return _write(known, answers, set_aside, retrieved_at if is_new else None)
 
 
-def _look_back(results: Path | None) -> _Known:
+def _read_known(results: Path | None) -> _Known:
     folder = offers_folder(results)
     require_writable(folder, hint=WRITE_HINT)
     newest, notes = newest_snapshot(folder)
@@ -150,15 +150,15 @@ def _look_back(results: Path | None) -> _Known:
     return _Known(folder, sources, set_aside, known_before(folder), notes)
 
 
-def _written(
-    known: _Known, asked: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
+def _write(
+    known: _Known, answers: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
 ) -> Refreshed:
     # Write the known prices as a snapshot of this time; return None if nothing is new.
     path = None
     if stamp is not None:
-        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | asked))
+        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | answers))
         path = write_snapshot(known.folder, snapshot)
-    return Refreshed(path=path, sources=asked, set_aside=(*known.set_aside, *set_aside), notes=known.notes)
+    return Refreshed(path=path, sources=answers, set_aside=(*known.set_aside, *set_aside), notes=known.notes)
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
@@ -178,7 +178,7 @@ def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) 
     return limited
 
 
-def _ask(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> ReadSource:
+def _query(source: Source, transport: Transport, retrieved_at: str, known: Sequence[Offer]) -> ReadSource:
     """Query one source and collect its complete answer.
 
     Raises:
@@ -255,38 +255,38 @@ def take_over(
     """
     if not is_safe(url):
         raise MisuseError(f"{plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
-    known = _look_back(results)
+    known = _read_known(results)
     read = _published(url, transport, now or clock_now())
-    asked: dict[str, SourceOffers] = {}
+    answers: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     is_new = False
     for name, answer in _chosen(read, only).items():
         last = known.sources.get(name)
         if last and last.retrieved_at and last.retrieved_at >= (answer.source.retrieved_at or ""):
-            asked[name] = last
+            answers[name] = last
             continue
-        asked[name], aside = _take(answer, last, known.offers, accept_outliers=accept_outliers)
+        answers[name], aside = _merge(answer, last, known.offers, accept_outliers=accept_outliers)
         set_aside += aside
-        is_new = is_new or asked[name].state == "ok"
-    return _written(known, asked, set_aside, utc_stamp(now) if is_new else None)
+        is_new = is_new or answers[name].state == "ok"
+    return _write(known, answers, set_aside, utc_stamp(now) if is_new else None)
 
 
 def _published(url: str, transport: Transport, present: datetime) -> Mapping[str, ReadSource]:
     place, _, digest = url.partition("#sha256=")
     who = plain(place, 200)
     raw = transport(place)
-    if sha256(raw).hexdigest() != (digest or _digest_beside(place, transport)).lower():
+    if sha256(raw).hexdigest() != (digest or _published_digest(place, transport)).lower():
         raise SourceError(f"{who} does not match its SHA-256: it was truncated or changed; try again later")
     written = decode(raw, SnapshotAsWritten, f"{who} is not a price snapshot: it")
     if written.schema_version > SNAPSHOT_VERSION:
         raise SourceError(f"{who} was written by a newer gpubench: upgrade gpubench")
     try:
-        return believable(written, latest_day(present.date(), days_ahead=1))
+        return valid_sources(written, latest_day(present.date(), days_ahead=1))
     except ValueError as reason:
         raise SourceError(f"{who} is rejected: {reason}") from None
 
 
-def _digest_beside(place: str, transport: Transport) -> str:
+def _published_digest(place: str, transport: Transport) -> str:
     # Return the SHA-256 published next to a snapshot, in the format of ``sha256sum``.
     try:
         words = transport(f"{place}.sha256").decode("ascii", "replace").split()
@@ -303,7 +303,7 @@ def _chosen(read: Mapping[str, ReadSource], only: Iterable[str]) -> dict[str, Re
         if _NAME.fullmatch(name) and (each.source.offers or each.set_aside) and each.source.retrieved_at
     }
     if not found:
-        raise SourceError("the published snapshot holds no offer: keeping the previous prices")
+        raise SourceError("the published snapshot has no offers: keeping the previous prices")
     words = {name: {name, *(offer.provider for offer in each.source.offers)} for name, each in found.items()}
     wanted = {name.lower() for name in only}
     for name in sorted(wanted):
@@ -316,14 +316,14 @@ def _chosen(read: Mapping[str, ReadSource], only: Iterable[str]) -> dict[str, Re
 # --- merging an answer -----------------------------------------------------------------------------------
 
 
-def _take(
+def _merge(
     answer: ReadSource, last: SourceOffers | None, known: Sequence[Offer], *, accept_outliers: bool
 ) -> tuple[SourceOffers, tuple[SetAside, ...]]:
     """Merge an answer into the known prices; an empty, truncated or nonsensical answer loses nothing.
 
-    An answer without a usable price is a failure, and the earlier prices stay. If it is complete, offers that
-    it does not list are retired. Otherwise, or if the price of an offer is unusable, the earlier price stays
-    with its date.
+    An answer without a usable price is a failure, and the earlier prices stay. If an answer is complete,
+    offers that it does not list are retired. Otherwise, or if the price of an offer is unusable, the earlier
+    price stays with its date.
 
     Args:
         answer: The answer, before it is compared with known prices.
@@ -339,30 +339,30 @@ def _take(
     set_aside = table.set_aside
     if not table.offers:
         why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
-        return _kept(last, SourceError(f"its answer holds no usable price{why}")), set_aside
+        return _keep_earlier(last, SourceError(f"its answer has no usable price{why}")), set_aside
     before = {offer_key(offer): offer for offer in (last.offers if last else ())}
     earlier = (*before.values(), *known)
     fresh = set(map(offer_key, table.offers))
     named = fresh | answer.unusable | jumped
     listed = [*table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
-    claims, unknown = _heard(answer.source.covers, listed)
+    claims, unknown = _split_claims(answer.source.covers, listed)
     covered = _covered(claims, before, earlier)
-    covers, reason, gone = (*claims, *_still_held(last, unknown)), None, covered - named
+    covers, reason, gone = (*claims, *_earlier_claims(last, unknown)), None, covered - named
     if len(named) < LEAST_SHARE * len(covered):
         reason = (
             f"lists {len(named)} offers where {len(covered)} were known: considered incomplete, "
             "so the others are kept"
         )
         covers, gone = last.covers if last else (), set()
-    elif silent := _covered(unknown, before, earlier):
+    elif unlisted := _covered(unknown, before, earlier):
         its = [cover for cover in unknown if _covered([cover], before, earlier)]
         words = (
             [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]
             for cover in its
         )
-        whose = dict.fromkeys(chain.from_iterable(words))
+        names = dict.fromkeys(chain.from_iterable(words))
         reason = (
-            f"lists none of the {count(len(silent), 'offer')} of {listing(whose, most=3)} that were known: "
+            f"lists none of the {count(len(unlisted), 'known offer')} of {listing(names, most=3)}: "
             "they may have been renamed, so they are kept"
         )
     old = tuple(offer for key, offer in before.items() if key not in fresh and key not in gone)
@@ -377,22 +377,22 @@ def _take(
     return kept, set_aside
 
 
-def _heard(
+def _split_claims(
     covers: Iterable[Coverage], listed: Sequence[Offer]
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
     """Return the claims of completeness with at least one listed offer, and those without.
 
-    If an answer claims completeness but lists no such offer, the offers may be gone or may have been renamed.
+    If an answer claims completeness but lists none of these offers, they may be gone or renamed.
     """
-    heard: list[Coverage] = []
+    confirmed: list[Coverage] = []
     unknown: list[Coverage] = []
     for cover in covers:
-        found = {offer.pricing for offer in listed if cover.holds(offer)}
-        for some, pricings in ((heard, found), (unknown, set(cover.pricings) - found)):
+        found = {offer.pricing for offer in listed if cover.applies_to(offer)}
+        for some, pricings in ((confirmed, found), (unknown, set(cover.pricings) - found)):
             if pricings:
                 its = tuple(pricing for pricing in cover.pricings if pricing in pricings)
                 some.append(msgspec.structs.replace(cover, pricings=its))
-    return tuple(heard), tuple(unknown)
+    return tuple(confirmed), tuple(unknown)
 
 
 def _covered(
@@ -401,12 +401,12 @@ def _covered(
     return {
         offer_key(offer)
         for offer in earlier
-        if any(c.holds(offer) and (c.whole_provider or offer_key(offer) in before) for c in covers)
+        if any(c.applies_to(offer) and (c.whole_provider or offer_key(offer) in before) for c in covers)
     }
 
 
-def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
-    # Yield earlier claims of completeness where the new answer lists nothing: retired offers stay retired.
+def _earlier_claims(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
+    # Yield the earlier claims where the new answer lists no offers, so retired offers stay retired.
     for new in unknown:
         for old in last.covers if last else ():
             pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)
@@ -415,7 +415,8 @@ def _still_held(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Itera
                 yield msgspec.structs.replace(old, pricings=pricings)
 
 
-def _kept(last: SourceOffers | None, error: SourceError) -> SourceOffers:
+def _keep_earlier(last: SourceOffers | None, error: SourceError) -> SourceOffers:
+    # Return the earlier prices of a source that failed, with the reason.
     return SourceOffers(
         state="skipped" if isinstance(error, SourceSkippedError) else "failed",
         retrieved_at=last.retrieved_at if last else None,
@@ -447,8 +448,8 @@ def import_offers(
 ) -> Imported:
     """Read a price table and store it; from then on it overrides the refreshed ones.
 
-    A catalog replaces an earlier import for the same cloud, the user's own table one of the same folder and
-    file name.
+    A catalog replaces an earlier import for the same cloud; the user's own table replaces one with the same
+    folder and file name.
 
     Args:
         file: CSV, or JSON with gpubench's columns.
@@ -473,7 +474,7 @@ def import_offers(
     known = known_before(folder)
     table, _ = sort_outliers(table, known, accept=accept_outliers)
     require_usable(table, file.name)
-    # named by its contents: the catalogs of all clouds have the same file name
+    # Catalogs are named by their contents, because those of all clouds have the same file name.
     of = [file.resolve().parent.name, file.stem]
     if format_ != "own":
         of = sorted({offer.provider for offer in table.offers})

@@ -63,7 +63,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     results: Results = None
 
 
-ACCEPT_OUTLIERS = Option("Accept prices over 5 times, or under a fifth of, the last one.")
+ACCEPT_OUTLIERS = Option("Accept prices above 5 times or below a fifth of the last one.")
 
 
 class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +104,7 @@ def read_price_date(value: Any, name: str) -> str:
 
 
 class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A third-party price table, and the facts that it does not state itself."""
+    """A third-party price table, and the facts that it does not state."""
 
     file: Annotated[
         Path, Option("CSV, or JSON in gpubench's columns.", place=True, bare=True, metavar="FILE")

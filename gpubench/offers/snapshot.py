@@ -40,7 +40,7 @@ SNAPSHOT_VERSION = 2
 
 IMPORTED, REFRESHED = "imported", "refreshed"
 WRITE_HINT = "give another folder with --results"
-# Limits on the parts of a snapshot or source, because each offer is compared with each; dozens are usual.
+# Limits on the parts of a snapshot or source, because every offer is compared with each; dozens are usual.
 _MOST_SOURCES, _MOST_COVERS = 200, 500
 # 20261120T190500Z.json: the name is the UTC time of the refresh, so the newest file sorts last.
 _PATTERN = "[0-9]*T[0-9]*Z.json"
@@ -81,7 +81,7 @@ class SnapshotOf(msgspec.Struct, Generic[_Source], frozen=True, kw_only=True):
 SourceOffers: TypeAlias = SourceRows[Offer, Coverage]
 Snapshot: TypeAlias = SnapshotOf[SourceOffers]
 SnapshotAsWritten: TypeAlias = SnapshotOf[SourceRows[msgspec.Raw, msgspec.Raw]]
-"""A snapshot with undecoded, unchecked rows, so a bad row affects no other. See ``believable``."""
+"""A snapshot with undecoded, unchecked rows, so a bad row affects no other. See ``valid_sources``."""
 
 
 class ReadSource(NamedTuple):
@@ -125,7 +125,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     # Read and clean every table; the result is cached until a file changes.
     tables = [embedded_offers(as_of), _refreshed_offers(folder, as_of), *imported_offers(folder)]
     if extra is not None:
-        from gpubench.offers.tables import read_own  # only for a person's table
+        from gpubench.offers.tables import read_own  # needed only for a user's table
 
         own = read_own(extra, latest_day(present, days_ahead=1))
         require_usable(own, extra.name)
@@ -141,7 +141,7 @@ def load_dated(
     """Return every known offer, and the day as of which ages are computed: the requested day, else today.
 
     If today's date is before the newest price or the release of gpubench, the later of the two replaces it.
-    Args as in ``load_offers``.
+    Arguments are those of ``load_offers``.
 
     Returns:
         The offers, the day, and a note if the clock is far from the newest price.
@@ -185,7 +185,8 @@ def embedded_offers(as_of: date | None = None) -> OfferTable:
         return price_day(offer.price_date)
 
     by_day = groupby(sorted(table.offers, key=day), day)
-    # The table itself comes first, for its order; what it then lists again is no change, or a later price.
+    # The entire table comes first and sets the order. The tables of single days then repeat its prices, which
+    # records the changes from one day to another.
     return overlay([table, *(OfferTable(offers=tuple(of_day)) for _, of_day in by_day)])
 
 
@@ -250,7 +251,7 @@ def imported_offers(folder: Path) -> Iterator[OfferTable]:
         except MisuseError as error:
             yield OfferTable(notes=(str(error),))
         else:
-            table, _ = _believed_offers(rows, f"imported {path.stem}", latest_day(today()))
+            table, _ = _valid_offers(rows, f"imported {path.stem}", latest_day(today()))
             yield msgspec.structs.replace(table, origin=f"{IMPORTED} {path.stem}")
 
 
@@ -267,7 +268,7 @@ def read_snapshot(path: Path) -> Mapping[str, ReadSource]:
             f"price snapshot {plain(path.name)} was written by a newer gpubench: upgrade gpubench"
         )
     try:
-        return believable(written, latest_day(today()))
+        return valid_sources(written, latest_day(today()))
     except ValueError as reason:
         raise MisuseError(f"{plain(path.name)} is not a price snapshot: {reason}; {hint}") from None
 
@@ -312,14 +313,14 @@ _DAYS_AHEAD = 366
 def latest_day(present: date, days_ahead: int = _DAYS_AHEAD) -> date:
     """Return the last day with valid prices.
 
-    A clock that is before the shipped prices is wrong, so it cannot tell which dates are in the future.
+    A clock that is earlier than the shipped prices is wrong, and cannot show which dates are in the future.
     """
     shipped = newest_day(embedded_offers().offers)
     return max(present, shipped) + timedelta(days=days_ahead if present >= shipped else _DAYS_AHEAD)
 
 
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of an offer whose row is otherwise unusable; fields in the order of ``OfferKey``."""
+    """The identity of an offer in an otherwise unusable row; its fields have the order of ``OfferKey``."""
 
     provider: str
     instance: str
@@ -328,7 +329,7 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     term_years: int | None = None
 
 
-def believable(written: SnapshotAsWritten, latest: date) -> Mapping[str, ReadSource]:
+def valid_sources(written: SnapshotAsWritten, latest: date) -> Mapping[str, ReadSource]:
     """Return the sources of a snapshot with their valid offers and coverages.
 
     A source with a row that cannot be identified is not considered complete.
@@ -345,10 +346,10 @@ def believable(written: SnapshotAsWritten, latest: date) -> Mapping[str, ReadSou
     for name, source in written.sources.items():
         if source.retrieved_at is not None:
             check_stamp(source.retrieved_at, latest)
-        table, named = _believed_offers(source.offers, name, latest)
-        covers, bad = _believed(source.covers, Coverage, latest)
+        table, named = _valid_offers(source.offers, name, latest)
+        covers, bad = _valid_rows(source.covers, Coverage, latest)
         no_claims = [SetAside(plain(f"{name}: coverage {at + 1}"), reason) for at, reason in bad.items()]
-        believed = SourceOffers(
+        valid = SourceOffers(
             state=source.state,
             retrieved_at=source.retrieved_at,
             reason=source.reason,
@@ -357,15 +358,15 @@ def believable(written: SnapshotAsWritten, latest: date) -> Mapping[str, ReadSou
             retired=source.retired,
         )
         unusable = frozenset(filter(None, named))
-        read[name] = ReadSource(believed, (*table.set_aside, *no_claims), unusable)
+        read[name] = ReadSource(valid, (*table.set_aside, *no_claims), unusable)
     return read
 
 
-def _believed_offers(
+def _valid_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
     # Return the valid offers, and the identities of the others, None if one of them cannot be identified.
-    offers, bad = _believed(rows, Offer, latest)
+    offers, bad = _valid_rows(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
     for at, reason in bad.items():
@@ -379,7 +380,9 @@ def _believed_offers(
     return OfferTable(offers=tuple(offers), set_aside=tuple(set_aside)), identities
 
 
-def _believed(rows: Iterable[msgspec.Raw], shape: type[_T], latest: date) -> tuple[list[_T], dict[int, str]]:
+def _valid_rows(
+    rows: Iterable[msgspec.Raw], shape: type[_T], latest: date
+) -> tuple[list[_T], dict[int, str]]:
     # Return the valid rows, and by index the reasons against the other rows.
     kept: list[_T] = []
     bad: dict[int, str] = {}

@@ -1,7 +1,7 @@
 """The table of offers: its columns, rows set aside, how tables override each other, and the prices of hosts.
 
 Offers are plain structs; columns of their fields are made on demand, as arrays for the ranking. A listing on
-a marketplace is that of one host at one moment: it may be gone tomorrow, and then another host's counts.
+a marketplace is one host's price at one moment. It may be gone tomorrow, and then another host's applies.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Column(NamedTuple, Generic[T]):
         """Return the column at these rows."""
         return Column(self.codes[rows], self.values)
 
-    def is_in(self, holds: Callable[[T], bool]) -> Flags:
+    def is_in(self, test: Callable[[T], bool]) -> Flags:
         """Return which cells pass a test; the test runs once per distinct value."""
-        return np.fromiter(map(holds, self.values), bool, len(self.values))[self.codes]
+        return np.fromiter(map(test, self.values), bool, len(self.values))[self.codes]
 
     def equals(self, value: T) -> Flags:
         """Return which cells equal this value."""
@@ -98,7 +98,7 @@ def alike(kinds: Indices) -> Mapping[int, Indices]:
 
 BY_USER = "the user"
 """The origin of offers that the user gave for this request; they are not checked against other prices."""
-UNTOLD = ""
+UNSTATED = ""
 """The origin of shipped offers and of offers without a stated origin."""
 
 
@@ -132,14 +132,14 @@ class Offers(Sequence[Offer]):
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
-        told = _column_of([UNTOLD] * len(every) if origins is None else origins)
+        told = _column_of([UNSTATED] * len(every) if origins is None else origins)
         return cls(every, told, np.arange(len(every)), {})
 
     @classmethod
     def joined(cls, *parts: Offers) -> Offers:
         """Concatenate the offers of several tables."""
         some = [part for part in parts if len(part)]
-        if len(some) == 1:  # with the columns that it has already
+        if len(some) == 1:  # its columns can be reused
             return some[0]
         return cls.of(chain(*some), chain(*(part.origin.cells() for part in some)))
 
@@ -239,7 +239,7 @@ MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
 """Limits of a price: the cheapest GPU costs cents per hour, the largest instance a few hundred dollars."""
 
 LEAST_PCIE_BYTES_PER_S = 5e9
-"""PCIe bandwidth to a GPU: a slot of eight lanes has 6e9 and more, a riser of one lane under 1e9."""
+"""Minimum PCIe bandwidth to a GPU: a slot of eight lanes has at least 6e9, a riser of one lane under 1e9."""
 
 NOT_RANKED = {
     "attach-fee": "the price of the GPU alone, without the machine that it needs",
@@ -250,7 +250,7 @@ NOT_RANKED = {
     "capacity-block": "a block of capacity: paid in advance, for fixed dates",
     "cluster": "a cluster of machines: how much its network slows a job is not predicted",
 }
-"""Kinds of offers that are only listed, because they have no current price of a machine; and why."""
+"""Kinds of offers that are listed but not ranked, with reasons: they have no current price of a machine."""
 
 OfferKey: TypeAlias = tuple[str, str, str | None, Pricing, int | None]
 
@@ -276,7 +276,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     gpu_keys: Annotated[tuple[str, ...], _FEW] = ()
     whole_provider: bool = True
 
-    def holds(self, offer: Offer) -> bool:
+    def applies_to(self, offer: Offer) -> bool:
         """Return whether a complete answer would list this offer if it were still on sale."""
         spec = load_specs().get(offer.gpu_key)
         return (
@@ -304,7 +304,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     covers: tuple[Coverage, ...] = ()
     retired: tuple[Offer, ...] = ()
     changes: tuple[PriceChange, ...] = ()
-    origin: str = UNTOLD
+    origin: str = UNSTATED
 
 
 def up_to(table: OfferTable, day: date) -> OfferTable:
@@ -330,7 +330,7 @@ def require_usable(table: OfferTable, name: str) -> None:
     if table.set_aside:
         rows, first = count(len(table.set_aside), "price row"), table.set_aside[0]
         why = f": {rows} set aside, first {plain(first.row)}: {plain(first.reason)}"
-    raise MisuseError(f"{plain(name)} holds no usable offer{why}")
+    raise MisuseError(f"{plain(name)} has no usable offer{why}")
 
 
 def newest_day(offers: Sequence[Offer]) -> date:
@@ -343,7 +343,7 @@ offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "reg
 
 
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
-    """Merge tables, least trusted first. A later offer takes the place of an earlier one with the same key.
+    """Merge tables, least trusted first. A later offer replaces an earlier one with the same key.
 
     A later table that is complete retires earlier offers that it does not list.
     """
@@ -380,7 +380,7 @@ def _gone(
         for key, offer in below.items()
         if offer.provider in by_provider
         and key not in fresh
-        and any(cover.holds(offer) for cover in by_provider[offer.provider])
+        and any(cover.applies_to(offer) for cover in by_provider[offer.provider])
     ]
 
 
@@ -394,16 +394,16 @@ USUAL_ASK_SPREAD = 0.33
 2026."""
 LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
 """Standard deviation of the logarithm of the price paid for a fresh listing, assumed. The host may be gone
-or not good enough, and then the next one counts."""
+or not good enough, and then the next one applies."""
 # The usual spread weighs as much as this number of listings.
 _USUAL_ASKS = 3
 ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
-"""The price of a kind of host over the median list price of clouds for the same GPU: the median over the 23
-GPUs with two or more listings since 2026-07 in the shipped tables; for vetted hosts, from RunPod's two
-prices."""
+"""The ratio of hosts' prices to the median list price of clouds for the same GPU, by kind of host. It is the
+median over the 23 GPUs with two or more listings since 2026-07 in the shipped tables; for vetted hosts, it is
+from RunPod's two prices."""
 MARKET_ASKS = 0.5
 """The price suggested by clouds weighs as much as this number of listings. In the logarithm, the prices of
-one GPU spread by 0.33, and their medians by 0.45 around that price; 0.33^2 / 0.45^2."""
+one GPU spread by 0.33, and their medians by 0.45 around that price: 0.33^2 / 0.45^2 = 0.5."""
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})
@@ -412,7 +412,7 @@ dated prices in the shipped tables, 2 to 61 days apart, none moved."""
 
 SPOT_SPREAD = 0.38
 """Standard deviation of the logarithm of one provider's spot prices for one GPU, over the shipped tables: the
-uncertainty of a very old price. With age it is approached by halves, as for a listing."""
+uncertainty of a very old price. A newer price approaches it with the half-life of a listing."""
 
 
 AskKey: TypeAlias = tuple[str, Pricing]

@@ -3,10 +3,11 @@
 gpubench's columns are named after the fields of an offer, with one price per row. A user's table may have up
 to four prices per row, memory in GiB, prices in another currency, and other column names. An unusable row or
 price is set aside with its reason, and the rest is used. Tables of SkyPilot and gpuhunt have no dates, and
-only the name of the file or folder says which cloud they are for, so both can be given as options.
+only the name of their file or folder names the cloud, so options can give both.
 """
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -145,7 +146,7 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
     The header determines the delimiter. With semicolons or tabs, a comma may be the decimal separator.
     """
     separator = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         rows = list(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
     except csv.Error as error:
@@ -158,7 +159,7 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
 
 
 def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    if text.lstrip().startswith("{"):  # API answers have the list under some key
+    if text.lstrip().startswith("{"):  # an API answer has the list under a key
         answer = decode_json(text, dict[str, Any], path, what="a JSON list of offers")
         lists = [value for value in answer.values() if isinstance(value, list)]
         text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
@@ -238,9 +239,9 @@ def _renamed(table: Table) -> Table:
 def _heading(column: str) -> frozenset[str]:
     # Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU.
     words = re.findall(r"[^\W\d_]+|[€£¥]", column.lower().replace("#", " number "))
-    told = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
-    hourly = not told.isdisjoint(_OF_AN_HOUR)
-    return frozenset(told - _OF_AN_HOUR - {"per"} | {"price"} if hourly else told)
+    meaning = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
+    hourly = not meaning.isdisjoint(_OF_AN_HOUR)
+    return frozenset(meaning - _OF_AN_HOUR - {"per"} | {"price"} if hourly else meaning)
 
 
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
@@ -260,48 +261,48 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
 
 
 def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str) -> Quote:
-    said = row.get
-    kind, region, note = read_kind(said("kind", "")), said("region", ""), said("note")
-    source = said("source") or f"own price file {plain(table.name)}"
-    pricing, term_years = PRICES.get(column) or (said("pricing") or Pricing.ON_DEMAND, said("term_years"))
+    get = row.get
+    kind, region, note = read_kind(get("kind", "")), get("region", ""), get("note")
+    source = get("source") or f"own price file {plain(table.name)}"
+    pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
-    gpu_count = said("gpu_count", str(stated or 1))
+    gpu_count = get("gpu_count", str(stated or 1))
     gpu = name if stated == figure_in(gpu_count) else row["gpu_key"]
-    cell, usd_per_unit, currency = row[column], None, said("currency", "").upper()
+    cell, usd_per_unit, currency = row[column], None, get("currency", "").upper()
     if currency in DOLLARS:  # the dollar sign may be on either side
         cell = _MONEY.sub("", cell).strip()
         if column == _PER_GPU and (one := figure_in(cell)) and (gpus := figure_in(gpu_count)):
             cell = str(round(one * gpus, 6))
     else:
-        usd_per_unit = _rate(currency, said("usd_per_unit", ""), said("rate_date", ""))
+        usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
-    ram_bytes = figure_in(said("ram_bytes", ""))
-    is_floor = said("is_floor")
-    told = {field: row[field] for field in HostFacts.__struct_fields__ if said(field)}
-    page = next((cell for cell in map(said, PAGES) if cell and _ADDRESS.match(cell)), "")
+    ram_bytes = figure_in(get("ram_bytes", ""))
+    is_floor = get("is_floor")
+    stated_facts = {field: row[field] for field in HostFacts.__struct_fields__ if get(field)}
+    page = next((cell for cell in map(get, PAGES) if cell and _ADDRESS.match(cell)), "")
     return Quote(
-        provider=said("provider", Path(table.name).stem).lower(),
-        instance=said("instance") or row["gpu_key"],
+        provider=get("provider", Path(table.name).stem).lower(),
+        instance=get("instance") or row["gpu_key"],
         region=None if region.lower() in NO_REGION else region,
         gpu=gpu,
-        gpu_memory_gib=_memory_of_one(gpu, _gib(said("gpu_memory_gib", "")), gpu_count),
+        gpu_memory_gib=_memory_of_one(gpu, _gib(get("gpu_memory_gib", "")), gpu_count),
         gpu_count=gpu_count,
-        vcpus=said("vcpus"),
-        ram_gib=_gib(said("ram_gib", "")) or said("ram_bytes") if ram_bytes is None else ram_bytes / GIB,
+        vcpus=get("vcpus"),
+        ram_gib=_gib(get("ram_gib", "")) or get("ram_bytes") if ram_bytes is None else ram_bytes / GIB,
         price=cell,
         usd_per_unit=usd_per_unit,
         pricing=Pricing(read_field("pricing", pricing)),
         term_years=term_years,
         kind=kind,
-        price_date=said("price_date", table.day.isoformat()),
+        price_date=get("price_date", table.day.isoformat()),
         source=f"{source} {page}".rstrip(),
         note=note,
-        ask_count=said("ask_count"),
-        ask_median=said("ask_median_usd_per_hour") or None,
-        seller=said("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is reported
+        ask_count=get("ask_count"),
+        ask_median=get("ask_median_usd_per_hour") or None,
+        seller=get("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is reported
         is_floor=msgspec.convert(is_floor, bool, strict=False) if is_floor else None,
-        host=msgspec.structs.replace(NO_HOST, **told) if told else NO_HOST,
+        host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
         row=where,
     )
 
@@ -318,7 +319,7 @@ def _gib(text: str) -> str:
 
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    # Return the memory next to a GPU's name: that of one GPU, else that of all; large values are in MiB.
+    # Return the memory of one GPU from a cell with that of one or of all; large values are in MiB.
     size, gpus = figure_in(memory_gib), figure_in(count)
     if size is not None and size >= _LEAST_MIB:
         size /= 1024
@@ -352,7 +353,7 @@ _MEMORY = re.compile(r"SizeInMiB'?\"?\s*:\s*(\d{1,9})")
 _LEAST_MIB = 1000.0
 _NAME = re.compile(r"'?\"?Name'?\"?\s*:\s*['\"]([^'\"]{1,60})['\"]")
 _TOTAL = re.compile(r"TotalGpuMemoryInMiB'?\"?\s*:\s*(\d{1,9})")
-# Instances whose name contains the name of the GPU.
+# Names of instances that contain the name of the GPU.
 _IN_INSTANCE = re.compile(
     r"\d+x-(?P<vast>\D.*)-\d+-\d+|gpu-(?P<nebius>[\w-]+?)_\dgpu-.*|\w+?_(?P<yotta>NVIDIA_\w+)_\d+G_\w+",
     re.ASCII,
@@ -367,13 +368,13 @@ def read_table(
     price_date: str | None = None,
     latest: date | None = None,
 ) -> tuple[Format, OfferTable]:
-    """Read a price table and return its format, one of three. See ``refresh.import_offers``."""
+    """Read a price table; return its format and its offers. See ``refresh.import_offers``."""
     rows, latest = _read_rows(file), latest or today() + timedelta(days=1)
     format_ = _format(rows, format_)
     if format_ == "own":
         return format_, clean(rows, latest)
     if price_date is None:
-        raise MisuseError(f"{format_} tables carry no dates: give the date of the prices with --price-date")
+        raise MisuseError(f"{format_} tables have no dates: give the date of the prices with --price-date")
     if price_day(read_price_date(price_date, "--price-date")) > latest:
         raise MisuseError(f"--price-date {plain(price_date)} is in the future: give the day of the prices")
     cloud = file.stem.lower()
@@ -390,11 +391,11 @@ def read_table(
     return format_, sort_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
 
 
-def _format(table: Table, said: Format | None) -> Format:
+def _format(table: Table, given: Format | None) -> Format:
     # Return the given format, or detect it from the columns.
     missing = {each: sorted(marks.difference(table.columns)) for each, marks in _MARKS.items()}
-    told = [each for each, columns in missing.items() if not columns]
-    found = said or (told[0] if told else "own")
+    matching = [each for each, columns in missing.items() if not columns]
+    found = given or (matching[0] if matching else "own")
     if missing.get(found):
         lacks = ", ".join(missing[found])
         raise MisuseError(f"{plain(table.name)} is not a table in the format {found}: it lacks {lacks}")
@@ -435,19 +436,19 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
     """Return the most specific name of a GPU, and its memory [GiB].
 
     Catalogs differ. They have the memory of a GPU in two places: that of one GPU and the sum, that of one GPU
-    twice, or the sum twice; some are in gigabytes. The result is the first known card whose form factor
-    matches both name and memory.
+    twice, or the sum twice; some are in gigabytes. The result is the first known card with a form factor
+    that matches both name and memory.
     """
     one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
     sizes: list[float | None] = [one]
     if one is not None and one >= _LEAST_MIB:
         sizes = [one / 1024 / (_number(count) or 1.0), one / 1024] if total == one else [one / 1024]
-    told, inside = _NAME.search(info), _IN_INSTANCE.fullmatch(instance)
+    stated, inside = _NAME.search(info), _IN_INSTANCE.fullmatch(instance)
     machine = "" if inside is None else str(inside[inside.lastgroup or 0]).replace("_", " ")
     known = [
         (name, size, load_specs()[key])
         for size in sizes
-        for name in (told[1] if told else "", machine, gpu)
+        for name in (stated[1] if stated else "", machine, gpu)
         if name and (key := offered_gpu_key(name, size)) is not None
     ]
     exact = [each for each in known if not each[2].variants]

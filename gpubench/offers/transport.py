@@ -86,13 +86,13 @@ class HttpTransport:
         cause = answer.decode() if status is None else f"HTTP {status}"
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
-    def _in_time(self, url: str, *asked: Any) -> _Answer:
+    def _in_time(self, url: str, *request: Any) -> _Answer:
         # A thread enforces the limit: a read blocks until its chunk is complete, and a byte may take seconds.
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
             try:
-                ended.set_result(self._follow(url, *asked))
+                ended.set_result(self._follow(url, *request))
             except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
                 ended.set_exception(error)
 
@@ -177,13 +177,12 @@ def _host(url: str) -> str:
 
 
 def _was_cut(error: Exception) -> bool:
-    # Whether an established connection broke or timed out, so a retry may help.
-    if isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)):
-        return True
-    broke = isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
-    return (
-        type(error) is requests.ConnectionError and broke
-    )  # a subclass means that no connection was established
+    # Return whether an established connection broke or timed out, so a retry may help. A subclass of
+    # ConnectionError means that no connection was established.
+    return isinstance(error, (requests.ReadTimeout, requests.exceptions.ChunkedEncodingError)) or (
+        type(error) is requests.ConnectionError
+        and isinstance(_root(error), (ConnectionResetError, BrokenPipeError, TimeoutError))
+    )
 
 
 def _root(error: BaseException) -> BaseException:

@@ -92,19 +92,19 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     if not request.workloads and not request.mix:
         yield tell("toy_mix")
     yield from _on_the_cpu(found)
-    yield from _between(ranking)
-    yield from _chances(ranking)
+    yield from _on_hours_saved(ranking)
+    yield from _on_chances(ranking)
     yield from _fewest_in_time(found)
     yield from _on_work(ranking)
-    yield from _between_named(found)
+    yield from _on_named_gpus(found)
     yield from _on_doubts(found, ranking)
-    yield from _as_asked(found, ranking)
-    yield from _of_what_one_has(found, priced, ranking)
+    yield from _on_request(found, ranking)
+    yield from _on_own_machines(found, priced, ranking)
     yield from _on_owning(found, ranking)
     yield from _on_the_first(ranking.first)
     yield from _on_prices(found, priced)
     yield from _on_figures(found)
-    yield from _left_out(found)
+    yield from _on_exclusions(found)
     if pool.work is not None and request.startup_factor > 1 and set(pool.offers.pricing.present) - {"owned"}:
         minutes = f"{request.rented_startup_minutes:.3g}"
         if request.dataset_gb is None:
@@ -126,6 +126,13 @@ def duration(hours: float | None) -> str:
     return format_duration(None if hours is None else hours * SECONDS_PER_HOUR)
 
 
+def work_done(ranking: Ranking, row: Row) -> str:
+    """Return the job and its time, or without a job the work per dollar."""
+    if row.hours.value is None:
+        return f"{ranking.value_of(row).words()} {plain(ranking.value_unit, 60)}"
+    return f"the job in {duration(row.hours.value)}"
+
+
 def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     request, speeds = found.request, found.pool.speeds
     if request.job_samples is None or CPU_KEY not in speeds.keys:
@@ -137,7 +144,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     yield tell("cpu_enough" if enough else "cpu_takes", hours=duration(hours))
 
 
-def _between(ranking: Ranking) -> Iterator[Told]:
+def _on_hours_saved(ranking: Ranking) -> Iterator[Told]:
     # Yield the assumed value of an hour of waiting, and the cost of each hour that a faster answer saves.
     if ranking.hour_worth_usd is None:
         return
@@ -153,8 +160,8 @@ def _between(ranking: Ranking) -> Iterator[Told]:
         yield tell(name, more_usd=format_usd(usd), hours=duration(hours), usd_per_hour=rate)
 
 
-def _chances(ranking: Ranking) -> Iterator[Told]:
-    # Yield each answer that is a toss-up, with both chances; nothing if only one GPU is left.
+def _on_chances(ranking: Ranking) -> Iterator[Told]:
+    # Yield each answer that is a toss-up, with both chances; or that only one GPU is left.
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
@@ -172,7 +179,7 @@ def _chances(ranking: Ranking) -> Iterator[Told]:
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:
-    """Return a number of GPUs of a kind in words; for one GPU only its name."""
+    """Return the GPUs of a machine in words; for one GPU only its name."""
     return gpu_name(gpu_key) if gpu_count == 1 else f"{gpu_count}x {gpu_name(gpu_key)}"
 
 
@@ -242,7 +249,7 @@ def _what_helps(reason: str) -> str:
     return "; `gpubench memory` says what would help" if is_of_memory else ""
 
 
-def _between_named(found: Eligible) -> Iterator[Told]:
+def _on_named_gpus(found: Eligible) -> Iterator[Told]:
     # Yield which named GPUs are not ranked, and how the cost of the others compares with the cheapest.
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
@@ -367,7 +374,7 @@ def _joules_of(row: Row) -> str:
     return of_all.by(format_number, " J")
 
 
-def _as_asked(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, pool, filtered = found.request, found.pool, found.filtered
     mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
     for offer in mine[:_MOST_MACHINES]:
@@ -433,7 +440,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 # --- owning and buying ----------------------------------------------------------------------------------
 
 
-def _of_what_one_has(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
+def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
     # Yield the result for each machine that the buyer named, and the cost of renting instead.
     ranked = {found.offers[place] for place in np.flatnonzero(found.is_owned).tolist()}
     for offer, machine in found.filtered.owned.items():
@@ -467,7 +474,7 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             gpu=gpus_of(own.offer),
             condition=CONDITION_WORDS[own.condition],
             usd=format_price(own.purchase_usd),
-            hours=duration(own.row.hours.value),
+            work=work_done(ranking, own.row),
         )
     first = ranking.first
     if request.buys and request.host_usd is None and first.source == "own" and first.host_usd:
@@ -558,7 +565,7 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
             yield tell("stock")
         cheapest = found.offers[int(np.argmin(found.pool.price[found.order]))]
         if cheapest.pricing is not Pricing.OWNED:
-            usd = f"{format_usd(float(found.pool.price.min()))}"
+            usd = format_usd(float(found.pool.price.min()))
             yield tell("cheaper_hour", usd=usd, gpu=gpus_of(cheapest), provider=plain(cheapest.provider, 40))
     if priced.prices.sigma.any():
         yield tell("expected_prices", share=format_percent(market.drift))
@@ -627,7 +634,7 @@ def _on_checkpointing(pool: Candidates) -> Iterator[Told]:
             yield tell("checkpointing", model=name, ways=ways)
 
 
-def _left_out(found: Eligible) -> Iterator[Told]:
+def _on_exclusions(found: Eligible) -> Iterator[Told]:
     # Yield facts that a reader might miss: likely mistakes, cards without kernels, free tiers.
     request, filtered = found.request, found.filtered
     low = [each.offer for each in filtered.doubted_as_asked if each.option == FAR_BELOW]
@@ -654,5 +661,5 @@ def _left_out(found: Eligible) -> Iterator[Told]:
                 provider=plain(offer.provider),
                 instance=plain(offer.instance),
                 day=show_price_date(offer.price_date),
-                limits=plain(offer.note or "with limits of its own").rstrip("."),
+                limits=plain(offer.note or "with limits").rstrip("."),
             )

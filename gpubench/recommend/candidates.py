@@ -28,7 +28,7 @@ from gpubench.stats import Z90
 from gpubench.units import plural
 
 QUOTED = "own"
-"""The provider of hardware that the buyer owns or was quoted; other hardware has a dated card price."""
+"""The provider of hardware that the buyer owns or has a quote for; other hardware has a dated card price."""
 # Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
 _IMAGENET_EPOCHS = 90
 FINE_TUNING_TOKENS = 10_000_000
@@ -41,7 +41,7 @@ FEED_FACTOR = 2.0
 """Factor by which a host may prepare more or less than that, in nine of ten cases; also assumed."""
 LINK_SIGMA = 0.3
 """Standard deviation of the logarithm of the link speed between the GPUs of a private host. Assumed, because
-no list says how many lanes each card has, and eight of those cards were never measured together."""
+no list says how many lanes each card has, and no run has measured eight of those cards together."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
 """Standard deviation of the logarithm of the images that a vCPU prepares."""
 
@@ -52,8 +52,8 @@ class Work:
 
     Attributes:
         samples: Number of samples, at the expected speeds.
-        reference: Row of the GPU among the speeds that processes them in the given hours: in each draw it
-            processes another number. None if the work is a fixed number of samples.
+        reference: Row, among the speeds, of the GPU that processes them in the given hours; their number
+            then differs between draws. None if the work is a fixed number of samples.
     """
 
     job: Job
@@ -86,10 +86,10 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
     job = partial(Job, unit=unit, is_default=True, startup_minutes=request.rented_startup_minutes)
     if request.job_samples is not None:
         samples = request.job_samples
-        words = f"{_many(samples)} {plural(unit)}"
+        words = f"{_samples_text(samples)} {plural(unit)}"
         if request.epochs is not None:
             size = request.dataset_size
-            data = "ImageNet" if size is None else f"{_many(size)} {plural(unit)}"
+            data = "ImageNet" if size is None else f"{_samples_text(size)} {plural(unit)}"
             words = f"{request.epochs:g} epochs of {data}"
         return Work(job(words=words, samples=samples, is_default=False), samples)
     if usual is not None:
@@ -111,7 +111,7 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
     )
 
 
-def _many(samples: float) -> str:
+def _samples_text(samples: float) -> str:
     return f"{samples:,.0f}" if samples == round(samples) and samples < 1e7 else Interval(samples).words()
 
 
@@ -127,8 +127,8 @@ class Candidates:
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances and on
     private hosts, where work is lost. Every rate includes it. ``pace`` is the rate per GPU of an instance
     over that of a single GPU: the scaling efficiency, times the speedup from the recipe at that number of
-    GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is 1, except for the
-    measured machine itself, where it is the share of the log width of its rate that remains. ``price`` is the
+    GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the share of the
+    log width of the rate that remains: less than 1 only for the measured machine itself. ``price`` is the
     expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each offer
     in ``scalings``: a GPU and its number. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` relative
     to the reference GPU, without their common error. ``work`` is the job, if there is one.
@@ -205,26 +205,16 @@ def candidates_of(
     row_of = {key: row for row, key in enumerate(speeds.keys)}
     rows = np.array([row_of.get(key, -1) for key in offers.gpu_key.values], dtype=np.int64)
     gpu, count = rows[offers.gpu_key.codes], offers.gpu_count.figures(float)
-    known = [load_specs().get(key) for key in speeds.keys]
-    memory = [None if spec is None else spec.memory_bytes for spec in known]
+    memory = [spec.memory_bytes if (spec := load_specs().get(key)) else None for key in speeds.keys]
     machines = kinds_of(offers.gpu_key, offers.gpu_count)
     scalings = [scaling_of[machine] for machine in machines.values]
     pace = np.array([scaling.efficiency * scaling.by_recipe for scaling in scalings])[machines.codes]
-    half_width = np.array([math.log(each.high / each.low) / 2 for each in scalings])[machines.codes]
-    # The error of an unmeasured link is scaled by the share of time spent on communication.
-    exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
-    unread = np.where(offers.kind.equals("marketplace"), exchange[machines.codes], 0.0)
-    half_width = np.hypot(half_width, Z90 * LINK_SIGMA * unread)
+    half_width = _scaling_half_width(offers, scalings, machines.codes)
     delivered = delivered_by(request, offers)
-    vcpu_limit = np.full(len(offers), np.inf)  # if no limit is known
-    if photograph_share:
-        vcpu_limit = delivered * offers.vcpus.figures(
-            lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / photograph_share
-        )
+    vcpu_limit = _vcpu_limit(offers, delivered, photograph_share)
     rate = speeds.samples_per_s[gpu] * count * pace * delivered
     prices = prices_of(offers, market)
-    is_here = offers.is_owned & offers.provider.equals(QUOTED)
-    certain = np.where(is_here, _certain_here(speeds)[gpu], 1.0)
+    certain = _remaining_width(speeds, offers, gpu)
     return Candidates(
         request=request,
         offers=offers,
@@ -255,6 +245,24 @@ def candidates_of(
     )
 
 
+def _scaling_half_width(offers: Offers, scalings: Sequence[Scaling], machine: Indices) -> Floats:
+    # Return half the width of the 9-in-10 interval of the logarithm of each offer's scaling efficiency.
+    half_width = np.array([math.log(each.high / each.low) / 2 for each in scalings])[machine]
+    # The error of an unmeasured link is scaled by the share of time spent on communication.
+    exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
+    unread = np.where(offers.kind.equals("marketplace"), exchange[machine], 0.0)
+    return np.asarray(np.hypot(half_width, Z90 * LINK_SIGMA * unread))
+
+
+def _vcpu_limit(offers: Offers, delivered: Floats, photograph_share: float) -> Floats:
+    # Return the rate at which the vCPUs of each offer prepare samples; infinite if no limit is known.
+    if not photograph_share:
+        return np.full(len(offers), np.inf)
+    return delivered * offers.vcpus.figures(
+        lambda vcpus: math.inf if vcpus is None else vcpus * IMAGES_PER_VCPU_S / photograph_share
+    )
+
+
 def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
     """Return the share of work lost, depending on pricing and seller."""
     by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
@@ -268,14 +276,15 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     return np.asarray(delivered_share(lost))
 
 
-def _certain_here(speeds: Speeds) -> Floats:
-    # Return how much of the width of each GPU's rate remains on the measured card itself; else 1.
+def _remaining_width(speeds: Speeds, offers: Offers, gpu: Indices) -> Floats:
+    # Return how much of the width of each rate remains on the measured card itself; 1 for other offers.
     width = np.log(speeds.high / speeds.low) / 2
     pairs = zip(speeds.keys, speeds.estimates, strict=True)  # unlisted devices are the measured ones
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
     of_others = np.zeros(len(width))
     np.divide(ELSEWHERE, width, out=of_others, where=np.array(measured, dtype=bool) & (width > ELSEWHERE))
-    return np.asarray(np.sqrt(1 - of_others**2))
+    is_here = offers.is_owned & offers.provider.equals(QUOTED)
+    return np.where(is_here, np.sqrt(1 - of_others**2)[gpu], 1.0)
 
 
 def _rates(
@@ -298,13 +307,15 @@ def _rates(
         "rate_low": np.minimum(rate * np.exp(-below), vcpu_limit / FEED_FACTOR),
         "rate_high": np.minimum(rate * np.exp(above), vcpu_limit * FEED_FACTOR),
         "ratio_low": np.minimum(
-            rate * np.exp(-ratio_below), vcpu_limit / _both(1 / certain_low, FEED_FACTOR)
+            rate * np.exp(-ratio_below), vcpu_limit / _combined(1 / certain_low, FEED_FACTOR)
         ),
-        "ratio_high": np.minimum(rate * np.exp(ratio_above), vcpu_limit * _both(certain_high, FEED_FACTOR)),
+        "ratio_high": np.minimum(
+            rate * np.exp(ratio_above), vcpu_limit * _combined(certain_high, FEED_FACTOR)
+        ),
     }
 
 
-def _both(*factors: float) -> float:
+def _combined(*factors: float) -> float:
     return math.exp(math.hypot(*map(math.log, factors)))
 
 
@@ -373,7 +384,7 @@ def startup_factors(pool: Candidates, rows: Indices) -> Floats:
 
 
 def farthest_startup(factor: float) -> float:
-    """Return the largest startup factor of any draw, in either direction, from that of nine draws in ten."""
+    """Return the largest startup factor of any draw, from the factor that covers nine draws in ten."""
     return math.pow(factor, 1 / _DRAWN_SHARE)
 
 

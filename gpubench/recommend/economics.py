@@ -99,7 +99,7 @@ def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = 
 def billed_hours(hours: Floats, granularity_hours: Floats) -> Floats:
     """Return the billed hours, rounded up to a multiple of the granularity.
 
-    12.25 h are 13 h if billed by the hour, and 12.25 h if billed by the quarter of an hour. Any positive time
+    12.25 h are 13 h if billed by the hour, and 12.25 h if billed by the quarter hour. Any positive time
     is at least one unit, even if it is below the rounding tolerance.
     """
     units = np.ceil((hours - _ROUNDING) / granularity_hours)
@@ -160,7 +160,7 @@ class Prices:
         expected: The expected price; the real one is as likely to be above it as below it.
         sigma: Standard deviation of its logarithm.
         group: The group of each price. A provider sets all its prices of a GPU, so they form a group and move
-            together. Each listing is a group of its own.
+            together. Each listing is a separate group.
         names: Name of each group. It seeds the draws, which therefore do not depend on the other groups.
     """
 
@@ -193,7 +193,7 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
         offer = every[row]
         if (asks := market.asks.get((offer.gpu_key, offer.pricing))) is not None:
             listed = float(offer.price_usd_per_hour)
-            expected[row], sigma[row] = _ask(listed, offer.gpu_count, asks, float(days[row]))
+            expected[row], sigma[row] = _listing_price(listed, offer.gpu_count, asks, float(days[row]))
     sigma[hosts] = np.maximum(sigma[hosts], LEAST_ASK_SPREAD)
     spot = every.pricing.equals(Pricing.SPOT) & ~hosts
     since_read = 1 - 0.25 ** (days[spot] / ASKS_HALF_LIFE_DAYS)
@@ -236,7 +236,7 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
     The moves of a group do not depend on the other rows.
     """
     sigma, groups = prices.sigma[rows], prices.group[rows]
-    kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # a certain price moves in no group
+    kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # certain prices have no group
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     moves = np.ones((len(first), draws))
     group = None
@@ -250,13 +250,13 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
     return DrawnPrices(prices.expected[rows], moves, which.reshape(-1))
 
 
-def _ask(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
+def _listing_price(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
     """Return the expected price for a listing of this age, and its sigma.
 
     With each half-life, the logarithm of the price moves halfway to the median of all hosts, and its spread
     grows toward that of all hosts. Example: after one half-life, a price of 0.20 is expected at
     sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few hosts, even the price of a fresh one is
-    shifted, by the weight of the clouds' prices.
+    shifted by the weight of the clouds' prices.
     """
     kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)
@@ -347,7 +347,7 @@ def token_costs(row: Row) -> dict[str, Interval]:
         }
     if case.new_tokens:
         return {}
-    each = MILLION / (case.context_tokens or profile.tokens_per_sample)  # the profile is of its own context
+    each = MILLION / (case.context_tokens or profile.tokens_per_sample)  # the profile has its own context
 
     def of(samples_per_usd: float | None) -> float | None:
         return each / samples_per_usd if samples_per_usd else None

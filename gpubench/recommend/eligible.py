@@ -38,7 +38,7 @@ from gpubench.recommend.filters import (
     nearest_of,
     nothing_left,
     payment_filters,
-    within_the_sum,
+    within_purchase_limit,
 )
 from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
@@ -345,7 +345,7 @@ def runnable_of(
 ) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
     """Return the evidence for the offers, the offers that can do the work, and those excluded so far.
 
-    Args as in ``eligible``.
+    Arguments are those of ``eligible``.
 
     Raises:
         MisuseError: If none can; the message says which filter removed how many.
@@ -357,7 +357,7 @@ def runnable_of(
     finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
     kept, unknown = finder.runnable(filtered.kept)
     kept, without = apply(gates_of(evidence.host), kept)
-    kept, dear = within_the_sum(request, kept, filtered.machines)
+    kept, dear = within_purchase_limit(request, kept, filtered.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
     excluded = [*filtered.excluded, *unknown, *without, *dear]
@@ -401,7 +401,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 
 
 def _misses(pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, with their figures, closest to it last.
+    """Return the rows that may miss the deadline or the budget, with the reasons; the closest one comes last.
 
     A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its
     estimate.

@@ -68,7 +68,7 @@ class Runs(NamedTuple):
 
 
 Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
-"""Maps (workload, GPU, number, estimate for one) to why one job does not fit on them; None if it does."""
+"""Maps (workload, GPU, number, estimate for one) to the reason that a job does not fit; None if it fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _sharers(
     request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
 ) -> tuple[Scaler, Refuser]:
-    # Return the scaling of one job over this many GPUs, or why it does not fit in their memory.
+    # Return two functions: the scaling of one job over several GPUs, and why it does not fit on them.
     peaks = cache(lambda name: peaks_of(questions[name], runs.own))
 
     @cache
@@ -175,8 +175,8 @@ def _side_by_side(runs: Runs) -> Scaler | None:
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     """Answer for the GPUs of the table, then for other devices that the user measured.
 
-    If a card cannot be predicted (Kepler), or only with a wide interval (AMD), a run on it counts as its
-    measurement if the run has this batch, in either kind of AMP.
+    If a card cannot be predicted (Kepler), or only with a wide interval (AMD), the user's run on it is the
+    answer if it has this batch, in either kind of AMP.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
     known = {
@@ -230,7 +230,7 @@ def _answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec],
         return _within_latency(request.max_latency_ms / MS_PER_S, request, question, specs, runs)
     answer = estimate_at_largest_batch if request.batch_size == "max" else estimate
     most = MOST_SHARING if request.one_job_over_all_gpus else 1
-    named = bool(request.gpus)  # a card that may not fit is answered for where it is named, never advised
+    named = bool(request.gpus)  # a card that may not have the memory is ranked only if it is named
     return answer(
         question, list(specs), own=runs.own, reference=runs.reference, most_sharing=most, may_fit=named
     )
@@ -258,14 +258,14 @@ def _within_latency(
 
 
 def _in_time(answer: Estimate, limit_s: float) -> Estimate | Refusal:
-    # Return an answer that certainly meets the latency limit; else why it may not, or that it is unknown.
+    # Return an answer that certainly meets the latency limit; else a refusal with the reason.
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
     if slow_s is not None and slow_s <= limit_s:
         return answer
     what = "a token at batch" if answer.case.new_tokens else "a batch of"
     why = f"{what} {batch_size} may take {format_duration(slow_s)}, above {limit_s * MS_PER_S:g} ms"
     if slow_s is None:
-        why = f"the time per token at batch {batch_size} is not known: its measurement has none"
+        why = f"the time per token at batch {batch_size} is not known: it was not measured"
     return Refusal(gpu_key=answer.gpu_key, reason=why)
 
 

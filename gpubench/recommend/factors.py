@@ -21,7 +21,7 @@ from gpubench.units import GIB, format_bytes, format_number
 
 Reason = Callable[[Offer, GpuSpec | None], str | None]
 
-# FP64 is fast from this share of the FP32 rate on: data-center parts have 1/2, GeForce 1/64.
+# FP64 is fast if its rate is at least this share of FP32: data-center parts have 1/2, GeForce 1/64.
 _FAST_FP64 = 0.25
 
 LINES = {
@@ -108,7 +108,7 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     An unknown value fails the test, and the reason says that it is unknown.
 
     Raises:
-        MisuseError: If a line, architecture or memory type is named that the table does not know.
+        MisuseError: If the table does not have a requested line, architecture or memory type.
     """
     lines = _known("line", [line for word in request.lines for line in lines_meant(word)], LINES)
     architectures = _known("architecture", request.architectures, ())
@@ -165,7 +165,7 @@ def _gate(
     unknown: str,
     otherwise: Callable[[Any], str] | None = None,
 ) -> Reason:
-    # Return a test of a GPU's property, with the texts if it is unknown or fails; one text may be for both.
+    # Return a test of a GPU's property, with the texts if it is unknown or fails; one text can serve both.
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
         value = None if spec is None else of(spec)
         if value is not None and passes(value):
@@ -195,7 +195,7 @@ def _memory_type(wanted: str | None) -> str:
 # --- the host -------------------------------------------------------------------------------------------
 
 RAM_OVER_WEIGHTS = 1.2
-"""Memory needed to load a file of weights, relative to the file: it is read, checked and copied to the
+"""Memory needed to load a file of weights, relative to its size: it is read, checked and copied to the
 GPU."""
 RAM_BYTES_PER_GPU = 4 * GIB
 """Memory of one process with its CUDA context and its loaders, assumed."""
@@ -203,14 +203,14 @@ RAM_BYTES_PER_GPU = 4 * GIB
 _DISK_OVER_WEIGHTS = 2
 # Disk space of the system, torch and its libraries, assumed.
 _SYSTEM_DISK_BYTES = 20 * GIB
-# From this many parameters on, language models are published in bfloat16 or float16.
+# Language models with at least this many parameters are published in bfloat16 or float16.
 _SIXTEEN_BITS_FROM = 1e9
 # Mean file size of ILSVRC 2012: 138 GB of 1,281,167 training images.
 _PHOTOGRAPH_FILE_BYTES = 110_000
 
 
 class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """The requirements of a job on its host; 0 if unknown.
+    """The minimum requirements of a job on its host; an unknown part adds nothing.
 
     Attributes:
         weights_bytes: Size of the largest weights file, in its usual type.
@@ -235,7 +235,7 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
     Args:
         profiles: The workloads. Weights of a large language model have 16 bits, others are float32.
         task: train or infer; only training reads a data set.
-        images: Number of photographs in the data set, 0 if unknown.
+        images: Number of photographs in the data set; an unknown number counts as 0.
     """
     every = list(profiles)
     large = [p.tokens_per_sample is not None and p.parameters >= _SIXTEEN_BITS_FROM for p in every]
@@ -265,14 +265,14 @@ GATES = (
         "too little RAM in the host",
         ("ram_bytes", "gpu_count"),
         HostNeed.ram_bytes,
-        "its {has} of RAM are under the {least} that loading takes",
+        "its {has} of RAM are below the {least} that loading needs",
         "RAM ({least} needed)",
     ),
     Gate(
         "too small a disk in the host",
         ("disk_bytes",),
         lambda need, _: need.disk_bytes,
-        "its disk of {has} is under the {least} that system, weights and data take",
+        "its disk of {has} is below the {least} that system, weights and data need",
         "disk ({least} needed)",
     ),
     Gate(

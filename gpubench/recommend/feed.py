@@ -75,7 +75,7 @@ def feed(request: FeedRequest) -> FeedReport:
 def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
     """Compare one consumption with the timed rate.
 
-    The timed rate includes neither decoding nor the link to the GPU, so "it can feed it" is the best case.
+    The timed rate includes neither decoding nor the link to the GPU, so it is the best case.
     """
     taken, given = consumption.images_per_s, prepared.images_per_s
     share = given / taken
@@ -85,9 +85,9 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
     certain = len(keeps_up) == 1 and None not in keeps_up
     idle = format_percent(math.floor(100 * (1 - share)) / 100)
     answer = (
-        "it can feed it"
+        "it can feed the GPU"
         if share >= 1
-        else f"the GPU would wait {idle} of the time; {needed} such workers would keep up"
+        else f"the GPU would wait {idle} of the time; {needed} of these workers would keep up"
     )
     doubt = "" if certain else "; not certain, as the intervals allow the opposite or are unknown"
     return Feeding(
@@ -104,7 +104,7 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
 def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
-    """Return images per second of each model on each GPU at its best AMP, and a line for each refusal."""
+    """Return images per second of each model on each GPU with its best AMP, and a line for each refusal."""
     specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
     answers = [
         (name, key, answer)

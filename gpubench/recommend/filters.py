@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, groupby
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -42,9 +42,9 @@ NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
-# Limits whose exclusions are sorted so that the offer closest to the limit is last.
+# Limits with sorted exclusions: the offer closest to the limit is last.
 _NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
-NOT_ASKED_TODAY = "a card without a current price (naming the card with --gpu ranks it)"
+NO_CURRENT_PRICE = "a card without a current price (naming the card with --gpu ranks it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +114,17 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
 
 def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     """Return exclusions as they are recorded in the ranking."""
-    found: list[ExcludedOffer] = []
-    for _, of_one_table in groupby(exclusions, key=lambda each: id(each.among)):
-        of_one = list(of_one_table)
-        there = of_one[0].among.take([each.at for each in of_one])
-        columns = there.provider.cells(), [each.instance for each in there], there.gpu_key.cells()
-        found += (
-            ExcludedOffer(
-                provider=provider,
-                instance=instance,
-                gpu_key=gpu_key,
-                reason=each.reason,
-                rule=each.option,
-            )
-            for provider, instance, gpu_key, each in zip(*columns, of_one, strict=True)
+    return tuple(
+        ExcludedOffer(
+            provider=offer.provider,
+            instance=offer.instance,
+            gpu_key=offer.gpu_key,
+            reason=reason,
+            rule=option,
         )
-    return tuple(found)
+        for among, at, option, reason in exclusions
+        for offer in [among[at]]
+    )
 
 
 # An empty answer names at most this many options, those that removed the most offers first.
@@ -179,7 +174,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
 
 
 def nearest_of(excluded: Sequence[Exclusion]) -> str:
-    """Name the offer closest to a limit, with the distance."""
+    """Name the offer closest to a limit, with the reason."""
     return f"the nearest, {_with_reason(excluded[-1])}"
 
 
@@ -207,12 +202,12 @@ def leave_out_doubted(
     if accept:
         return offers, [], offers.where(doubted)
     accepted = offers.where(doubted & offers.by_user)
-    unborne = doubted & ~offers.by_user
+    rejected = doubted & ~offers.by_user
     excluded = []
-    for at in np.flatnonzero(unborne).tolist():
+    for at in np.flatnonzero(rejected).tolist():
         option = FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE
         excluded.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
-    return offers.where(~unborne), excluded, accepted
+    return offers.where(~rejected), excluded, accepted
 
 
 def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:
@@ -264,8 +259,8 @@ def _never_ranked(meant: Collection[str]) -> str | None:
     return reasons[0] if all(reasons) else None
 
 
-def _asked_for(names: Sequence[str], offers: Offers) -> dict[str, frozenset[str]]:
-    # Return what each name means that matches a GPU on offer; if none does, the error gives the reason.
+def _rankable_gpus(names: Sequence[str], offers: Offers) -> dict[str, frozenset[str]]:
+    # Return the GPUs of each name that can be ranked; if no name can be, the error gives the reason.
     keys = sorted(offers.gpu_key.present)
     rankable = [name for name in names if why_not_ranked(name, keys) is None]
     return {name: match_gpus(name, keys) for name in rankable or names}
@@ -328,7 +323,7 @@ def _without_kernels(spec: GpuSpec) -> str:
     )
 
 
-def within_the_sum(
+def within_purchase_limit(
     request: RankRequest, offers: Offers, machines: Mapping[Offer, Ownership]
 ) -> tuple[Offers, list[Exclusion]]:
     """Split offers into those within the purchase limit, and the others with their cost, cheapest last."""
@@ -371,10 +366,14 @@ def filters_of(
     )
     yield Filter(
         "a price of 0 or less",
-        lambda offer, _: f"price {offer.price_usd_per_hour} USD/h cannot be ranked",
+        lambda offer, _: (
+            "it costs nothing per hour: give its price or the tariff"
+            if offer.pricing is Pricing.OWNED
+            else f"price {offer.price_usd_per_hour} USD/h cannot be ranked"
+        ),
         suspects=lambda offers: ~((offers.price > 0) & np.isfinite(offers.price)),
     )
-    named = _asked_for(request.gpus, offers)
+    named = _rankable_gpus(request.gpus, offers)
     yield from _of_the_offer(request, offers, market, named)
     yield from (Filter(name, reason, fields=("gpu_key",)) for name, reason in factor_filters(request))
     yield from _of_the_card(request, market, machines, named)
@@ -384,43 +383,41 @@ def _of_the_offer(
     request: RankRequest, offers: Offers, market: Market, named: Mapping[str, frozenset[str]]
 ) -> Iterator[Filter]:
     # Yield the filters on seller, region, GPU, number, price and its age.
+    gates = (
+        *_of_the_seller(request, offers),
+        (request.gpus, _gpu_filter(named, offers)),
+        (request.excluded, _exclusion_filter(request.excluded, offers)),
+        *_of_number_and_price(request, offers, market),
+    )
+    yield from (each for is_asked, each in gates if is_asked)
+
+
+def _is_owned(offer: Offer) -> bool:
+    return offer.pricing is Pricing.OWNED
+
+
+def _of_the_seller(request: RankRequest, offers: Offers) -> tuple[tuple[object, Filter], ...]:
+    # Return whether each filter on seller or region is requested, and the filter.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
-    there = offers.provider.present
-    sellers = {name: find_provider(name, there) for name in request.excluded}
-    unwanted = {seller for seller in sellers.values() if seller}
-    unwanted_gpus = {name: known_keys(name) for name, seller in sellers.items() if not seller}
-    for name in (name for name, keys in unwanted_gpus.items() if not keys):
-        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs()]))
-    not_wanted = frozenset(chain(*unwanted_gpus.values()))
-    gpu_count, most_days = request.count, request.max_price_age_days
-    most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
-    old = outdated(offers, market.today) if most_days is None else {}
-
-    def is_owned(offer: Offer) -> bool:
-        return offer.pricing is Pricing.OWNED
 
     def elsewhere(offer: Offer, _: GpuSpec | None) -> str | None:
-        if is_owned(offer) or (offer.region and any(is_in(offer.region, name) for name in regions)):
+        if _is_owned(offer) or (offer.region and any(is_in(offer.region, name) for name in regions)):
             return None
         return f"in region {plain(offer.region)}" if offer.region else REGION_UNSAID
 
-    def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
-        age = age_days(offer.price_date, market.today)
-        return f"its price is {age} days old, above {most_days}" if age > (most_days or 0) else None
-
-    gates = (
+    return (
         (
             request.providers,
             Filter(
                 "--provider",
                 lambda o, _: (
-                    None if is_owned(o) or o.provider.casefold() in providers else "another provider"
+                    None if _is_owned(o) or o.provider.casefold() in providers else "another provider"
                 ),
                 fields=("provider", "pricing"),
             ),
         ),
-        (request.regions, Filter("--region", elsewhere, fields=("region", "pricing"))),
+        (regions, Filter("--region", elsewhere, fields=("region", "pricing"))),
         (
             request.sellers,
             Filter(
@@ -429,19 +426,46 @@ def _of_the_offer(
                 fields=("seller",),
             ),
         ),
-        (request.gpus, _gpu_filter(named, offers)),
-        (
-            request.excluded,
-            Filter(
-                "--exclude",
-                lambda o, _: (
-                    "excluded by name"
-                    if o.gpu_key in not_wanted or (not is_owned(o) and o.provider.casefold() in unwanted)
-                    else None
-                ),
-                fields=("provider", "pricing", "gpu_key"),
-            ),
+    )
+
+
+def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
+    """Return the filter on excluded providers and GPUs.
+
+    Raises:
+        MisuseError: If a name is unknown.
+    """
+    there = offers.provider.present
+    found = {name: find_provider(name, there) for name in names}
+    providers = {provider for provider in found.values() if provider}
+    gpus = {name: known_keys(name) for name, provider in found.items() if not provider}
+    for name in (name for name, keys in gpus.items() if not keys):
+        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs()]))
+    gpu_keys = frozenset(chain(*gpus.values()))
+    return Filter(
+        "--exclude",
+        lambda o, _: (
+            "excluded by name"
+            if o.gpu_key in gpu_keys or (not _is_owned(o) and o.provider.casefold() in providers)
+            else None
         ),
+        fields=("provider", "pricing", "gpu_key"),
+    )
+
+
+def _of_number_and_price(
+    request: RankRequest, offers: Offers, market: Market
+) -> tuple[tuple[object, Filter], ...]:
+    # Return whether each filter on number, price or its age is requested, and the filter.
+    gpu_count, most_days = request.count, request.max_price_age_days
+    most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
+    old = outdated(offers, market.today) if most_days is None else {}
+
+    def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
+        age = age_days(offer.price_date, market.today)
+        return f"its price is {age} days old, above {most_days}" if age > (most_days or 0) else None
+
+    return (
         (
             most_days is None,
             Filter(
@@ -473,7 +497,6 @@ def _of_the_offer(
             Filter("the setting max-price-age", too_old, fields=("price_date",)),
         ),
     )
-    yield from (each for is_asked, each in gates if is_asked)
 
 
 def _gpu_filter(named: Mapping[str, frozenset[str]], offers: Offers) -> Filter:
@@ -515,7 +538,7 @@ def _of_the_card(
     sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
     wanted = {request.condition, PriceCondition.QUOTED}
 
-    def not_asked(offer: Offer, _: GpuSpec | None) -> str | None:
+    def without_current_price(offer: Offer, _: GpuSpec | None) -> str | None:
         machine = machines.get(offer)
         if machine is None or machine.condition in sure or offer.gpu_key in named:
             return None
@@ -523,11 +546,6 @@ def _of_the_card(
         if age > NOT_CURRENT_AFTER_DAYS:
             return f"its price is {age} days old"
         return "its price is a planning figure" if machine.is_planned else None
-
-    def another_condition(offer: Offer, _: GpuSpec | None) -> str | None:
-        machine = machines.get(offer)
-        is_meant = machine is None or machine.condition in wanted
-        return None if is_meant else f"it is not sold {request.condition}"
 
     yield Filter(
         NO_KERNELS,
@@ -538,8 +556,16 @@ def _of_the_card(
         suspects=lambda offers: ~(offers.is_owned & offers.provider.equals(QUOTED)),
     )
     if request.condition is not None:
-        yield Filter("--condition", another_condition, owned=True)
-    yield Filter(NOT_ASKED_TODAY, not_asked, owned=True)
+        yield Filter(
+            "--condition",
+            lambda offer, _: (
+                f"it is not sold {request.condition}"
+                if offer in machines and machines[offer].condition not in wanted
+                else None
+            ),
+            owned=True,
+        )
+    yield Filter(NO_CURRENT_PRICE, without_current_price, owned=True)
     yield from host_filters(request, machines)
 
 
@@ -573,12 +599,16 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         if is_asked and of & {*pricings}
     ]
     if years is not None:
-
-        def another_term(offer: Offer, _: GpuSpec | None) -> str | None:
-            is_meant = offer.pricing is not Pricing.RESERVED or offer.term_years == years
-            return None if is_meant else f"a commitment of {count(offer.term_years or 0, 'year')}"
-
-        found.append(Filter("--commit", another_term, fields=("pricing", "term_years")))
+        other_term = Filter(
+            "--commit",
+            lambda offer, _: (
+                f"a commitment of {count(offer.term_years or 0, 'year')}"
+                if offer.pricing is Pricing.RESERVED and offer.term_years != years
+                else None
+            ),
+            fields=("pricing", "term_years"),
+        )
+        found.append(other_term)
     return found
 
 
@@ -603,14 +633,14 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
     """Yield the limits on a machine: power, slots, airflow, and the hours of a month."""
     misfits = cache(lambda each: _misfits(request, machines[each], load_specs().get(each.gpu_key)))
 
-    def of_ones_own(limit: str) -> Reason:
+    def reason_of(limit: str) -> Reason:
         return lambda offer, _: misfits(offer).get(limit) if offer in machines else None
 
-    yield from (Filter(limit, of_ones_own(limit), owned=True) for limit in _HOST_LIMITS)
+    yield from (Filter(limit, reason_of(limit), owned=True) for limit in _HOST_LIMITS)
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
-    # Return the limits that a machine exceeds, each with the reason; unknown limits do not count.
+    # Return the limits that a machine exceeds, each with the reason; unknown limits are ignored.
     host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
     psu_w, room = (
         getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf
@@ -624,7 +654,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
     in_a_desktop = bool(
         host and not host.has_airflow and machine.host_usd > 0 and "host_usd" in machine.assumed
     )
-    fan = " (setting own-fan)" if request.own_fan else ": give the price of a server for it by host-usd"
+    fan = " (setting own-fan)" if request.own_fan else ": give a server's price as the setting host-usd"
     beyond = (
         (
             machine.power_w > circuit_w,
@@ -645,7 +675,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
                 f"it: {math.ceil(months - _ROUNDING)} of these machines would be needed"
             ),
         ),
-        (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan of its own{fan}"),
+        (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan{fan}"),
         (
             host is not None and form not in {None, "PCIe"} and not is_quoted,
             f"it is a module ({form}), which fits no host for cards",

@@ -88,9 +88,9 @@ def lines(ranking: Ranking) -> list[Line]:
         of = [ranking.answers[name] for name in same]
         found.append(Line(BOTH.join(titles[name] for name in same), of[0].choice, tuple(of)))
     named = {line.choice.offer for line in found}
-    beside = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
-    beside += [("Also named", each) for each in ranking.asked]
-    found[1:1] = [Line(name, each) for name, each in beside if each is not None and each.offer not in named]
+    others = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
+    others += [("Also named", each) for each in ranking.asked]
+    found[1:1] = [Line(name, each) for name, each in others if each is not None and each.offer not in named]
     return found
 
 
@@ -132,9 +132,9 @@ def what_of(choice: Choice) -> str:
     """Return the GPUs of a row: "1x L4"; for hardware to buy, also its condition and total price."""
     if not choice.purchase_usd:
         return gpus_of(choice.offer)
-    said = card_condition(choice.condition)
+    cards = ", ".join(filter(None, (gpus_of(choice.offer), card_condition(choice.condition))))
     host = " with a host" if choice.host_usd else ""
-    return f"{gpus_of(choice.offer)}{f', {said}' if said else ''}{host}, {format_price(choice.purchase_usd)}"
+    return f"{cards}{host}, {format_price(choice.purchase_usd)}"
 
 
 def seller(offer: Offer) -> str:
@@ -205,7 +205,7 @@ def _of_term(offers: Offers, years: int) -> np.ndarray:
 
 
 def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None = None) -> Offer | None:
-    # Return the commitment with the lowest cost of the work, for one GPU if it is named.
+    # Return the commitment with the lowest cost of the work, for one GPU if it is given.
     same = _of_term(possible, years) & (True if gpu_key is None else possible.gpu_key.equals(gpu_key))
     committed = found.finder.runnable(possible.where(same))[0]
     if not len(committed):
@@ -263,7 +263,7 @@ def _seen() -> dict[tuple[str, str], Interruptions]:
 
 
 def on_interruptions(request: RankRequest, answers: Iterable[Offer]) -> Iterator[Told]:
-    """Yield the assumed interruptions if an answer is a spot machine, and those seen there."""
+    """Yield the assumed interruptions if an answer is a spot machine, and the observed ones."""
     spot = [offer for offer in answers if offer.pricing is Pricing.SPOT]
     if not spot or request.spot_lost is not None:
         return

@@ -173,7 +173,7 @@ def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
 
 
 def _work_expected_over_drawn(pool: Candidates) -> Floats:
-    # Return the expected over the drawn number of samples of the job in every draw: 1 if it is fixed.
+    # Return the job's expected number of samples divided by the drawn one, in every draw; 1 if it is fixed.
     if pool.work is None or pool.work.reference is None:
         return np.ones(1)
     row, speeds = pool.work.reference, pool.speeds
@@ -354,7 +354,7 @@ def _beside(column: Floats, like: Floats) -> Floats:
 
 
 def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
-    """Return the share of lost work from which spot is no longer cheaper; 0 if it never is.
+    """Return the share of lost work above which spot is not cheaper; 0 if it never is.
 
     One-time costs (egress, startup) are not paid again for lost work, so the ratio of the two prices is the
     answer only without a job. A bill is linear in its hours.
@@ -373,21 +373,20 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     once = _cost_of_billed(pool, none, rows, price)
     of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
-    most_hours = (
-        np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1
-    ) * unit  # equally expensive is not cheaper
+    # One unit less than would cost the same, which is not cheaper.
+    most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit
     start = hours(pool, none + np.inf, rows)
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
 
 
-# Tolerance for comparing bills, in their units.
+# Tolerance for comparing bills, in billing increments.
 _ROUNDING = 1e-6
 
 
 # --- ranks, ties and chances ----------------------------------------------------------------------------
 
 TAIL = 0.05
-"""Two offers tie if the lower one is better in at least this share of the draws."""
+"""Two offers tie if the lower-ranked one is better in at least this share of the draws."""
 
 # The top of a ranking is a tie if its P(best) is below this.
 _SURE = 0.5
@@ -457,7 +456,7 @@ IN_DETAIL = 1000
 _FARTHEST = 7.0
 
 CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
-"""Column titles of a row's chances."""
+"""Names of the fields with a row's chances."""
 
 # An offer behind three better ones of the same machine is almost never the best.
 _CHANCES = 3
@@ -550,7 +549,7 @@ def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Fla
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
     kinds = pool.kind[order]
-    by_kind = np.argsort(kinds, kind="stable")  # a stable sort
+    by_kind = np.argsort(kinds, kind="stable")
     begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
     few = np.empty(len(by_kind), dtype=bool)

@@ -81,7 +81,7 @@ class Ownership:
         resale_usd: Resale value of the cards at the end of their life.
         power_w, idle_w: Power of all GPUs under load, and idle.
         host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
-        host: The host of the cards, whose limits apply; None for a complete computer.
+        host: The host of the cards, with limits that apply; None for a complete computer.
         is_planned: Whether the price is a planning figure without an observed listing.
         price_note: The kind of the price, whether it is for a card or for the computer, and its source.
         assumed: The values that were not given, so their defaults are used.
@@ -136,7 +136,8 @@ def card_share(owned: Ownership) -> float:
         return 0.0
     likely = owned.resale_usd.likely, owned.utilization.likely, owned.tariff.likely
     capital, running = hourly(owned, *likely)
-    return (1 - owned.host_usd / owned.purchase_usd) * capital / (capital + running)
+    cards = (1 - owned.host_usd / owned.purchase_usd) * capital
+    return cards / (capital + running) if cards else 0.0
 
 
 def offer_of(owned: Ownership) -> Offer:
@@ -234,17 +235,15 @@ def _machine(
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
         raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
-    is_whole = price.is_computer or spec is None or spec.line == "Jetson"  # a kit, this CPU, a Mac
-    is_any = is_quoted or request.host_usd is not None  # the user has it or knows its price
-    host = None if is_whole else hosts()[0] if is_any else host_for(request, spec, gpu_count, one_gpu_w)
+    host = _host_of(request, price, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
     cards_usd = float(price.price_usd) * (1 if price.is_computer else gpu_count)
     purchase_usd = given.get("purchase_usd", cards_usd) + host_usd
-    around_w = hosts()[-1].power_w if is_whole and gpu_count > 1 else 0.0
+    around_w = hosts()[-1].power_w if host is None and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
-    told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if is_whole else [])}
-    if is_quoted:  # it works already; the settings may say that the user's PC has more room than a desktop
+    told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if host is None else [])}
+    if is_quoted:  # it already works, so no limits of its host are assumed
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
@@ -272,6 +271,17 @@ def _machine(
             if not (name in told or (field and request.was_given(field)))
         ),
     )
+
+
+def _host_of(
+    request: RankRequest, price: CardPrice, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float
+) -> Host | None:
+    # Return the host of cards; None for a complete computer: one for sale, a kit, this CPU, a Mac.
+    if price.is_computer or spec is None or spec.line == "Jetson":
+        return None
+    if price.condition is PriceCondition.QUOTED or request.host_usd is not None:
+        return hosts()[0]  # the user has it or knows its price
+    return host_for(request, spec, gpu_count, one_gpu_w)
 
 
 def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
@@ -451,12 +461,15 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
 
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
     """Return which values were assumed for any of the machines."""
-    found = {
-        "no host to pay for" if name == "host_usd" and not each.host_usd else _assumption(name, each.host_usd)
-        for each in machines
-        for name in each.assumed
-    }
-    return sorted(found)
+    return sorted(
+        {
+            "no host to pay for"
+            if name == "host_usd" and not each.host_usd
+            else _assumption(name, each.host_usd)
+            for each in machines
+            for name in each.assumed
+        }
+    )
 
 
 def _assumption(name: str, host_usd: float | None) -> str:
@@ -468,8 +481,8 @@ def _assumption(name: str, host_usd: float | None) -> str:
 def must_work(each: BuyOrRent) -> str:
     """Return the utilization at which a machine pays off, with the interval.
 
-    For example "41 % of all hours (24 % to more than all)". There is none against a commitment, because it is
-    paid around the clock.
+    For example "41 % of all hours (24 % to more than all)". Against a commitment, which is paid around the
+    clock, it is unknown.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN

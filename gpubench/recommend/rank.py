@@ -40,15 +40,14 @@ from gpubench.options import takes_options_of, typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile, traced_once
 from gpubench.recommend import objective
-from gpubench.recommend.answer import answered, facts
+from gpubench.recommend.answer import answered, facts, work_done
 from gpubench.recommend.candidates import Candidates
-from gpubench.recommend.economics import SECONDS_PER_HOUR
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError, recorded
 from gpubench.recommend.lines import in_words, on_commitments, on_interruptions
 from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
-from gpubench.recommend.request import DEFAULT_REFERENCE_GPU, HOUR_WORTH_USD, RankRequest
+from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.recommend.rows import (
     Chosen,
     best_places,
@@ -65,7 +64,7 @@ from gpubench.recommend.rows import (
 from gpubench.recommend.speeds import Drawer
 from gpubench.sentences import Told, tell
 from gpubench.specs import require_spec
-from gpubench.units import count, format_duration, format_price, plain
+from gpubench.units import count, format_price, plain
 
 
 @takes_options_of(RankRequest)
@@ -100,8 +99,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     from gpubench.offers.snapshot import load_dated
 
     request = check(request)
-    if request.reference_gpu != DEFAULT_REFERENCE_GPU:
-        request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
+    request = msgspec.structs.replace(request, reference_gpu=require_spec(request.reference_gpu).key)
     table, today, clock = load_dated(request.results, request.offers, request.as_of)
     runs, problems = runs_of(request.results)
     machines, for_sale = _machines(request, runs, today)
@@ -126,9 +124,11 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
         machines = at_work(machines, first.rows, request)
-    notes = [tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)]
-    notes += _set_aside(table, request.offers)
-    notes += [tell("clock", clock=clock.rstrip("."))] if clock else []
+    notes = [
+        *(tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)),
+        *_set_aside(table, request.offers),
+        *([tell("clock", clock=clock.rstrip("."))] if clock else []),
+    ]
     evidence_for = partial(gather, request, runs=runs)
     try:
         return judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
@@ -137,7 +137,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer a sum that buys no machine: what to rent, for how many jobs, and which cards it buys for a host.
+    """Answer if the sum buys no machine: what to rent, for how many jobs, and which card it buys for a PC.
 
     Raises:
         NothingLeftError: If no sum was given, or no rental is left either.
@@ -163,7 +163,7 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
                 usd=format_price(with_pc.purchase_usd),
                 gpu=gpus_of(with_pc.offer),
                 condition=card_condition(with_pc.condition) or "new or used not stated",
-                hours=format_duration((with_pc.row.hours.value or 0.0) * SECONDS_PER_HOUR),
+                work=work_done(ranking, with_pc.row),
             ),
         ]
     opening += _jobs_of_rent(sum_usd, ranking.answers["cheapest"].choice)
@@ -260,7 +260,7 @@ def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[s
     Figures in rows have six digits. Above 8 kB, sentences are left out in ascending order of weight, and
     counted in ``more``; the question and all cautions stay.
 
-    Args as in ``document``.
+    Arguments are those of ``document``.
     """
     told = [each for each in ranking.sentences if each.kind != "note"]
     whole = document(msgspec.structs.replace(ranking, rows=(), sentences=tuple(told)), asked)
@@ -342,7 +342,7 @@ TOSS_UP_ODDS = 2.0
 """An answer is a toss-up if its odds against the most likely other GPUs are below this."""
 
 
-def _answered(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
+def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
     # Return an answer with the chance of its GPUs and, in a toss-up, the chance of their most likely rival.
     p_best = getattr(found.chances, f"p_{name}")
     answer = Answer(choice=choice_of(found, made[place], found))
@@ -392,7 +392,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         offer_count=len(found),
         excluded=recorded(found.excluded),
         job=None if found.pool.work is None else found.pool.work.job,
-        answers={name: _answered(found, made, name, place) for name, place in found.answers.items()},
+        answers={name: _answer_at(found, made, name, place) for name, place in found.answers.items()},
         cloud=None if cloud is None else choice_of(found, made[cloud], found),
         owned=tuple(choice_of(found, made[place], found) for place, offer in mine if offer in quoted),
         asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),
@@ -414,7 +414,7 @@ def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
 
 
 # Fields that are paths, options of the display, or the day; the document has them elsewhere.
-_NOT_ASKED = frozenset(
+_LEFT_OUT = frozenset(
     {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
 )
 
@@ -426,7 +426,7 @@ def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, 
         request: A checked request.
         workloads: The names of its workloads in their cases; a user's model is requested by its file.
     """
-    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _NOT_ASKED}
+    fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _LEFT_OUT}
     by_name = zip(workloads, request.workload_names, strict=True)
     return fields | {
         "workloads": workloads,
@@ -480,7 +480,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    # Yield each possible error about the task: whether it applies, and its text. Similar functions follow.
+    # Yield each possible error about the task: whether it applies, and its text. So do the next functions.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     yield late and not infers, "--max-latency-ms is for inference: add --task infer"
     yield (
@@ -494,11 +494,15 @@ def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
 
 
 def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    for field, most in (("utilization", 1.0), ("resale", 1.0), ("tariff", 10.0)):
+    for field, least, most in (
+        ("utilization", "above 0 and at most", 1.0),
+        ("resale", "from 0 to", 1.0),
+        ("tariff", "from 0 to", 10.0),
+    ):
         low, likely, high = getattr(asked, field)
         yield (
             not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
-            f"the setting {field} {low:g}-{high:g} must lie within 0 to {most:g}, the low end first",
+            f"the setting {field} {low:g}-{high:g} must be {least} {most:g}, low end first",
         )
     rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
     yield rents and bool(asked.own), "rent contradicts --have; leave one of them out"
@@ -545,11 +549,11 @@ def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
         )
         yield (
             not (asked.buys or asked.own),
-            "the setting jobs-per-month is what owned hardware does: add --buy, --max-purchase-usd or --have",
+            "the setting jobs-per-month applies to owned hardware: add --buy, --max-purchase-usd or --have",
         )
         yield (
             asked.was_given("utilization"),
-            "the setting jobs-per-month gives the utilization: leave out the setting utilization",
+            "the setting jobs-per-month determines the utilization: leave out the setting utilization",
         )
 
 

@@ -140,7 +140,7 @@ SHARE = Option(
 )
 
 
-# Maximum share of the work that is repeated; repeating ten times the job is not a valid request.
+# Maximum share of the work that is repeated: repeating the job ten times is not a valid request.
 _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
 
 
@@ -180,7 +180,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     max_latency_ms: Annotated[
         Positive | None,
         Option(
-            "With --task infer: choose the batch whose pessimistic step time meets this limit; for a "
+            "With --task infer: choose a batch with a pessimistic step time within this limit; for a "
             "generation, the time of each token after the first [ms].",
         ),
     ] = None
@@ -211,10 +211,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = None
     deadline_hours: Annotated[
-        Positive | None, Option("Keep offers whose pessimistic time meets this limit.", JOB)
+        Positive | None, Option("Keep offers with a pessimistic time within this limit.", JOB)
     ] = None
     budget_usd: Annotated[
-        Positive | None, Option("Keep offers whose pessimistic cost stays within this limit.", JOB)
+        Positive | None, Option("Keep offers with a pessimistic cost within this limit.", JOB)
     ] = None
     startup_minutes: Annotated[
         NotNegative | None,
@@ -240,7 +240,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     host_lost: Annotated[
         _Lost | None,
         Option(
-            "Share of training work repeated after failures of a private host, for example 0.05.",
+            "Share of training work repeated after a private host fails, for example 0.05.",
             JOB,
             default="from one failure in a week",
             way="setting",
@@ -263,7 +263,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     relative: Annotated[
         bool,
         Option(
-            "Relative units without a job: what a dollar buys instead of hours and dollars.",
+            "Relative units without a job: work per dollar instead of hours and dollars.",
             JOB,
             way="setting",
         ),
@@ -277,13 +277,13 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     sellers: Annotated[tuple[str, ...], with_help(SELLER, panel=WHICH)] = ()
     excluded: Annotated[
         tuple[str, ...],
-        Option("Leave out this provider or GPU.", WHICH, name="exclude", commas=True),
+        Option("Exclude this provider or GPU.", WHICH, name="exclude", commas=True),
     ] = ()
     spot: Annotated[bool, Option("Also rank spot prices.", WHICH)] = False
     commit: Annotated[
         str | None,
         Option(
-            "Also rank commitments of this term, and say from what utilization they pay off.",
+            "Also rank commitments of this term, with the utilization at which they pay off.",
             WHICH,
             choices=("1y", "3y"),
         ),
@@ -294,7 +294,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     max_price_age_days: Annotated[
         Annotated[int, msgspec.Meta(ge=0)] | None,
-        Option("Leave out older prices [days].", WHICH, name="max_price_age", way="setting"),
+        Option("Exclude older prices [days].", WHICH, name="max_price_age", way="setting"),
     ] = None
 
     min_memory_gib: Annotated[Positive | None, Option("Minimum memory of one GPU [GiB].", CARD)] = None
@@ -359,11 +359,11 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         str | None, Option("Only cards of this condition.", BUYING, choices=("new", "used"))
     ] = None
     jobs_per_month: Annotated[
-        Positive | None,
+        Annotated[float, msgspec.Meta(ge=0.001, le=1e6)] | None,
         Option("Jobs per month on owned hardware, which set its utilization.", BUYING, way="setting"),
     ] = None
     host_usd: Annotated[
-        NotNegative | None,
+        Annotated[float, msgspec.Meta(ge=0, le=1e8)] | None,
         Option(
             "Price of the host, 0 if you have one [USD].",
             BUYING,
@@ -379,7 +379,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         AtLeastOne | None,
         Option("Slots that the cards may take.", BUYING, default="those of the host to buy", way="setting"),
     ] = None
-    years: Annotated[Positive, Option("Service life [years].", BUYING, way="setting")] = 3.0
+    years: Annotated[
+        Annotated[float, msgspec.Meta(ge=0.1, le=30)],
+        Option("Service life [years].", BUYING, way="setting"),
+    ] = 3.0
     utilization: Annotated[
         Range,
         with_help(SHARE, help="Utilization, for example 0.5 or 0.3-0.8.", way="setting"),
@@ -393,7 +396,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         with_help(SHARE, help="Electricity price [USD/kWh], for example 0.15 or 0.1-0.3.", way="setting"),
     ] = Range(0.10, 0.15, 0.35)
     pue: Annotated[
-        Annotated[float, msgspec.Meta(ge=1)],
+        Annotated[float, msgspec.Meta(ge=1, le=5)],
         Option("Power usage effectiveness: facility power over IT power.", BUYING, way="setting"),
     ] = 1.0
     circuit_watts: Annotated[
@@ -407,7 +410,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         date | None, Option("Rank as of this day; later prices are left out.", panel=EVIDENCE)
     ] = None
     accept_outliers: Annotated[
-        bool, Option("Also rank prices far below those of all other providers.", EVIDENCE, way="setting")
+        bool, Option("Also rank prices far below all others.", EVIDENCE, way="setting")
     ] = False
     reference_gpu: Annotated[
         str, Option("GPU to which speeds are relative.", EVIDENCE, name="reference", way="setting")
@@ -495,7 +498,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     def host_lost_share(self) -> float:
         """Share of the work lost to failures of a private host: repeated work, and sending all data again.
 
-        The given share, else that of one failure in a week. Inference loses nothing.
+        It is the given share, or else that of one failure a week. Inference loses nothing.
         """
         from gpubench.recommend.economics import HOST_HOURS_BETWEEN, MINUTES_PER_HOUR, lost_to_interruptions
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -43,6 +44,8 @@ from gpubench.torch_builds import other_build_for
 
 Chosen: TypeAlias = Callable[[Eligible], Indices]
 """Chooses the positions of a ranking that become rows."""
+
+_machine: Callable[[Offer], tuple[str, str, str | None]] = attrgetter("provider", "instance", "region")
 
 # --- places ---------------------------------------------------------------------------------------------
 
@@ -168,25 +171,17 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
 
 def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
     # Return the share of lost work at which spot costs as much as on demand; None for other pricings.
-    shares: list[float | None] = [None] * len(rows)
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
-        return shares
+        return [None] * len(rows)
     possible = found.filtered.possible
     rivals = possible.where(possible.pricing.equals(Pricing.ON_DEMAND))
     usd_per_hour = prices_of(rivals, found.filtered.market).expected.tolist()
     on_demand = dict(zip(map(_machine, rivals), usd_per_hour, strict=True))
     known = {at: usd for at in spots if (usd := on_demand.get(_machine(offers[at]))) is not None}
-    if known:
-        asked = np.array(rows)[list(known)], np.array(list(known.values()))
-        turns = objective.spot_break_even(found.pool, *asked).tolist()
-        for at, share in zip(known, turns, strict=True):
-            shares[at] = share
-    return shares
-
-
-def _machine(offer: Offer) -> tuple[str, str, str | None]:
-    return offer.provider, offer.instance, offer.region
+    of_spots = np.array(rows)[list(known)], np.array(list(known.values()))
+    shares = dict(zip(known, objective.spot_break_even(found.pool, *of_spots).tolist(), strict=True))
+    return [shares.get(at) for at in range(len(rows))]
 
 
 def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
@@ -355,7 +350,7 @@ _OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
     """Return the probability that an offer of this GPU is the best.
 
-    Owned hardware is compared with all owned offers, other hardware with all rentals.
+    Owned hardware and rentals are counted separately.
     """
     same = found.by_gpu[offer.gpu_key]
     alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
@@ -415,7 +410,7 @@ def named_gpus(found: Eligible) -> dict[str, int | None]:
 
 
 def places_of_named(found: Eligible) -> list[int]:
-    """Return the distinct positions."""
+    """Return the distinct positions of the named GPUs."""
     return list(dict.fromkeys(place for place in named_gpus(found).values() if place is not None))
 
 

@@ -134,7 +134,7 @@ def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
 
 
 def gpus_needed(fewest: int) -> str:
-    """Return how many GPUs the memory of a job needs: ``fits on 1``, ``needs 2 with FSDP``."""
+    """Return how many GPUs a job needs for its memory: ``fits on 1``, ``needs 2 with FSDP``."""
     return "fits on 1" if fewest == 1 else f"needs {fewest} with FSDP"
 
 
@@ -235,7 +235,7 @@ class Scaling:
     """How n GPUs share one workload, or all workloads of a job.
 
     Attributes:
-        efficiency, low, high: Throughput of n GPUs over n times that of one by the same recipe, with its
+        efficiency, low, high: Throughput of n GPUs over n times that of one with the same recipe, with its
             9-in-10 interval.
         by_recipe: Rate of one GPU with the recipe of the shared job, divided by its rate with the recipe for
             a single GPU. Multiplied by the efficiency, it is the rate of each GPU divided by the rate of a
@@ -305,7 +305,7 @@ def scaling_of(
 
 
 class Sharing(NamedTuple):
-    """How several GPUs share one job: how it fits in the memory of each, if known, or why it does not."""
+    """How several GPUs share one job, and how it fits in the memory of each, if known, or why it does not."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -75,10 +76,10 @@ class Row(msgspec.Struct, frozen=True):
     instance: str
     region: str | None
     gpu_key: str
-    gpu_count: int
+    gpu_count: options.AtLeastOne
     pricing: Pricing
     price_date: str
-    price_usd_per_hour: float
+    price_usd_per_hour: options.Positive
     basis: str
     batch_size: int | None
     samples_per_s: float | None = None
@@ -115,7 +116,7 @@ def _read_answer(path: Path) -> Answer:
     """Read a document of ``gpubench rank --json``.
 
     Raises:
-        MisuseError: If the file is not such a document, or has another version than this gpubench writes.
+        MisuseError: If the file is not a ranking, or has a version that this gpubench does not read.
     """
     what, hint = "an answer", "gpubench rank --json writes one"
     data = read_bytes(path, TABLE_BYTES, follow_links=True)
@@ -143,7 +144,7 @@ class Trial(msgspec.Struct, frozen=True):
         script: Script that rents the machine, measures there and shuts it down.
         machine: Its name, with the likely and the maximum cost.
         passed_over: Better rows that neither tool can launch, with the reasons.
-        without_task: By tool, why it has no task.
+        without_task: The reasons of the tools without a task.
     """
 
     script: Path
@@ -170,8 +171,8 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
     row, passed_over = choose(known.rows, gpu)
     work = work_of(row, request, minutes)
-    if folder.exists() and any(folder.iterdir()):
-        raise MisuseError(f"{plain(str(folder))} is not empty: name another --output")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise MisuseError(f"{plain(str(folder))} is not an empty folder: name another --output")
     usual_minutes = minutes + _SETUP_MINUTES + _IDLE_MINUTES
     usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
     most = usd_of(request, row.most_usd_per_hour, usual_minutes + _GRACE_MINUTES)
@@ -262,7 +263,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
         if None in reasons:
             return row, [*passed_over]
         passed_over[f"{row.name}: {' and '.join(filter(None, reasons))}"] = None
-    reasons_given = "; ".join([*passed_over][:3]) or f"the answer has none of {plain(gpu or 'any GPU')}"
+    reasons_given = "; ".join([*passed_over][:3]) or f"it has no {plain(gpu or 'row')}"
     raise MisuseError(f"neither SkyPilot nor dstack can launch a row of this answer: {reasons_given}")
 
 
@@ -272,7 +273,7 @@ def why_not(row: Row, tool: str) -> str | None:
     is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, _TOOLS[tool]["name"]
     reasons = (
         (row.basis == "measured", "it is measured already"),
-        (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not for rent by the hour"),
+        (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not rented by the hour"),
         (not cloud.get(tool), f"{called} does not rent from it"),
         (is_sky_spot and cloud.get("spot") == "no", "SkyPilot rents no spot machine there"),
         (
@@ -280,7 +281,7 @@ def why_not(row: Row, tool: str) -> str | None:
             f"{called} has no name for this GPU there",
         ),
     )
-    return next((words for holds, words in reasons if holds), None)
+    return next((words for applies, words in reasons if applies), None)
 
 
 def name_of(row: Row) -> str:
@@ -298,7 +299,7 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
-    # a region of the cloud itself, not "eu" or a country
+    # a region in the cloud's terms, not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": _IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
     # If several cards have that name, this requests the one with enough memory.
@@ -410,7 +411,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     """
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
-        raise MisuseError("a latency limit gives each workload a batch of its own: rank one workload")
+        raise MisuseError("a latency limit gives each workload its own batch: rank one workload")
     mode = _mode_of(row, request) if row.gpu_count > 1 and request.one_job_over_all_gpus else None
     is_one_job = mode in options.JOB_MODES
     return RunRequest(
@@ -433,7 +434,7 @@ def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
     """Return how the GPUs of a machine share the job. The row does not say, so they are ranked again.
 
     Raises:
-        MisuseError: If no price of such a machine is left.
+        MisuseError: If no price of this machine is left.
     """
     from gpubench.recommend.rank import ranked
 
@@ -459,7 +460,7 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
         origin = json.loads(told or "{}")
         if vcs := origin.get("vcs_info"):
             return f"{installing.DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
-        root = Path(origin.get("url", "/").removeprefix("file://").replace("%20", " "))
+        root = Path(unquote(origin.get("url", "/").removeprefix("file://")))
     if not (root / "pyproject.toml").is_file():
         where = plain(origin.get("url", "not known"))
         raise MisuseError(
@@ -498,7 +499,7 @@ def carried(reference: str, files: dict[str, bytes]) -> str:
     if not sources or (is_file and f"{file}.py" not in sources):
         kind = "a link" if sources else "part of an installed package"
         raise MisuseError(
-            f"{plain(reference)} is {kind}, which cannot be copied to the machine: name the file itself"
+            f"{plain(reference)} is {kind}, which cannot be copied to the machine: name the file"
         )
     for there, path in sources.items():
         files[there] = read_bytes(path, foreign_code.MOST_SOURCE_BYTES, follow_links=True)

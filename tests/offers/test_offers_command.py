@@ -239,7 +239,7 @@ def test_a_table_without_a_ranked_price_says_so(left_out, said, write_table, tmp
 def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):
     done = gpubench("list", "--offers", write_table())
     assert (done.returncode, done.stdout) == (2, "")
-    assert "holds no usable offer" in done.stderr
+    assert "has no usable offer" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpubench.models import Offer, Pricing
-from gpubench.offers.outliers import AskedPrices
+from gpubench.offers.outliers import AskedPrices, sort_outliers
 from gpubench.offers.snapshot import embedded_offers
-from gpubench.offers.table import Offers
+from gpubench.offers.table import Offers, OfferTable
 
 B300, V100, UNSTATED = "nvidia-b300-sxm-270gb", "nvidia-tesla-v100-sxm2-16gb", "nvidia-h100-unstated-80gb"
 
@@ -248,3 +248,10 @@ def test_company_price_flat_in_gpu_count_is_not_confirmed_by_a_private_host(kind
     other = of_acme(0.7, **OTHER, kind=kind)
     prices, _ = asked(*rows, other, origins=["a table", "a table", "b table"])
     assert (prices.doubt(rows[1]) is None) == believed
+
+
+@pytest.mark.parametrize(("kind", "jumps"), [("vm", True), ("historic", False)])
+def test_a_price_jumps_from_the_last_one_but_not_from_a_historic_one(kind, jumps):
+    new, old = offer("acme", 1.0, instance="big.1"), offer("acme", 6.0, instance="big.1", kind=kind)
+    kept, jumped = sort_outliers(OfferTable(offers=[new]), [old])
+    assert (len(kept.offers) == 0, len(jumped) == 1) == (jumps, jumps)

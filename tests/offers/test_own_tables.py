@@ -88,6 +88,7 @@ def test_blank_cells_are_unknown(write_table):
         ({"kind": "gift"}, "kind 'gift' is not one of"),
         ({"vcpus": "-2"}, "vcpus -2"),
         ({"ram_gib": "nan"}, "RAM"),
+        ({"ram_gib": "1e305"}, "RAM"),
         ({"provider": '=HYPERLINK("http://x")'}, "formula"),
         ({"note": "@SUM(A1)"}, "formula"),
         ({"instance": "a\x1b[2Jb"}, "control characters"),
@@ -173,7 +174,7 @@ def test_shipped_offer_table_can_be_passed_as_a_user_table(tmp_path):
     path.write_text(data_text("offers.csv"), encoding="utf-8")
     table = read_own(path)
     assert {why.partition(" price")[2] for _, why in table.set_aside} == {
-        " of this instance in this region; that of the later day is kept, else the first"
+        " of this instance in this region; the newer one is kept, else the first"
     }
 
     def by_key(offers):
@@ -187,10 +188,10 @@ def test_shipped_offer_table_can_be_passed_as_a_user_table(tmp_path):
     [
         ({"pricing": "owned"}, "pricing 'owned' is not one of on_demand, spot, reserved"),
         ({"pricing": "gift", "term_years": ""}, "pricing 'gift' is not one of"),
-        ({"term_years": ""}, "cannot have the term None"),
+        ({"term_years": ""}, "with term_years None"),
         ({"term_years": "0.5"}, "not a whole number"),
         ({"term_years": "11"}, "term_years 11 is not above 0 and at most 10"),
-        ({"pricing": "spot"}, "cannot have the term 3"),
+        ({"pricing": "spot"}, "with term_years 3"),
         ({"ram_bytes": "1e20"}, "ram_bytes 100000000000000000000 is not"),
         ({"price_usd_per_hour": ""}, "no price"),
     ],
@@ -337,3 +338,11 @@ def test_an_invalid_address_is_not_a_page(write_table):
         write_table({"url": "javascript:alert(1)", "link": "nvlink", "source": "a quote"})
     ).offers
     assert offer.source == "a quote"
+
+
+def test_only_line_breaks_of_csv_end_a_row(tmp_path):
+    table = tmp_path / "prices.csv"
+    table.write_text("gpu,price,note\nL4,0.5,two\u2028lines\nT4,0.2,\n", encoding="utf-8")
+    read = read_own(table)
+    assert [offer.gpu_key for offer in read.offers] == ["nvidia-l4-24gb", "nvidia-tesla-t4-16gb"]
+    assert read.set_aside == ()

@@ -87,7 +87,7 @@ def test_ambiguous_gpu_family_is_resolved_by_its_memory_column(tmp_path):
     table = read_own(path)
     assert [o.gpu_key for o in table.offers] == ["nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb"]
     family, other = [reason for _, reason in table.set_aside]
-    assert "can be any of nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name one" in family
+    assert "can be any of nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name it" in family
     assert "can be any of nvidia-a800-" in other
 
 
@@ -109,7 +109,7 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
         ("nvidia-h100-unstated-80gb", 8),
     ]
     assert [reason for _, reason in table.set_aside] == [
-        "GPU '8x A100 SXM 80GB' is unknown: name it by its key, of those that gpubench list --gpus shows"
+        "GPU '8x A100 SXM 80GB' is unknown: name it by its key, as gpubench list --gpus shows it"
     ]
 
 
@@ -236,8 +236,8 @@ def test_a_users_rows_set_aside_come_before_the_answer_with_the_command(tmp_path
     )
     shown = CliRunner().invoke(app, ["rank", "vgg16", "--offers", str(path)], env={"COLUMNS": "9000"}).stdout
     assert (
-        f"Set aside from {path}: 2 rows (mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, of "
-        f"those that gpubench list --gpus shows); `gpubench offers list --offers {path} --explain` shows why."
+        f"Set aside from {path}: 2 rows (mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, as "
+        f"gpubench list --gpus shows it); `gpubench offers list --offers {path} --explain` shows why."
     ) in " ".join(shown.split())
     told = gpubench("list", "--offers", path, "--explain", "--provider", "acme").stderr
     assert "mine.csv:3 acme b banana: GPU 'banana' is unknown" in told

@@ -204,7 +204,7 @@ def test_vastai_catalog_from_gpuhunt_is_attributed_to_vast(tmp_path):
             {"format_": "own"},
             "no column gpu_key .* and none on_demand",
         ),
-        ("aws.csv", "instance_name,gpu_name\n", {}, "carry no dates"),
+        ("aws.csv", "instance_name,gpu_name\n", {}, "have no dates"),
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date 'soon' is not a date"),
         (
             "aws.csv",
@@ -213,7 +213,7 @@ def test_vastai_catalog_from_gpuhunt_is_attributed_to_vast(tmp_path):
             "2136-01-01 is in the future",
         ),
         ("1.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "name it with --provider"),
-        ("aws.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "holds no usable offer"),
+        ("aws.csv", "instance_name,gpu_name\n", {"price_date": "2026"}, "has no usable offer"),
     ],
 )
 def test_a_failed_import_is_one_line(tmp_path, name, text, options, message):

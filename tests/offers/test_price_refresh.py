@@ -423,7 +423,7 @@ def test_a_model_missing_from_a_complete_answer_is_unknown_and_its_prices_stay(t
     """It may be retired, or renamed: the answer alone cannot tell, and no GPU may leave the table silently."""
     run(tmp_path, 0, Fixed("acme", *TWO_GPUS, *ONE_GPU))
     done = run(tmp_path, 1, Fixed("acme", *SIZES, *ONE_GPU))
-    assert "2 offers of L4 " in done.sources["acme"].reason
+    assert "2 known offers of L4:" in done.sources["acme"].reason
     assert done.sources["acme"].retired == 0
     assert {name: day for name, day in instances(tmp_path).items() if "l4" in name} == {
         "l4.1": "2026-11-17",
@@ -438,7 +438,7 @@ def test_a_pricing_that_a_complete_answer_never_names_is_unknown(tmp_path):
     both = Complete(pricings=(Pricing.ON_DEMAND, Pricing.SPOT))
     run(tmp_path, 0, Fixed("acme", *SIZES, *spot, both))
     done = run(tmp_path, 1, Fixed("acme", *SIZES, both))
-    assert "2 offers of spot " in done.sources["acme"].reason
+    assert "2 known offers of spot:" in done.sources["acme"].reason
     assert price(tmp_path, pricing=Pricing.SPOT) == [(0.2, "2026-11-17")]
 
 

@@ -494,6 +494,10 @@ def _packed(name="gcp.csv", content=None):
     return buffer.getvalue()
 
 
+def _damaged(packed):
+    return packed[:40] + bytes(255 - byte for byte in packed[40:60]) + packed[60:]
+
+
 def test_gpuhunt_dates_its_rows_by_the_version_it_fetched(monkeypatch):
     monkeypatch.delenv("GPUHUNT_CATALOG_DIR", raising=False)
     replay = Replay(b"20261118-7\n", _packed())
@@ -512,8 +516,9 @@ def test_gpuhunt_dates_its_rows_by_the_version_it_fetched(monkeypatch):
     ("answers", "message"),
     [
         ((b"../../etc",), "a version"),
-        ((b"1", b"no zip"), "not such an archive"),
-        ((b"1", _packed("aws.csv")), "not such an archive"),
+        ((b"1", b"no zip"), "not a valid archive"),
+        ((b"1", _packed("aws.csv")), "not a valid archive"),
+        ((b"1", _damaged(_packed())), "not a valid archive"),
     ],
 )
 def test_a_damaged_gpuhunt_catalog_is_a_failure(monkeypatch, answers, message):
@@ -673,6 +678,24 @@ def test_unpriced_host_does_not_displace_a_similar_one(price):
     table = _vast(_vast_host("A100 SXM4", 80, price), _vast_host("A100 SXM4", 80, 1.0))
     assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
     assert table.offers[0].ask_count == 1
+    assert len(table.set_aside) == 1
+
+
+@pytest.mark.parametrize("field", ["disk_space", "cpu_ram", "inet_down", "pcie_bw"])
+def test_absurdly_large_figures_of_a_host_lose_only_that_host(field):
+    absurd = _vast_host("A100 SXM4", 80, 0.5) | {field: 1e308}
+    table = _vast(absurd, _vast_host("A100 SXM4", 80, 1.0))
+    assert [float(o.price_usd_per_hour) for o in table.offers] == [1.0]
+    assert len(table.set_aside) == 1
+
+
+def test_an_absurdly_large_disk_of_runpod_loses_only_that_gpu():
+    gpus = [
+        {"id": name, "displayName": name, "memoryInGb": 24, "securePrice": 0.5, "secure": {"minDisk": disk}}
+        for name, disk in (("NVIDIA L4", 1e308), ("NVIDIA A30", 100))
+    ]
+    table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": gpus}}).encode()))
+    assert [each.instance for each in table.offers] == ["NVIDIA A30 (secure)"]
     assert len(table.set_aside) == 1
 
 

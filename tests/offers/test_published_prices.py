@@ -136,7 +136,7 @@ def test_a_complete_published_answer_retires_and_an_empty_one_loses_nothing(site
     snapshot = json.loads((site[0] / "latest.json").read_text())
     snapshot["sources"]["acme"] |= {"offers": [], "retrieved_at": "2026-11-19T00:00:00Z"}
     (site[0] / "latest.json").write_text(json.dumps(snapshot))
-    with pytest.raises(SourceError, match="holds no offer"):
+    with pytest.raises(SourceError, match="has no offers"):
         read()
     assert acme(tmp_path / "mine") == {"big.0": (0.55, "2026-11-18"), "big.1": (0.6, "2026-11-18")}
 
@@ -174,7 +174,7 @@ def test_rows_that_cannot_be_true_and_jumps_are_set_aside(site, tmp_path, read):
             b'{"retrieved_at": "2026-11-18T00:00:00Z", "sources": {"acme": {"state": "maybe"}}}',
             "not a price snapshot",
         ),
-        (b'{"retrieved_at": "2026-11-18T00:00:00Z"}', "holds no offer"),
+        (b'{"retrieved_at": "2026-11-18T00:00:00Z"}', "has no offers"),
         (b'{"retrieved_at": "2036-11-18T00:00:00Z"}', "in the future"),
         (b'{"retrieved_at": "soon"}', "the time"),
         (b'{"retrieved_at": "2026-11-18T00:00:00Z", "schema_version": 99}', "upgrade gpubench"),

@@ -15,7 +15,7 @@ from gpubench.labels import gpus_of
 from gpubench.models import PriceCondition
 from gpubench.offers.hardware import card_prices, hosts
 from gpubench.offers.table import Offers
-from gpubench.recommend.filters import apply, host_filters, within_the_sum
+from gpubench.recommend.filters import apply, host_filters, within_purchase_limit
 from gpubench.recommend.owning import assumed_of, at_work, offer_of, ownerships
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
@@ -65,7 +65,7 @@ def left_out(one, **options):
 def too_dear(*machines, **options):
     """Return what a sum does not buy, with the reasons, the cheapest last."""
     owned = {offer_of(each): each for each in machines}
-    return [each.reason for each in within_the_sum(RankRequest(**options), Offers.of(owned), owned)[1]]
+    return [each.reason for each in within_purchase_limit(RankRequest(**options), Offers.of(owned), owned)[1]]
 
 
 def test_the_sum_is_that_of_cards_and_host():
@@ -355,3 +355,18 @@ def test_purchase_that_does_not_pay_off_is_compared_with_the_cheaper_rent(jobs, 
     told = " ".join(found.said("answer", "asked"))
     assert f"Buying {gpus_of(found.first.offer)} for ${found.first.purchase_usd:,.0f} {words} against" in told
     assert f"${found.first.purchase_usd:,.0f} rents " in told
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("years", 1e-300),
+        ("host_usd", 1e30),
+        ("pue", 1e30),
+        ("jobs_per_month", 1e308),
+        ("jobs_per_month", 1e-300),
+    ],
+)
+def test_an_absurd_figure_about_owning_is_refused(field, value):
+    with pytest.raises(MisuseError, match=f"{field} .* must be"):
+        gpubench.rank("resnet50", buy=True, **{field: value})

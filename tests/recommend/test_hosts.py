@@ -66,7 +66,7 @@ def test_a_host_with_too_little_memory_is_excluded_and_an_unstated_one_stays(ask
         silent={"ram_gib": ""},
     )
     assert instances(found) == {"enough", "silent"}
-    assert reason(found, "small").startswith("its 16.0 GiB of RAM are under the ")
+    assert reason(found, "small").startswith("its 16.0 GiB of RAM are below the ")
     assert instances(asked("vgg16", small={"ram_gib": "16"})) == {"small"}
 
 
@@ -85,7 +85,7 @@ def test_host_disk_must_hold_the_image_data_set(asked):
     }
     found = asked("resnet50", **hosts)
     assert instances(found) == {"large", "silent"}
-    assert "its disk of 93.1 GiB is under the " in reason(found, "small")
+    assert "its disk of 93.1 GiB is below the " in reason(found, "small")
     assert instances(asked("resnet50", options={"task": "infer"}, **hosts)) == set(hosts)
     few = asked("resnet50", options={"epochs": 10, "dataset_size": 1000}, **hosts)
     assert instances(few) == set(hosts)

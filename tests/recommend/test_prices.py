@@ -185,6 +185,8 @@ def test_cards_to_buy_drift_with_the_age_of_their_price_whether_one_or_two():
     machines = {offer_of(each): card_share(each) for each in (one, two)}
     assert list(machines.values()) == pytest.approx([600 / 1400, 0.6])
     assert card_share(machine()) == 0, "a quote"
+    free = machine(purchase_usd=600.0, **cards | {"resale_usd": Range.of(600.0)})
+    assert card_share(free) == 0, "resold at its price and run without energy, it costs nothing"
     moved = drawn_prices(prices_of(machines, Market(TODAY, {}, 0.3, machines)), np.arange(2), DRAWS, 0)
     walks = np.log(moved.of(slice(None)))
     assert walks.std(axis=1) == pytest.approx([0.3 * 600 / 1400, 0.18], rel=0.03)

@@ -43,7 +43,7 @@ def test_the_host_is_the_cheapest_that_holds_the_cards():
         "GPU server",
     ]
     assert host_of("nvidia-rtx-6000-ada-48gb", 4) == "workstation"  # 4 x 300 + 300 W, 8 slots
-    assert host_of(L40, 1) == "GPU server"  # it has no fan of its own
+    assert host_of(L40, 1) == "GPU server"  # it has no fan
     assert host_of(RTX3090, 3, psu_watts=2000, slots=9) == "desktop PC"
 
 
@@ -201,3 +201,13 @@ def test_a_host_of_the_user_is_answered_with_the_best_card_for_it():
     (text,) = [each for each in found.said("asked") if each.startswith("In your PC, 1x ")]
     assert f"for ${card.purchase_usd:,.0f} would do the job in" in text
     assert not card.host_usd
+
+
+@pytest.mark.parametrize("options", [{"max_purchase_usd": 500}, {"have": ["pc"]}])
+def test_without_a_job_advice_on_a_card_names_what_a_dollar_buys(options):
+    found = gpubench.rank("resnet50", relative=True, as_of="2026-11-20", draws=100, **options)
+    (advice,) = (
+        each.text for each in found.sentences if " your PC" in each.text or "PC of your" in each.text
+    )
+    assert "images per dollar" in advice
+    assert "job" not in advice

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gpubench.cli.table import TryRequest
-from gpubench.errors import MisuseError, StorageError
+from gpubench.errors import MisuseError
 from gpubench.folders import data_rows
 from gpubench.models import RANKING_SCHEMA, Pricing
 from gpubench.options import options_of, request_from, words_of
@@ -143,14 +143,14 @@ def test_an_offer_that_neither_tool_can_launch_is_refused_with_the_reasons(tmp_p
     for gpu, words in (
         ("rtx 5090", "1x RTX 5090 at civo 1RTX5090: SkyPilot does not rent from it"),
         ("t4", "it is measured already"),
-        ("b200", "the answer has none of b200"),
+        ("b200", "it has no b200"),
     ):
         with pytest.raises(MisuseError, match=words):
             written(tmp_path, ranking(), gpu=gpu)
     with pytest.raises(MisuseError, match="unknown GPU 'h1000'"):
         written(tmp_path, ranking(), gpu="h1000")
     bought = rank_of([offer(H100, 2.0, pricing=Pricing.OWNED, kind="owned")], {H100: 3000})
-    with pytest.raises(MisuseError, match="not for rent by the hour"):
+    with pytest.raises(MisuseError, match="not rented by the hour"):
         written(tmp_path, bought)
     assert not (tmp_path / "tasks").exists()
 
@@ -569,7 +569,7 @@ def test_a_wheel_can_be_built_from_the_transferred_files(tmp_path):
 )
 def test_installed_gpubench_is_reinstalled_from_its_origin(monkeypatch, tmp_path, told, package):
     """The name on the index may belong to somebody else, so it is never used."""
-    root = tmp_path / "a checkout"
+    root = tmp_path / "a prüfstand"
     root.mkdir()
     (root / "pyproject.toml").write_text("")
     text = None if told is None else json.dumps(told).replace("{root}", root.as_uri().removeprefix("file://"))
@@ -611,11 +611,23 @@ def test_a_users_model_travels_with_what_it_imports(tmp_path, monkeypatch):
 def test_files_are_written_only_into_an_empty_folder(tmp_path):
     """Files there would be transferred to the machine, and a planted link would lead out of the folder."""
     written(tmp_path, ranking())
-    with pytest.raises(MisuseError, match="is not empty: name another --output"):
+    with pytest.raises(MisuseError, match="is not an empty folder: name another --output"):
         written(tmp_path, ranking())
     (tmp_path / "file").write_text("")
-    with pytest.raises((StorageError, NotADirectoryError)):
+    with pytest.raises(MisuseError, match="is not an empty folder: name another --output"):
         write_trial(answered(tmp_path, ranking()), tmp_path / "file", None, 10)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("gpu_count", 0), ("price_usd_per_hour", 0), ("price_usd_per_hour", -1)]
+)
+def test_an_impossible_number_in_an_answer_is_refused(tmp_path, field, value):
+    path = answered(tmp_path, ranking())
+    changed = json.loads(path.read_bytes())
+    changed["rows"][0][field] = value
+    path.write_text(json.dumps(changed))
+    with pytest.raises(MisuseError, match=field):
+        write_trial(path, tmp_path / "tasks", None, 10)
 
 
 def test_an_invalid_answer_is_refused_in_a_line(tmp_path):

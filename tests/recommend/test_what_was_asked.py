@@ -199,3 +199,18 @@ def test_a_model_that_no_gpu_holds_is_refused_by_its_memory():
     with pytest.raises(MisuseError, match="not even a batch of 1 fits") as refused:
         rank("deepseek-v3", qlora=True)
     assert "kernels" not in str(refused.value)
+
+
+def test_a_blank_name_restricts_nothing():
+    """It is what an unset variable of a shell becomes: ``--region "$REGION"``."""
+    every = rank("vgg16", draws=50).offer_count
+    assert [
+        rank("vgg16", draws=50, **{name: [" "]}).offer_count for name in ("gpu", "provider", "region")
+    ] == [every] * 3
+
+
+def test_a_machine_that_costs_nothing_is_not_ranked_and_the_reason_says_what_to_give():
+    found = rank("vgg16", have="RTX 3090, 0 USD/kWh", draws=50)
+    assert any(
+        "costs nothing per hour: give its price or the tariff" in each.text for each in found.sentences
+    )

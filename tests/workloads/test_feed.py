@@ -50,14 +50,14 @@ def test_host_that_prepares_more_images_than_consumed_can_feed_the_gpu() -> None
     assert found.cpu_share == pytest.approx(350 / 300)
     assert found.certain
     assert "consumes 300 (294 to 306) images/s" in found.verdict
-    assert found.verdict.endswith("can feed it")
+    assert found.verdict.endswith("can feed the GPU")
 
 
 def test_a_slow_host_makes_the_gpu_wait() -> None:
     found = feeding(consumes(3000), prepares(350))
     assert not found.fed
     assert found.workers_needed == 35  # 87.5 per worker
-    assert "88 % of the time; 35 such workers would keep up" in found.verdict
+    assert "88 % of the time; 35 of these workers would keep up" in found.verdict
 
 
 @pytest.mark.parametrize(("consumed", "width", "certain"), [

@@ -125,7 +125,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True):
     whole_provider: bool = True
 
 
-Said: TypeAlias = Quote | Complete | SetAside
+SourceItem: TypeAlias = Quote | Complete | SetAside
 """What a source yields; a row that it cannot read is set aside with the reason."""
 
 
@@ -148,7 +148,7 @@ class Source(NamedTuple):
 
     Attributes:
         name: Its name for ``--provider`` and in snapshots.
-        provider: The cloud or marketplace whose prices it gives.
+        provider: The cloud or marketplace that sells at its prices.
         fetch: Yields every quote, ``SetAside`` for a row with an unexpected shape, and ``Complete`` if
             nothing can be missing; raises SourceError if the provider fails or its answer has an unexpected
             shape.
@@ -156,10 +156,10 @@ class Source(NamedTuple):
 
     name: str
     provider: str
-    fetch: Callable[[Transport], Iterable[Said]]
+    fetch: Callable[[Transport], Iterable[SourceItem]]
 
 
-# --- the list of sources----------------------------------------------------------------------------------
+# --- the list of sources ---------------------------------------------------------------------------------
 
 
 def all_sources(on_problem: Callable[[str], None] | None = None) -> tuple[Source, ...]:
@@ -299,7 +299,7 @@ def decode_rows(
 ) -> tuple[list[T], list[SetAside]]:
     """Decode the rows of an answer one by one, so a bad row affects no other.
 
-    ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is no number fails here.
+    ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is not a number fails here.
     The source silently skips a readable row that can never rank, such as one without a GPU.
 
     Returns:

@@ -14,9 +14,9 @@ from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
     Quote,
-    Said,
     Source,
     SourceError,
+    SourceItem,
     SourceSkippedError,
     Transport,
     decode_rows,
@@ -72,7 +72,7 @@ class _Listing(msgspec.Struct):
     terms: _Terms
 
 
-def fetch(_transport: Transport) -> Iterator[Said]:
+def fetch(_transport: Transport) -> Iterator[SourceItem]:
     """Yield the quotes of every region; the transport is unused, because boto3 sends requests itself."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError

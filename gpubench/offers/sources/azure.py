@@ -13,9 +13,9 @@ from gpubench.offers.dates import HOURS_PER_YEAR
 from gpubench.offers.sources import (
     Complete,
     Quote,
-    Said,
     Source,
     SourceError,
+    SourceItem,
     Transport,
     decode,
     decode_rows,
@@ -48,7 +48,7 @@ class _Page(msgspec.Struct):
     NextPageLink: str | None = None
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
+def fetch(transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per Linux price of a complete machine, page by page."""
     is_complete = True
     for price_type in PRICE_TYPES:

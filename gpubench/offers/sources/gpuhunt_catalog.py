@@ -10,6 +10,7 @@ import io
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,9 @@ from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
     Quote,
-    Said,
     Source,
     SourceError,
+    SourceItem,
     Transport,
     kind_of,
 )
@@ -47,7 +48,7 @@ PROVIDERS = {
 """Maps gpuhunt's name of each cloud to that of gpubench."""
 
 
-def fetch(catalog: str, transport: Transport) -> Iterator[Said]:
+def fetch(catalog: str, transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per row of a cloud's catalog that has a GPU."""
     folder, version = os.environ.get(DIR_VARIABLE), ""
     try:
@@ -109,8 +110,8 @@ def _download(catalog: str, transport: Transport) -> tuple[str, bytes]:
             if archive.getinfo(f"{catalog}.csv").file_size > MAX_CSV_BYTES:
                 raise SourceError(f"gpuhunt's {catalog}.csv is over {MAX_CSV_BYTES:,} bytes: refused")
             return version, archive.read(f"{catalog}.csv")
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise SourceError(f"gpuhunt's catalog of {catalog} is not such an archive: {error}") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
+        raise SourceError(f"gpuhunt's catalog of {catalog} is not a valid archive: {error}") from None
 
 
 SOURCES = tuple(Source(f"gpuhunt-{name}", ours, partial(fetch, name)) for name, ours in PROVIDERS.items())

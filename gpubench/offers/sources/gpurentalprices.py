@@ -14,8 +14,8 @@ from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Listed,
     Quote,
-    Said,
     Source,
+    SourceItem,
     Transport,
     decode,
     decode_rows,
@@ -32,7 +32,7 @@ CLOUDS = frozenset(
     }
 )
 """The clouds to read, unless they have a source of their own; they rent machines, not API calls."""
-_ITS_NAMES = {"ovh": "ovhcloud"}
+_PROVIDER_NAMES = {"ovh": "ovhcloud"}
 # The pricing of each kind; reserved prices come without a term and are skipped.
 _KINDS = {"on-demand": Pricing.ON_DEMAND, "community": Pricing.ON_DEMAND, "spot": Pricing.SPOT}
 # Memory size at the end of an A100's name, in gigabytes.
@@ -50,7 +50,7 @@ class _Row(msgspec.Struct):
     min_gpus: int = 1
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
+def fetch(transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per cloud, GPU and pricing; the ledger never states that it is complete."""
     rows, unread = decode_rows(
         decode(transport(URL), Listed, "gpurentalprices").offers, _Row, "gpurentalprices"
@@ -58,7 +58,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
     yield from unread
     clouds = CLOUDS - {source.provider for source in own_sources()}
     for row in rows:
-        provider, pricing = _ITS_NAMES.get(row.provider, row.provider), _KINDS.get(row.kind)
+        provider, pricing = _PROVIDER_NAMES.get(row.provider, row.provider), _KINDS.get(row.kind)
         if provider in clouds and pricing is not None:
             yield Quote(
                 provider=provider,

@@ -13,8 +13,8 @@ from gpubench.models import Pricing
 from gpubench.offers.sources import (
     Complete,
     Quote,
-    Said,
     Source,
+    SourceItem,
     SourceSkippedError,
     Transport,
     decode,
@@ -48,7 +48,7 @@ class _Answer(msgspec.Struct):
     data: dict[str, msgspec.Raw]
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
+def fetch(transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per instance type with a GPU."""
     key = os.environ.get(KEY_VARIABLE)
     if not key:

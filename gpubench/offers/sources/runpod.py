@@ -14,9 +14,9 @@ from gpubench.offers.sources import (
     Complete,
     HostFacts,
     Quote,
-    Said,
     Source,
     SourceError,
+    SourceItem,
     Transport,
     country_code,
     decode,
@@ -37,14 +37,15 @@ _PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1
 
 
 # Its two clouds: community hosts with listings, and its own data centers with list prices. Each has a kind of
-# offers, and a suffix of its names.
+# offers, and a suffix for its names.
 _CLOUDS: tuple[tuple[Seller, str, str], ...] = (
     ("community", "marketplace", ""),
     ("secure", "vm", " (secure)"),
 )
 
 
-_Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0)] | None
+# Without the upper limit, a value in bytes could overflow.
+_Figure: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None
 
 
 class _Lowest(msgspec.Struct):
@@ -87,9 +88,9 @@ class _Answer(msgspec.Struct):
     errors: list[msgspec.Raw] = []
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
+def fetch(transport: Transport) -> Iterator[SourceItem]:
     """Yield a quote per GPU type and cloud that has a price."""
-    answer = _asked(transport, QUERY) or _asked(transport, _PLAIN_QUERY)
+    answer = _query(transport, QUERY) or _query(transport, _PLAIN_QUERY)
     if answer is None or answer.data is None:
         raise SourceError("RunPod answered with an error instead of prices")
     gpus, unread = decode_rows(answer.data.gpuTypes, _GpuType, "RunPod")
@@ -125,7 +126,7 @@ def fetch(transport: Transport) -> Iterator[Said]:
         yield Complete(pricings=(Pricing.ON_DEMAND,))
 
 
-def _asked(transport: Transport, query: str) -> _Answer | None:
+def _query(transport: Transport, query: str) -> _Answer | None:
     try:
         answer = decode(transport(URL, body={"query": query}), _Answer, "RunPod")
     except SourceError:

@@ -2,8 +2,8 @@
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is truncated at 64 rows, so each model is
 queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment, so a quote
-includes the number of hosts and their median. Hosts that are often offline, or whose GPUs are on a riser, are
-skipped.
+includes the number of hosts and their median. Hosts that are often offline, or have their GPUs on a riser,
+are skipped.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ from gpubench.offers.sources import (
     HostFacts,
     Listed,
     Quote,
-    Said,
     Source,
+    SourceItem,
     Transport,
     country_code,
     decode,
@@ -83,7 +83,8 @@ _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 _LEAST_RELIABILITY = 0.98
 # Vast's label for a host vetted as a data center.
 _DATA_CENTER = (1, "datacenter")
-_NOT_NEGATIVE = msgspec.Meta(ge=0)
+# Limits of a figure; without the upper one, its value in bytes could overflow.
+_PLAUSIBLE = msgspec.Meta(ge=0, le=1e12)
 
 
 class _Host(msgspec.Struct):
@@ -97,13 +98,13 @@ class _Host(msgspec.Struct):
     hosting_type: int | str | None = None
     cpu_cores: float | None = None  # of the whole machine, as cpu_ram is
     cpu_cores_effective: float | None = None  # of these GPUs
-    cpu_ram: Annotated[float, _NOT_NEGATIVE] | None = None  # MB
-    disk_space: Annotated[float, _NOT_NEGATIVE] | None = None  # GB
-    inet_down: Annotated[float, _NOT_NEGATIVE] | None = None  # Mbit/s
-    inet_up: Annotated[float, _NOT_NEGATIVE] | None = None
+    cpu_ram: Annotated[float, _PLAUSIBLE] | None = None  # MB
+    disk_space: Annotated[float, _PLAUSIBLE] | None = None  # GB
+    inet_down: Annotated[float, _PLAUSIBLE] | None = None  # Mbit/s
+    inet_up: Annotated[float, _PLAUSIBLE] | None = None
     verification: str | None = None
-    reliability2: Annotated[float, _NOT_NEGATIVE] | None = None
-    pcie_bw: Annotated[float, _NOT_NEGATIVE] | None = None  # GB/s
+    reliability2: Annotated[float, _PLAUSIBLE] | None = None
+    pcie_bw: Annotated[float, _PLAUSIBLE] | None = None  # GB/s
 
     @property
     def ram_gib(self) -> float | None:
@@ -125,13 +126,13 @@ class _Host(msgspec.Struct):
         )
 
 
-def fetch(transport: Transport) -> Iterator[Said]:
+def fetch(transport: Transport) -> Iterator[SourceItem]:
     """Yield the listings of hosts for each model."""
     for model in MODELS:
         yield from fetch_model(model, transport)
 
 
-def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
+def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per memory size, count and country of a GPU model: that of the cheapest verified host.
 
     The quote also has the number of hosts in its group and their median price.
@@ -171,7 +172,7 @@ def fetch_model(model: str, transport: Transport) -> Iterator[Said]:
                 note=f"one of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
                 ask_count=len(group) - len(there) + 1 if host is first else None,
                 ask_median=middle if host is first else None,
-                in_stock=True,  # the query asks for rentable hosts that are not rented
+                in_stock=True,  # the query selects rentable hosts that are not rented
                 seller="secure" if host.hosting_type in _DATA_CENTER else "community",
                 host=host.facts,
             )
