@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from gpubench import __version__
-from gpubench.blocks.terminal import heed_columns
+from gpubench.blocks.terminal import normalize_columns
 from gpubench.cli import last_words, output, table
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
@@ -106,7 +106,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a measuring run has its own handler
-    heed_columns()
+    normalize_columns()
     try:
         status = app(prog_name="gpubench", standalone_mode=False) or 0
         sys.stdout.flush()

@@ -683,7 +683,7 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
     return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
 
 
-def beside_each_other(
+def with_run_estimates(
     measurements: Iterable[Measurement], *, on_gpu: bool, has_tf32: bool
 ) -> tuple[Measurement, ...]:
     """Return the rows of a run, each with the run's estimates of launch spread and of slowdown from heat.

@@ -12,7 +12,7 @@ from gpubench import stats
 from gpubench.findings import Finding
 from gpubench.interval import Interval
 from gpubench.models.case import AtLeastOne, Case, Positive
-from gpubench.models.measurement import BatchChoice, Measurement, Status, beside_each_other
+from gpubench.models.measurement import BatchChoice, Measurement, Status, with_run_estimates
 from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
 from gpubench.precisions import Precision
 from gpubench.units import count
@@ -323,7 +323,7 @@ class Run(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Give each row the run's estimates of the spread between launches and of the slowdown from heat."""
         device = self.device
-        rows = beside_each_other(self.measurements, on_gpu=not device.is_cpu, has_tf32=device.has_tf32)
+        rows = with_run_estimates(self.measurements, on_gpu=not device.is_cpu, has_tf32=device.has_tf32)
         msgspec.structs.force_setattr(self, "measurements", rows)
 
     def __repr__(self) -> str:

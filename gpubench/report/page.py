@@ -32,8 +32,8 @@ from gpubench.blocks.parts import (
     Part,
     as_html,
     as_markdown,
+    base_layout,
     dots,
-    dress,
     environment,
     label,
     log_axis,
@@ -352,7 +352,7 @@ def ranking_figure(ranking: Ranking) -> Plot:
     axes = ("time of the job, hours", "US dollars of the job")
     if not has_job:
         axes = (ranking.throughput_unit, "US dollars an hour")
-    layout = dress() | {
+    layout = base_layout() | {
         "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),
         "yaxis": log_axis([each.value or 0.0 for each in y], axes[1], room=0.06),
         "showlegend": True,

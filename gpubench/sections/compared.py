@@ -24,7 +24,7 @@ from gpubench.blocks.parts import (
     Look,
     Paragraph,
     Part,
-    dress,
+    base_layout,
     label,
     log_axis,
     number,
@@ -333,7 +333,7 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
         f"{case_words(point.result.case)} {format_si(point.rate, 'FLOP/s')}" for point in points[:8]
     )
     heights = [rate / TERA for rate in (*(point.rate for point in points), *roofs)]
-    layout = dress() | {
+    layout = base_layout() | {
         "xaxis": log_axis([left, right], "FLOP for each byte moved", room=0.0),
         "yaxis": log_axis(heights, "TFLOP/s", room=0.08),
         "showlegend": True,

@@ -386,18 +386,18 @@ def layout_words(case: Case) -> str:
     return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 
-def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
-    """Return a function that names the settings of a case other than precision, execution and batch.
+def distinguishing_settings(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
+    """Return a function that names the settings that differ between the cases of a workload.
 
-    Settings that all cases of a workload have in common are omitted.
+    Precision, execution and batch are not among them, because they are always shown.
     """
     of_workload = grouped((case.workload, _job_and_recipe(case)) for case in cases)
 
-    def apart(case: Case) -> tuple[str, ...]:
+    def differing(case: Case) -> tuple[str, ...]:
         others = of_workload.get(case.workload, [])
         return tuple(word for word in _job_and_recipe(case) if not all(word in each for each in others))
 
-    return apart
+    return differing
 
 
 def _job_and_recipe(case: Case) -> tuple[str, ...]:

@@ -60,12 +60,12 @@ from gpubench.sections.compared import devices, processor
 from gpubench.sections.data import (
     FINDINGS,
     ReportData,
+    distinguishing_settings,
     explained,
     kinds_words,
     layout_words,
     rate_of,
     title_of,
-    told_apart,
     unexplained,
     workload_name,
 )
@@ -94,7 +94,7 @@ def throughput(data: ReportData) -> list[Part]:
     if not data.results:
         return []
     results = sorted(data.results, key=_order)
-    apart = told_apart([result.case for result in results])
+    apart = distinguishing_settings([result.case for result in results])
     groups = [list(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
     lead = (
         "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
@@ -154,7 +154,7 @@ def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -
                 row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),
                 interval=r.measurement.interval,
                 hover=f"{case.precision.value}, {case.execution.value}: {words}",
-                told=f"{r.how}: {words}",
+                alt=f"{r.how}: {words}",
                 kind=case.execution,
             )
         )
@@ -266,7 +266,7 @@ def _amp_figure(pairs: Sequence[Effect]) -> Figure:
                 row=two_lines(plain(title_of(pair.of), 24), pair.of.how),
                 interval=pair.interval,
                 hover=f"{baseline}: {pair.words}{flags}",
-                told=f"{workload_name(case)} {how} {baseline}: {pair.words}",
+                alt=f"{workload_name(case)} {how} {baseline}: {pair.words}",
                 kind=(bool(pair.doubts), pair.to.case.precision),
             )
         )

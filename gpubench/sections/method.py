@@ -17,10 +17,10 @@ from gpubench.sections.data import (
     RESERVED,
     ReportData,
     case_words,
+    distinguishing_settings,
     layout_words,
     moment_words,
     title_of,
-    told_apart,
 )
 from gpubench.spread import PARTS
 from gpubench.units import (
@@ -146,7 +146,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 def cases(data: ReportData) -> list[Part]:
     """Return every measured case on a line of a terminal; findings by their number in the list below."""
     numbers = {kind: number for number, kind in enumerate(_seen(data), 1)}
-    apart = told_apart([result.case for result in data.results])
+    apart = distinguishing_settings([result.case for result in data.results])
     executions = {result.case.execution for result in data.results}
     one_way = f", {next(iter(executions)).value}" if len(executions) == 1 else ""
     is_alone = all(result.measurement.within_one_process for result in data.results)

@@ -97,7 +97,7 @@ def _mark(each: BuyOrRent) -> Mark:
         row=two_lines(gpus_of(each), f"{format_price(each.purchase_usd)} to buy"),
         interval=each.hourly_usd.over(each.equivalent_usd_per_hour),
         hover=f"owned {owned}, rented {rented}",
-        told=f"{gpus_of(each)} {owned} against {rented}",
+        alt=f"{gpus_of(each)} {owned} against {rented}",
     )
 
 
