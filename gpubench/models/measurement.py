@@ -56,7 +56,7 @@ UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
 
 
 class Cause(StrEnum):
-    """Why a case ended, if a rule needs more than its status; ``reason`` says it in words.
+    """Why a case ended, if a rule needs more than its status; ``reason`` has the message.
 
     ``REFUSED_IN_CAPTURE``: CUDA itself refused a call inside a capture; it is not a later error.
     ``SILENCE``: the process was killed because it sent nothing, not because it ran out of time.
@@ -67,7 +67,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches read back from torch; None if this torch lacks the switch."""
+    """The five fp32 switches as read back from torch; None if this version lacks the switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -99,9 +99,9 @@ class Switches(Record, frozen=True, kw_only=True):
 
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One sample of a working device; the file omits unknown fields, because there are thousands of samples.
+    """One sample of a working device. Files omit unknown fields, because there are thousands of samples.
 
-    Idle has its own field because it is not a throttling reason.
+    Idle has its own field, because it is not a reason for throttling.
     """
 
     sm_clock_hz: float | None = None
@@ -153,9 +153,9 @@ class Launch(Record, frozen=True, kw_only=True):
         began_at: Start time, UTC.
         switches: Read back before the work, or after the timed rounds if they differ then.
         precision_errors: Relative error of a matmul and a convolution against float64 with the switches set,
-            and of an LSTM layer for fp32 rows of a recurrent model: the worse of the values before the work
-            and after the timed rounds. Under autocast if the precision uses it; null if an operator did not
-            compute in its type.
+            and of an LSTM layer for fp32 rows of a recurrent model: the larger of the values before the work
+            and after the timed rounds. They ran under autocast if the precision uses it; null if an operator
+            did not compute in its type.
         control_errors: For fp32 rows on a device with TF32, errors of the same operators on the same inputs
             under TF32. Unless these are larger, ``precision_errors`` prove nothing.
         event_s: Device time between step boundaries of one extra round [s].
@@ -179,15 +179,15 @@ class Launch(Record, frozen=True, kw_only=True):
         memory_errors: Uncorrectable memory errors that appeared during the measurement.
         batch_count: Number of prebuilt batches that the steps cycle through.
         loss_curve: Loss of each of the first steps from the seed.
-        told_in_s: Time between arrival of the first and of the last timed round at the parent process, on the
-            parent's clock, without the pauses between rounds [s].
+        told_in_s: Time from the arrival of the first timed round at the parent process to that of the last,
+            on the parent's clock, without the pauses between rounds [s].
         cold_s: One-time costs outside the steps [s]: ``import`` and ``context`` of a process, in its first
             launch; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from an idle device to an idle device [s].
         first_token_s: For each generation, from submission of the prompts to their first ids on the host [s].
         per_token_s: For each generation, (last - first token) / (n - 1) [s].
         token_gap_s: Time between two tokens, with each id copied to the host [s].
-        stopped: Whether it was cut off because the run was stopped or its process died; a resumed run
+        stopped: Whether it ended early because the run was stopped or its process died; a resumed run
             measures it again.
         findings: Findings that only this process could make (not steady, drifting, telemetry hung).
     """
@@ -251,13 +251,13 @@ class Launch(Record, frozen=True, kw_only=True):
     def moment(self, step_s: float) -> heat.Moment:
         """Return clock, temperature and mean seconds per step of the timed rounds."""
         read = [(x.t_s, x.temperature_c) for x in self.timed_telemetry if x.temperature_c is not None]
-        tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
+        is_long = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
         return heat.Moment(
             step_s=step_s,
             at_s=datetime.fromisoformat(self.began_at).timestamp() if self.began_at else None,
             clock_hz=_mean([x.sm_clock_hz for x in self.timed_telemetry]),
             temperature_c=_mean([degrees for _, degrees in read]),
-            slope_c_per_s=linear_regression(*zip(*read, strict=True)).slope if tells else None,
+            slope_c_per_s=linear_regression(*zip(*read, strict=True)).slope if is_long else None,
         )
 
 
@@ -268,9 +268,9 @@ Basis = Literal["measured", "reference", "predicted"]
 BatchChoice = Literal["fixed", "largest"]
 
 
-# Factor by which energy over time may exceed the power limit, because the counter steps every 0.1 s.
+# Factor by which energy over time may exceed the power limit: the counter updates only every 0.1 s.
 POWER_TOLERANCE = 1.2
-# Shorter timed parts miss events that recur every few seconds, and show no temperature trend.
+# Shorter timed parts miss events that recur every few seconds and show no temperature trend [s].
 LONG_LOOK_S = 8.0
 # From this many launches on, their spread includes the variation within them.
 ENOUGH_LAUNCHES = 5
@@ -380,7 +380,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def prior(self) -> Prior | None:
-        """The difference between launches estimated from all cases of the run; None for a row without one."""
+        """The difference between launches, estimated from all cases of the run; None outside of a run."""
         prior: Prior | None = self.__dict__.get("prior_of_run")
         return prior
 
@@ -430,9 +430,9 @@ class Measurement(Record, frozen=True, kw_only=True):
         )
 
     @property
-    def loss_error(self) -> float:
-        """Largest relative error of a first loss against the CPU; 0 if unknown."""
-        return max(self._known("reference_error"), default=0.0)
+    def loss_error(self) -> float | None:
+        """Largest relative error of a first loss against the CPU."""
+        return max(self._known("reference_error"), default=None)
 
     @property
     def slowing_to_come(self) -> float | None:
@@ -478,7 +478,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def digits(self) -> int:
-        """Maximum digits of the throughput to print: few for one launch, since another would differ."""
+        """Maximum digits of the throughput to print: few for one launch, because another would differ."""
         return DIGITS_OF_ONE_LAUNCH if len(self.launch_step_times_s) < 2 else MOST_DIGITS
 
     @property
@@ -619,7 +619,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def most_utilization(self) -> float:
-        """Upper limit of a counted rate over the peak; an unknown workload may include convolutions."""
+        """Maximum of a counted rate over the peak; an unknown workload may include convolutions."""
         fast = self.case.precision is Precision.FP32 and self.convolves is not False
         return FP32_CONVOLUTION if fast else 1.0
 
@@ -650,9 +650,8 @@ LOSS_ROUNDING = 1e-7
 def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
     """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
 
-    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. Then a row
-    counts as proven only by the same case at another precision of the same run: if it is slower by more than
-    TF32 allows, or if its first loss under TF32 differs from the CPU's by many times as much.
+    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. A row of
+    theirs is proven only by the same case at another precision of the same run.
 
     Args:
         row: Measured on a device with TF32.
@@ -666,30 +665,34 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
         return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
     if not names:
         return ()
-    doubtful = DOUBTFUL - {FindingKind.PRECISION_UNPROVEN}
-    told_by_time = doubtful.isdisjoint(finding.kind for finding in row.findings)
-    for other in rows:
-        precision, layout = other.case.precision, row.case.memory_format
-        twin = replace(other.case, precision=Precision.FP32, memory_format=layout)
-        if other.step_time_s is None or twin != row.case:
-            continue
-        most = LAYOUT_FACTOR * _TF32_OVER.get(precision, inf)
-        if told_by_time and row.step_time_s > most * other.step_time_s:
-            return ()
-        if precision is Precision.TF32 and other.loss_error > LOSS_FACTOR * max(
-            row.loss_error, LOSS_ROUNDING
-        ):
-            return ()
+    if any(_shows_fp32(row, other) for other in rows):
+        return ()
     return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
+
+
+def _shows_fp32(row: Measurement, other: Measurement) -> bool:
+    # Whether an fp32 row is slower than the same case at another precision by more than TF32 allows, or
+    # whether the first loss of that case under TF32 is off by many times as much.
+    precision, layout = other.case.precision, row.case.memory_format
+    twin = replace(other.case, precision=Precision.FP32, memory_format=layout)
+    if row.step_time_s is None or other.step_time_s is None or twin != row.case:
+        return False
+    doubtful = DOUBTFUL - {FindingKind.PRECISION_UNPROVEN}
+    most_s = LAYOUT_FACTOR * _TF32_OVER.get(precision, inf) * other.step_time_s
+    if row.step_time_s > most_s and doubtful.isdisjoint(finding.kind for finding in row.findings):
+        return True
+    if precision is not Precision.TF32 or row.loss_error is None or other.loss_error is None:
+        return False
+    return other.loss_error > LOSS_FACTOR * max(row.loss_error, LOSS_ROUNDING)
 
 
 def with_run_estimates(
     measurements: Iterable[Measurement], *, on_gpu: bool, has_tf32: bool
 ) -> tuple[Measurement, ...]:
-    """Return the rows of a run, each with the run's estimates of launch spread and of slowdown from heat.
+    """Return the rows of a run with the run's estimates of the launch spread and of slowdown from heat.
 
-    These are not stored in a row, because they are derived from the launches of all rows. On a device with
-    TF32 a row also gets the finding that ``uncontrolled`` returns.
+    A row does not store these estimates, because they are derived from the launches of all rows. On a device
+    with TF32 a row also gets the finding that ``uncontrolled`` returns.
     """
     rows = tuple(measurements)
     means = [each for row in rows if len(each := row.launch_step_times_s) > 1]

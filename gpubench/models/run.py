@@ -36,11 +36,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
     Attributes:
         index: Position in the driver's order (PCI order), as ``probe`` lists it.
         core_count: Physical cores of a CPU that this process may use.
-        unified_memory: Whether the device shares the machine's memory; if so, ``memory_bytes`` is that.
+        unified_memory: Whether the device shares the machine's memory, which is then ``memory_bytes``.
         l2_bytes: From the specification table, because drivers do not report it.
         tensor_core_precisions: Formats that the tensor cores support; for a CPU, the reduced formats with
             instructions ("bf16", "fp16", "int8").
-        pcie_generation, pcie_width: The maximum of card and slot together.
+        pcie_generation, pcie_width: The maximum that card and slot both support.
     """
 
     backend: str
@@ -137,7 +137,7 @@ class Settings(Record, frozen=True, kw_only=True):
     """The options of a run other than its cases, budget name and seed.
 
     Attributes:
-        time_limit_s: For the entire run; None for no limit [s].
+        time_limit_s: Limit of the entire run; None for no limit [s].
         gpus: GPUs of one data-parallel job.
         batch_choice: Whether batches are the workloads' defaults or the largest that fit.
         micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
@@ -158,7 +158,7 @@ class StartState(Record, frozen=True, kw_only=True):
 
     Attributes:
         idle_power_w: Power draw, if nothing else was using the device [W].
-        pcie_generation, pcie_width: Of the link at that moment; an idle link may run below its maximum.
+        pcie_generation, pcie_width: State of the link then; an idle link may run below its maximum.
     """
 
     temperature_c: float | None = None
@@ -231,7 +231,7 @@ class SeedRun(Record, frozen=True, kw_only=True):
 
 
 class TimeToQuality(Record, frozen=True, kw_only=True):
-    """The steps, time and energy that a precision needs to reach a target quality.
+    """The steps, time and energy to a target quality at one precision.
 
     Attributes:
         case: Workload, precision and batch of an eager training.
@@ -267,7 +267,7 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
     @property
     def energy_j(self) -> Interval:
-        """Mean energy with its interval over seeds; unknown if one value is [J]."""
+        """Mean energy with its interval over seeds; unknown if any value is unknown [J]."""
         known = [run.energy_j for run in self.runs if run.energy_j is not None]
         return self._over_seeds(known) if len(known) == len(self.runs) else Interval(None)
 
@@ -292,7 +292,7 @@ _ROWS = msgspec.Meta(max_length=10_000)
 class Run(Record, frozen=True, kw_only=True):
     """One file: one device, one environment, and all cases of the run.
 
-    ``planned`` and ``launch_count`` say what the run was to measure, so it can be resumed.
+    ``planned`` and ``launch_count`` say what the run should measure, so that it can be resumed.
 
     Attributes:
         finished_at: When the run ended or was stopped; None while it is running or if it was killed.
