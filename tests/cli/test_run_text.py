@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
+from command import here
 
 from gpubench.blocks.parts import Bullets, Paragraph, Table
 from gpubench.cli.progress import outcome
@@ -26,6 +28,7 @@ from gpubench.models import (
 from gpubench.sections import device
 from gpubench.sections import measured as of_cases
 from gpubench.sections.data import brief, of_run, unexplained
+from gpubench.session import session
 from gpubench.units import UNKNOWN
 
 
@@ -186,3 +189,14 @@ def test_finding_advice_never_suggests_a_fixed_wait_or_an_option_already_given()
         assert "pass --publish without --time-limit, or close" in words[kind]
     assert not any("--allow shared" in text or "more time" in text for text in words.values())
     assert words[FindingKind.LAUNCHES_MISSING].count("--resume RUN") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("", "is a folder"), ("none/page.html", "create it first"), ("page.doc", "a report is")],
+)
+def test_report_path_is_checked_before_the_run_is_prepared(monkeypatch, tmp_path, name, words):
+    monkeypatch.setattr(session, "prepare", lambda *_: pytest.fail("the search for batches may take minutes"))
+    done = here("run", "--quick", "--report", tmp_path / name)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -159,6 +159,12 @@ def test_host_bound_case_leaves_the_clock_checks_undecided():
     assert not failed(judge(made))
 
 
+def test_clock_without_readings_is_not_called_cpu_bound():
+    made = check(clock=clock(issue_s=()))
+    reasons = {v.reason for v in judge(made) if v.part == "clock" and v.state == "undecided"}
+    assert reasons == {"too few readings"}
+
+
 # --- energy -------------------------------------------------------------------------------------------------
 
 

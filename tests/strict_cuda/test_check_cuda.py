@@ -276,9 +276,9 @@ def run(environment: dict[str, str], folder, *arguments: str) -> subprocess.Comp
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["latest", "--cuda"], "without a run"),
-        (["--full"], "--full is for --cuda"),
-        (["latest", "-o", "x.json"], "-o is for --cuda"),
+        (["latest", "--cuda"], "leave out the run"),
+        (["--full"], "--full requires --cuda"),
+        (["latest", "-o", "x.json"], "-o requires --cuda"),
         (["--cuda", "--device", "cuda:7"], "choose the GPU with CUDA_VISIBLE_DEVICES"),
     ],
 )
