@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from math import ceil, hypot, inf
+from math import ceil, hypot
 from statistics import fmean, linear_regression, median
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
-from msgspec.structs import replace
 
 from gpubench import heat
-from gpubench.findings import DOUBTFUL, Finding, FindingKind
+from gpubench.findings import Finding, FindingKind
 from gpubench.interval import MOST_DIGITS, Interval
 from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.record import Record
@@ -29,13 +27,7 @@ from gpubench.spread import (
     USUAL_PROCESS_HOST_BOUND,
     Component,
 )
-from gpubench.stats import (
-    Prior,
-    between_launches_half_width,
-    prior_of,
-    relative_half_width,
-    variance_of,
-)
+from gpubench.stats import Prior, between_launches_half_width, relative_half_width
 from gpubench.units import count
 
 
@@ -635,85 +627,6 @@ class Measurement(Record, frozen=True, kw_only=True):
         """Achieved rate over this card's best matrix product at the same precision; None if impossible."""
         share = self.over_product
         return share if share is None or share <= self.most_utilization else None
-
-
-# Largest factor between two layouts of the same work; VGG16 at AMP gained 1.46 on an H200.
-LAYOUT_FACTOR = 1.5
-# Largest factor by which a TF32 step is slower than one at this precision: half the rate of AMP, twice the
-# bytes.
-_TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
-LOSS_FACTOR = 10.0
-# A relative difference of float32 losses that is due only to rounding.
-LOSS_ROUNDING = 1e-7
-
-
-def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
-    """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
-
-    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. A row of
-    theirs is proven only by the same case at another precision of the same run.
-
-    Args:
-        row: Measured on a device with TF32.
-        rows: All rows of its run.
-    """
-    timed = [launch for launch in row.launches if launch.rounds]
-    names = {name for launch in timed for name in launch.precision_errors.keys() - launch.control_errors}
-    if row.case.precision is not Precision.FP32 or row.step_time_s is None:
-        return ()
-    if not all(launch.precision_errors for launch in timed):
-        return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
-    if not names:
-        return ()
-    if any(_shows_fp32(row, other) for other in rows):
-        return ()
-    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
-
-
-def _shows_fp32(row: Measurement, other: Measurement) -> bool:
-    # Whether an fp32 row is slower than the same case at another precision by more than TF32 allows, or
-    # whether the first loss of that case under TF32 is off by many times as much.
-    precision, layout = other.case.precision, row.case.memory_format
-    twin = replace(other.case, precision=Precision.FP32, memory_format=layout)
-    if row.step_time_s is None or other.step_time_s is None or twin != row.case:
-        return False
-    doubtful = DOUBTFUL - {FindingKind.PRECISION_UNPROVEN}
-    most_s = LAYOUT_FACTOR * _TF32_OVER.get(precision, inf) * other.step_time_s
-    if row.step_time_s > most_s and doubtful.isdisjoint(finding.kind for finding in row.findings):
-        return True
-    if precision is not Precision.TF32 or row.loss_error is None or other.loss_error is None:
-        return False
-    return other.loss_error > LOSS_FACTOR * max(row.loss_error, LOSS_ROUNDING)
-
-
-def with_run_estimates(
-    measurements: Iterable[Measurement], *, on_gpu: bool, has_tf32: bool
-) -> tuple[Measurement, ...]:
-    """Return the rows of a run with the run's estimates of the launch spread and of slowdown from heat.
-
-    A row does not store these estimates, because they are derived from the launches of all rows. On a device
-    with TF32 a row also gets the finding that ``uncontrolled`` returns.
-    """
-    rows = tuple(measurements)
-    means = [each for row in rows if len(each := row.launch_step_times_s) > 1]
-    variances = [variance_of(each) / fmean(each) ** 2 for each in means]
-    prior = prior_of(variances, [len(each) - 1 for each in means])
-    known = {
-        "prior_of_run": prior,
-        "cases_of_prior": len(means),
-        "on_gpu": on_gpu,
-        "slowing": heat.slowing_of([row.moments for row in rows]),
-    }
-    return tuple(_with(row, known, uncontrolled(row, rows) if has_tf32 else ()) for row in rows)
-
-
-def _with(row: Measurement, known: dict[str, Any], found: Iterable[Finding]) -> Measurement:
-    new = tuple(each for each in found if each not in row.findings)
-    if not new and known.items() <= row.__dict__.items():
-        return row
-    twin = replace(row, findings=(*row.findings, *new)) if new else copy(row)
-    twin.__dict__.update(row.__dict__ | known)
-    return twin
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

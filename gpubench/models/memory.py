@@ -221,8 +221,14 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     def needs_text(self) -> str:
         """Return the figures, and whether the case ran: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
+        device = self.need.device
+        assert device.low is not None
+        assert device.high is not None
+        words = f"needs {format_range(device.low, device.high, self.card.listed_bytes)}"
+        if self.need.untraced is not None:
+            words += f"; not traced: {self.need.untraced}"
         where = "in a reference run" if self.by_reference else "here"
-        return f"it ran {where}; {self.needs()}" if self.ran else self.needs()
+        return f"it ran {where}; {words}" if self.ran else words
 
     def likely_text(self) -> str:
         """Return the expected value and its interval: ``needs 6.0 (4.8 to 6.8) of 24 GiB``."""
@@ -255,14 +261,6 @@ class MemoryFit(Record, frozen=True, kw_only=True):
             eager_largest_batch=None,
         )
 
-    def needs(self) -> str:
-        """Return the figures, and why there is no trace: ``needs 17.2 to 18.9 of 24 GiB``."""
-        device = self.need.device
-        assert device.low is not None
-        assert device.high is not None
-        words = f"needs {format_range(device.low, device.high, self.card.listed_bytes)}"
-        return words if self.need.untraced is None else f"{words}{_NOT_TRACED}: {self.need.untraced}"
-
     def flat(self) -> dict[str, Any]:
         """Return the answer as in the JSON document, including the figures of the need."""
         return {
@@ -286,9 +284,6 @@ MAY_NOT_FIT = "may not fit in memory"
 def fits_text(*, sharded: bool) -> str:
     """Return the verdict for a case that fits, with FSDP if the job is sharded."""
     return f"{Verdict.FITS} with FSDP" if sharded else str(Verdict.FITS)
-
-
-_NOT_TRACED = "; not traced"
 
 
 def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
