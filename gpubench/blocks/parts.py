@@ -482,22 +482,11 @@ def dots(
         logarithmic: Whether the axis is logarithmic, for nonzero values of different magnitudes.
     """
     rows = list(dict.fromkeys(mark.row for mark in marks))
-    groups = [(look, [mark for mark in marks if mark.kind == kind]) for kind, look in looks.items()]
-    groups = [(look, found) for look, found in groups if found]
     traces = [
-        {
-            "type": "scatter", "mode": "markers", "name": label(look.name),
-            "x": [m.interval.value or 0.0 for m in found],
-            "y": [rows.index(m.row) for m in found], "hovertext": [m.hover for m in found],
-            "hoverinfo": "text",
-            "error_x": whiskers([m.interval for m in found], color=look.color, thickness=2.5),
-            "marker": {
-                "color": look.color, "symbol": look.symbol, "size": 11,
-                "line": {"width": 2, "color": look.color},
-            },
-        }
-        for look, found in groups
-    ]  # fmt: skip
+        _trace(look, found, rows)
+        for kind, look in looks.items()
+        if (found := [mark for mark in marks if mark.kind == kind])
+    ]
     ends = [end for m in marks for end in (m.interval.low, m.interval.value, m.interval.high) if end]
     reach = max([*ends, line_at or 0.0], default=1.0)
     x = QUIET_AXIS | {
@@ -516,7 +505,7 @@ def dots(
             "range": [len(rows) - 0.5, -0.5], "tickfont": {"color": INK}, "ticks": "", "showgrid": False,
             "zeroline": False, "fixedrange": True, "ticklabelstandoff": 6,
         },
-        "showlegend": len(groups) > 1,
+        "showlegend": len(traces) > 1,
         "shapes": [line] if line_at is not None else [],
         "meta": {"labels_above_where_narrow": True},
     }  # fmt: skip
@@ -527,6 +516,20 @@ def dots(
         alt=f"{alt}: {described}.",
         height_px=92 + row_px * len(rows),
     )
+
+
+def _trace(look: Look, marks: Sequence[Mark], rows: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "markers", "name": label(look.name),
+        "x": [m.interval.value or 0.0 for m in marks],
+        "y": [rows.index(m.row) for m in marks], "hovertext": [m.hover for m in marks],
+        "hoverinfo": "text",
+        "error_x": whiskers([m.interval for m in marks], color=look.color, thickness=2.5),
+        "marker": {
+            "color": look.color, "symbol": look.symbol, "size": 11,
+            "line": {"width": 2, "color": look.color},
+        },
+    }  # fmt: skip
 
 
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def show(*parts: Part) -> None:
     normalize_columns()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=_PIPED_WIDTH)
+        console.width = _PIPED_WIDTH
     for before, part in pairwise((None, *parts)):
         headed, heads = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
         is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))

@@ -196,14 +196,9 @@ def _of_the_part(log: PartLog) -> Verdict:
     return itself(state="left out", found=log.state, reason=log.reason)
 
 
-def failed(verdicts: Iterable[Verdict]) -> bool:
-    """Whether anything failed."""
-    return any(verdict.state == "FAILED" for verdict in verdicts)
-
-
-def cut_off(verdicts: Iterable[Verdict]) -> bool:
-    """Whether anything gave no result in time."""
-    return any(verdict.state == "cut off" for verdict in verdicts)
+def states_of(verdicts: Iterable[Verdict]) -> set[State]:
+    """Return the states that occur among the verdicts."""
+    return {verdict.state for verdict in verdicts}
 
 
 def confirms(check: CudaCheck) -> bool:
@@ -212,10 +207,9 @@ def confirms(check: CudaCheck) -> bool:
     It must have finished all required parts, including strict fp32, without a failure, a cut-off part or an
     undecided ratio. Cases that were skipped for lack of time do not matter.
     """
-    states = {verdict.state for verdict in judge(check)}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
     proven = any(proof.precision is Precision.FP32 for proof in check.precisions)
-    settled = states.isdisjoint({"FAILED", "cut off", "undecided"})
+    settled = states_of(judge(check)).isdisjoint({"FAILED", "cut off", "undecided"})
     return check.finished_at is not None and done >= CORE and proven and settled
 
 

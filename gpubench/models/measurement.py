@@ -441,11 +441,6 @@ class Measurement(Record, frozen=True, kw_only=True):
         return [launch.moment(step_s) for launch, step_s in pairs]
 
     @property
-    def not_heat_soaked(self) -> bool:
-        """Whether the card was still warming up from launch to launch."""
-        return self.slowing_to_come is not None and heat.is_warming_up(self.moments)
-
-    @property
     def samples_per_s_low(self) -> float | None:
         """Lower end of the 95 % interval of the throughput, including slowdown yet to come from heat."""
         if self.samples_per_s is None or self.relative_half_width is None:

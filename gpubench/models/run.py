@@ -313,9 +313,7 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
         return ()
     if not all(launch.precision_errors for launch in timed):
         return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
-    if not names:
-        return ()
-    if any(_shows_fp32(row, other) for other in rows):
+    if not names or any(_shows_fp32(row, other) for other in rows):
         return ()
     return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
 

@@ -318,13 +318,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     why_no_amp: str | None = None
     variants: tuple[WorkloadProfile, ...] = ()
 
-    def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
-        """The checkpointing of a job on this many GPUs; None for that of the recipe."""
-        return checkpointing_over(self.checkpointing_from, gpu_count)
-
     def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
         """The case as a job on this many GPUs, with its batch per GPU and the recipe for that number."""
-        how = self.checkpointing_over(gpu_count) or case.checkpointing
+        how = checkpointing_over(self.checkpointing_from, gpu_count) or case.checkpointing
         return msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode, checkpointing=how)
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:

@@ -145,9 +145,8 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
 
 
 def _stock(row: ListedOffer) -> str:
-    if row.offer.in_stock is None:
-        return UNKNOWN
-    return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
+    seen = "in stock" if row.offer.in_stock else "not seen"
+    return UNKNOWN if row.offer.in_stock is None else f"{seen} {row.offer.stock_date}"
 
 
 def _dollars(price: float) -> str:

@@ -174,13 +174,12 @@ def cases(data: ReportData) -> list[Part]:
         None
         if is_alone
         else number("Launches", lambda r: str(len(r.measurement.launch_step_times_s)), optional=1),
-        text("Findings", lambda r: _listed({numbers[f.kind] for f in r.measurement.findings})),
+        text(
+            "Findings",
+            lambda r: " ".join(map(str, sorted({numbers[f.kind] for f in r.measurement.findings}))) or "none",
+        ),
     )
     return [of_cases] if data.results else []
-
-
-def _listed(numbers: set[int]) -> str:
-    return " ".join(map(str, sorted(numbers))) or "none"
 
 
 def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:

@@ -45,7 +45,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
         lambda: lists.card_judged(verdicts),
     )
     say(_next(check, verdicts, path))
-    return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
+    return ExitCode.NO if judge.states_of(verdicts) & {"FAILED", "cut off"} else ExitCode.DONE
 
 
 def _say_part(log: PartLog, number: int, total: int) -> None:
@@ -56,9 +56,10 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
 
 
 def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> str:
-    if judge.failed(verdicts):
+    states = judge.states_of(verdicts)
+    if "FAILED" in states:
         return f"a part failed: send {path} with your report; it names neither this machine nor its user"
-    if judge.cut_off(verdicts):
+    if "cut off" in states:
         return f"a part did not answer in time: add --full, which has no time limit; the file is {path}"
     if judge.confirms(check):
         return f"every judged part passed: attach {path} to a pull request under {CONFIRMED}"
