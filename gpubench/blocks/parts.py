@@ -1,4 +1,4 @@
-"""Output as data: blocks of sentences, facts, tables and charts, from which renderers make markup.
+"""Output as data: blocks of sentences, facts, tables and charts, which renderers turn into markup.
 
 A block never contains markup, so an untrusted name cannot become markup and a plug-in cannot break the page.
 The terminal, notebooks, HTML and Markdown show the same block with the same figures and names. Every
@@ -109,7 +109,7 @@ class Table:
     folded: bool = False
 
     def __post_init__(self) -> None:
-        """Reject a ragged table, whose cells would be under the wrong headings."""
+        """Reject a ragged table: its cells would be under the wrong headings."""
         wrong = next((row for row in self.rows if len(row) != len(self.columns)), None)
         if wrong is not None or (self.marks and len(self.marks) != len(self.rows)):
             raise ValueError(

@@ -140,7 +140,7 @@ def outcome(measurement: Measurement, launch: int) -> str:
             own = measurement.samples_per_s * measurement.step_time_s / measurement.launch_step_times_s[-1]
             again = f" (launch {launch + 1}: {units.format_number(own, 4)})"
         figure = measurement.interval.rate(measurement.case.sample_unit, measurement.digits)
-        alone = ", of one process" if measurement.within_one_process else ""
+        alone = ", from one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
     reason = units.plain(measurement.reason or "reason unknown")
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

@@ -237,7 +237,7 @@ class Launch(Record, frozen=True, kw_only=True):
 
     @property
     def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
-        """The samples from the first timed round on, on which figures and findings are based."""
+        """The samples since the first timed round, which figures and findings are based on."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
@@ -271,7 +271,7 @@ FP32_CONVOLUTION = 2.25
 # Digits of a throughput from one process; further digits would differ in another process.
 DIGITS_OF_ONE_LAUNCH = 3
 
-# Largest relative half-width of a step time for which the throughput has an upper end.
+# Above this relative half-width of the step time, the throughput has no upper end.
 MOST_HALF_WIDTH = 0.5
 # With fewer token gaps, a 99th percentile would depend on less than ten of them.
 LEAST_GAPS = 1000
@@ -313,7 +313,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def at_largest_batch(self) -> bool:
-        """Whether the batch is the largest that fits; such a row is never ranked against equal batches."""
+        """Whether the batch is the largest that fits; then the row is never ranked against equal batches."""
         return self.batch_choice == "largest"
 
     @property

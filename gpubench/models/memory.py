@@ -278,7 +278,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
 
 MAY_NOT_FIT = "may not fit in memory"
-"""The caution for a job of which only the lower end of the need fits."""
+"""The caution for a job if only the lower end of its need fits."""
 
 
 def fits_text(*, sharded: bool) -> str:

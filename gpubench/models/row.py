@@ -131,7 +131,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         p_cheapest, p_sensible, p_fastest: Probability that no other offer does the work for fewer dollars,
             at a lower total cost including its hours, or sooner. They do not depend on the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.
-        dominated_by: The offer that is at least as good, and the respects in which it is better.
+        dominated_by: The offer that is at least as good in every respect, and where it is better.
         spot_break_even: Extra work from interruptions, as a share of the job, at which the same machine costs
             no more on demand: 1.5 is one and a half extra jobs; 0 if on demand is no more expensive anyway.
     """

@@ -378,7 +378,7 @@ class Run(Record, frozen=True, kw_only=True):
     Attributes:
         finished_at: When the run ended or was stopped; None while it is running or if it was killed.
         interrupted: Whether it was stopped before everything was measured.
-        quality: Trainings to a target quality, if requested; such a run has no cases.
+        quality: Trainings to a target quality, if requested; the run then has no cases.
     """
 
     schema_version: int = RUN_VERSION

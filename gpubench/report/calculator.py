@@ -43,7 +43,7 @@ from gpubench.units import format_bytes, plain
 # Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
-# Numbers of owned GPUs from which the page lets the user choose.
+# Numbers of owned GPUs that the page offers.
 _HAVE_COUNTS = (1, 2, 4, 8)
 
 MOST_OFFERS = 1000

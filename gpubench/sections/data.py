@@ -49,7 +49,7 @@ class ReportData:
     """The input of the sections: frozen, and complete without a GPU, a network or torch.
 
     Attributes:
-        today: The day of the report, as of which ages of prices are computed.
+        today: The day of the report, from which the age of a price is counted.
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
@@ -150,7 +150,7 @@ def of_ranking(
     every_offer: bool = False,
     more_by: str | None = None,
 ) -> ReportData:
-    """Return data with only a ranking, of which a terminal shows this many rows."""
+    """Return data with only a ranking; a terminal shows this many of its rows."""
     return ReportData(
         today=date.min,
         ranking=ranking,
@@ -232,7 +232,7 @@ def gather(
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Drop the rows at the largest batch that fits, whose batches differ, unless there are no others."""
+    """Drop the rows at the largest batch that fits, unless there are no others: their batches differ."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
@@ -415,7 +415,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
         return ()
     m = heaviest.measurement
     point, ends = m.interval.apart(m.digits)
-    alone = " of one process" if m.within_one_process else ""
+    alone = " from one process" if m.within_one_process else ""
     flagged = f"; flagged {listing(heaviest.doubts)}" if heaviest.doubts else ""
     return (
         Fact(

@@ -112,7 +112,7 @@ def throughput(data: ReportData) -> list[Part]:
         text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
         number(
             "Throughput, 95 % interval",
-            lambda r: rate_of(r.measurement) + "\nof one process" * r.measurement.within_one_process,
+            lambda r: rate_of(r.measurement) + "\nfrom one process" * r.measurement.within_one_process,
         ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),

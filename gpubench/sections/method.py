@@ -157,7 +157,7 @@ def cases(data: ReportData) -> list[Part]:
         return f"{title_of(r)} {r.case.precision.value}{execution} {batch}"
 
     of_cases = table(
-        f"Every measured case on this device{one_way}{', of one process' if is_alone else ''}",
+        f"Every measured case on this device{one_way}{', from one process' if is_alone else ''}",
         data.results,
         text("Case", named),
         number(

@@ -171,8 +171,8 @@ def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_p
     again = msgspec.structs.replace(amp.launches[0], index=1, rounds=rounds)
     twice = msgspec.structs.replace(amp, launches=(*amp.launches, again))
     _, rows = said(run_of(fp32, twice), "throughput")
-    assert ["of one process" in row["Throughput, 95 % interval"] for row in rows] == [True, False]
-    assert outcome(amp, 0).endswith(" images/s, of one process")
+    assert ["from one process" in row["Throughput, 95 % interval"] for row in rows] == [True, False]
+    assert outcome(amp, 0).endswith(" images/s, from one process")
     assert outcome(twice, 1).endswith(" images/s")
     assert " (launch 2: 1,280): 85" in outcome(twice, 1), "the figure of the launch itself, then of both"
 

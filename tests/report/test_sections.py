@@ -52,8 +52,8 @@ def test_the_answer_comes_first_and_its_notes_follow():
 def test_an_interval_of_one_launch_is_called_one_within_a_process():
     for run, alone in ((samples.cpu_run(), True), (samples.h200_run(), False)):
         data = samples.report_data(run)
-        assert ("of one process" in words_of("throughput", data)) is alone
-        assert ("of one process" in words_of("evidence", data)) is alone
+        assert ("from one process" in words_of("throughput", data)) is alone
+        assert ("from one process" in words_of("evidence", data)) is alone
 
 
 def test_without_runs_it_is_reported_that_nothing_was_measured_here():

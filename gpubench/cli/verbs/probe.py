@@ -18,7 +18,7 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
     output.answer(as_json, lambda: msgspec.structs.asdict(report) | beside, lambda: machine(report).parts)
 
 
-# The example for a machine without a GPU: the job with published timings on most GPUs.
+# The example for a machine without a GPU: the one with published timings on the most GPUs.
 _POPULAR = "resnet50"
 
 
