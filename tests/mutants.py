@@ -241,8 +241,8 @@ MUTANTS = (
     Mutant(
         name="AMP takes the peak memory that full precision takes",
         file="gpubench/sections/measured.py",
-        old="{format_bytes(amp)} for {format_bytes(baseline)}",
-        new="{format_bytes(baseline)} for {format_bytes(amp)}",
+        old="{format_bytes(amp)} versus {format_bytes(baseline)}",
+        new="{format_bytes(baseline)} versus {format_bytes(amp)}",
         killer="report/test_deeper_sections.py::test_amp_states_its_own_peak_before_that_of_the_baseline",
     ),
     Mutant(

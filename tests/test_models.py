@@ -168,6 +168,7 @@ def nine_rounds(wall_s: float) -> tuple[Round, ...]:
         ({}, (Precision.BF16, 0.1, None), True),
         ({"reference_error": 2e-7}, (Precision.TF32, 0.9, 3e-6), False),
         ({"reference_error": 6.9e-8}, (Precision.TF32, 0.9, 6.9e-8), True),
+        ({}, (Precision.TF32, 0.9, 3e-6), True),
         ({"reference_error": 0.0}, (Precision.AMP_BF16, 0.9, 1e-3), True),
     ],
 )

@@ -337,11 +337,11 @@ def test_the_command_line_has_no_name_that_python_lacks(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "instead"),
     [
-        (("rank", "--utilisation", "0.5"), "rank has no --utilisation any more: set utilization in gpubench"),
-        (("rank", "--own", "h100"), "rank has no --own any more: use --have SPEC"),
-        (("memory", "--parallel", "ddp"), "memory has no --parallel any more: use --jobs"),
-        (("--install-completion",), "has no --install-completion any more: add eval"),
-        (("--show-completion", "bash"), "has no --show-completion any more: add eval"),
+        (("rank", "--utilisation", "0.5"), "rank no longer has --utilisation: set utilization in gpubench"),
+        (("rank", "--own", "h100"), "rank no longer has --own: use --have SPEC"),
+        (("memory", "--parallel", "ddp"), "memory no longer has --parallel: use --jobs"),
+        (("--install-completion",), "no longer has --install-completion: add eval"),
+        (("--show-completion", "bash"), "no longer has --show-completion: add eval"),
     ],
 )
 def test_old_spelling_names_the_current_one(words, instead) -> None:

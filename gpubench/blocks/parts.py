@@ -1,14 +1,13 @@
-"""Output as data: blocks of sentences, facts, tables and charts, from which renderers make markup.
+"""Output as data: blocks of sentences, facts, tables and charts, which renderers turn into markup.
 
 A block never contains markup, so an untrusted name cannot become markup and a plug-in cannot break the page.
-The same block is rendered on a terminal, in a notebook, as HTML and as Markdown, with the same figures and
-names.
-Every ``Charts`` part has an equivalent table, which a terminal shows instead.
+The terminal, notebooks, HTML and Markdown show the same block with the same figures and names. Every
+``Charts`` part has an equivalent table, which a terminal shows instead.
 
 Figures are plain JSON values for plotly, which is not imported; a test checks each against plotly's schema.
 They use the light colors; ``PALETTE`` has the dark equivalents for the page's script. The eight hues follow
-the Okabe-Ito set, which color-blind readers can distinguish, and no meaning depends on hue alone: bases also
-differ in symbol, precisions in their row.
+the Okabe-Ito set, which color-blind readers can distinguish. No meaning depends on hue alone: bases also
+differ in symbol, and each precision has its own row.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Paragraph:
-    """Sentences. A ``headline`` is the most important one; a ``note`` is set apart and less prominent."""
+    """A paragraph. A ``headline`` has the main message; a ``note`` is less prominent than ``plain`` text."""
 
     text: str
     tone: Literal["plain", "headline", "note", "warning"] = "plain"
@@ -76,10 +75,10 @@ class Column:
     """A column of a table; numbers are right-aligned in tabular figures.
 
     Attributes:
-        optional: A narrow terminal omits columns from the highest number down; 0 always stays.
-        below: Whether a page shows its text below that of the first column, to save width.
-        link: Whether a page shows its text as a link, if it is a URL.
-        glyph: Whether its text starts with a symbol. A narrow terminal that omits the column puts the symbol
+        optional: A narrow terminal omits columns from the highest number down; it always shows 0.
+        below: Whether a page shows the text below that of the first column, to save width.
+        link: Whether a page shows a URL as a link.
+        glyph: Whether the text starts with a symbol. A narrow terminal that omits the column puts the symbol
             in front of the first column.
     """
 
@@ -98,8 +97,8 @@ class Table:
     A line break inside a cell starts a second, less prominent line: an interval, a date, a detail.
 
     Attributes:
-        marks: For each row None, ``tie`` (tied for the top of the ranking), ``here`` (this user's device) or
-            ``bad``; it is shown by a rule next to the row, never by color alone.
+        marks: The mark of each row: None, ``tie`` (tied for the top of the ranking), ``here`` (this user's
+            device) or ``bad``. A rule next to the row shows it, never color alone.
         folded: Whether the table is collapsed under its caption, for details that few readers need.
     """
 
@@ -110,7 +109,7 @@ class Table:
     folded: bool = False
 
     def __post_init__(self) -> None:
-        """Reject a ragged table, whose cells would be under the wrong headings."""
+        """Reject a ragged table: its cells would be under the wrong headings."""
         wrong = next((row for row in self.rows if len(row) != len(self.columns)), None)
         if wrong is not None or (self.marks and len(self.marks) != len(self.rows)):
             raise ValueError(
@@ -151,7 +150,7 @@ class Block:
     """One section, in full and brief form.
 
     Attributes:
-        parts: The parts for page and Markdown.
+        parts: The parts for the page and Markdown.
         brief: The parts for a terminal: the sentence and the table, made by the same functions.
         finding: The main result, shown in the heading.
     """
@@ -193,7 +192,7 @@ def table(
     marks: tuple[RowMark | None, ...] = (),
     folded: bool = False,
 ) -> Table:
-    """Make a table from rows and columns; a column that is None is omitted."""
+    """Make a table from rows and columns, without the columns that are None."""
     cells = [cell for cell in columns if cell is not None]
     return Table(
         caption=caption,
@@ -208,7 +207,7 @@ NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 """Keeps words on one line while a cell is laid out; a terminal prints a plain space."""
 
 
-def held_together(cell: str) -> str:
+def keep_units_together(cell: str) -> str:
     """Prevent line breaks between numbers and their units in the details of a cell."""
     value, *details = cell.split("\n")
     return "\n".join([value, *(re.sub(r"(?<=\d) (?=[\w%])", NO_BREAK_SPACE, detail) for detail in details)])
@@ -231,8 +230,8 @@ def drop_empty_columns(shown: Table) -> Table:
 def printable(value: Any) -> Any:
     """Strip control characters from every text of a block, whatever its source.
 
-    Every renderer calls this first, so no escape sequence and no bidirectional control character is
-    printed.
+    Every renderer calls this first, so it never prints an escape sequence or a bidirectional control
+    character.
 
     >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
     'a[31mb'
@@ -252,13 +251,13 @@ def printable(value: Any) -> Any:
 
 
 def as_html(block: Block) -> str:
-    """Return a block as HTML that needs no script: tables replace the charts."""
+    """Return a block as HTML without scripts, with tables instead of charts."""
     return environment().get_template("block.html.j2").render(block=printable(block))
 
 
 @cache
 def environment() -> Environment:
-    """Return Jinja with autoescape, which is off by default but needed, because any name may be untrusted."""
+    """Return a Jinja environment with autoescape on, because any name may be untrusted."""
     import jinja2
 
     made = jinja2.Environment(
@@ -271,14 +270,14 @@ def environment() -> Environment:
     )
     made.filters |= {
         "kind": lambda part: type(part).__name__,
-        "held_together": held_together,
+        "keep_units_together": keep_units_together,
     }
     return made
 
 
 # --- Markdown -------------------------------------------------------------------------------------------
 
-# All characters that Markdown may read as structure inside a line.
+# Characters that Markdown may interpret as markup within a line.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
 
 
@@ -386,13 +385,13 @@ PALETTE: Mapping[str, str] = {
     BAND: "#1b2a3a",
     SLATE: "#93a0b0",
 }
-"""Each light color and its dark equivalent; every color has a contrast of at least 3 to 1."""
+"""The dark equivalent of each light color; every color has a contrast of at least 3 to 1."""
 
 BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predicted": "○"}
-"""Descriptions of the marks ``BASIS_LOOKS`` in a chart."""
+"""The symbol of each basis in a table, as ``BASIS_LOOKS`` draws it in a chart."""
 
 _FEWEST_TICKS, _MOST_TICKS = 3, 12
-# Maximum number of characters of an axis title, so it fits on a phone.
+# Maximum number of characters in an axis title, so that it fits on a phone.
 _AXIS_LENGTH = 46
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
@@ -408,19 +407,19 @@ QUIET_AXIS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A value with its interval in a row of a chart; an unknown value is drawn at zero.
+    """A value with its interval in a row of a chart. An unknown value is drawn at zero.
 
     Attributes:
         row: Label of its row, from ``label`` or ``two_lines``.
         hover: Tooltip text.
-        told: Name and value in words, for readers who cannot see the chart.
-        kind: The key of its look in the looks of the chart.
+        alt: Name and value in words, for readers who cannot see the chart.
+        kind: Its key in the ``Looks`` of the chart.
     """
 
     row: str
     interval: Interval
     hover: str
-    told: str = ""
+    alt: str = ""
     kind: Hashable = None
 
 
@@ -447,14 +446,14 @@ BASIS_LOOKS: Mapping[str, Look] = {
 
 
 def two_lines(name: str, detail: str) -> str:
-    """Return the label of a row: its name, and a detail below; narrow enough for a phone."""
+    """Return the label of a row, with a detail below its name; both are narrow enough for a phone."""
     return f"{label(name, 34)}<br>{label(detail, 38)}"
 
 
 def label(text: str, limit: int = 60) -> str:
     """Make a name safe and short enough for a figure.
 
-    Plotly interprets ``<a href>``, ``<b>`` and entities in every text, which must never happen to a name.
+    Plotly interprets ``<a href>``, ``<b>`` and entities in every text, so a name must not contain them.
     """
     return isolated(html.escape(plain(text, limit), quote=False))
 
@@ -474,31 +473,20 @@ def dots(
 
     Args:
         marks: The marks to draw, in reading order.
-        looks: The looks by kind of mark.
+        looks: The look of each kind of mark.
         axis: Title of the value axis, with its unit.
-        alt: Description of the chart; the words of each mark follow.
+        alt: Description of the chart; the ``alt`` text of each mark is added.
         title: Title of the figure, if there are several.
         row_px: Height of a row [CSS px].
         line_at: A value to mark with a line, such as 1 for "no speedup".
         logarithmic: Whether the axis is logarithmic, for nonzero values of different magnitudes.
     """
     rows = list(dict.fromkeys(mark.row for mark in marks))
-    groups = [(look, [mark for mark in marks if mark.kind == kind]) for kind, look in looks.items()]
-    groups = [(look, found) for look, found in groups if found]
     traces = [
-        {
-            "type": "scatter", "mode": "markers", "name": label(look.name),
-            "x": [m.interval.value or 0.0 for m in found],
-            "y": [rows.index(m.row) for m in found], "hovertext": [m.hover for m in found],
-            "hoverinfo": "text",
-            "error_x": whiskers([m.interval for m in found], color=look.color, thickness=2.5),
-            "marker": {
-                "color": look.color, "symbol": look.symbol, "size": 11,
-                "line": {"width": 2, "color": look.color},
-            },
-        }
-        for look, found in groups
-    ]  # fmt: skip
+        _trace(look, found, rows)
+        for kind, look in looks.items()
+        if (found := [mark for mark in marks if mark.kind == kind])
+    ]
     ends = [end for m in marks for end in (m.interval.low, m.interval.value, m.interval.high) if end]
     reach = max([*ends, line_at or 0.0], default=1.0)
     x = QUIET_AXIS | {
@@ -510,28 +498,42 @@ def dots(
         "type": "line", "x0": line_at, "x1": line_at, "yref": "paper", "y0": 0, "y1": 1,
         "line": {"color": INK, "width": 1, "dash": "dot"}, "layer": "below",
     }  # fmt: skip
-    layout = dress() | {
+    layout = base_layout() | {
         "xaxis": log_axis(ends, axis, room=0.03) if logarithmic else x,
         "yaxis": {
             "automargin": True, "tickmode": "array", "tickvals": list(range(len(rows))), "ticktext": rows,
             "range": [len(rows) - 0.5, -0.5], "tickfont": {"color": INK}, "ticks": "", "showgrid": False,
             "zeroline": False, "fixedrange": True, "ticklabelstandoff": 6,
         },
-        "showlegend": len(groups) > 1,
+        "showlegend": len(traces) > 1,
         "shapes": [line] if line_at is not None else [],
         "meta": {"labels_above_where_narrow": True},
     }  # fmt: skip
-    told = "; ".join(mark.told for mark in marks if mark.told)
+    described = "; ".join(mark.alt for mark in marks if mark.alt)
     return Figure(
         figure={"data": traces, "layout": layout},
         title=title,
-        alt=f"{alt}: {told}.",
+        alt=f"{alt}: {described}.",
         height_px=92 + row_px * len(rows),
     )
 
 
+def _trace(look: Look, marks: Sequence[Mark], rows: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "markers", "name": label(look.name),
+        "x": [m.interval.value or 0.0 for m in marks],
+        "y": [rows.index(m.row) for m in marks], "hovertext": [m.hover for m in marks],
+        "hoverinfo": "text",
+        "error_x": whiskers([m.interval for m in marks], color=look.color, thickness=2.5),
+        "marker": {
+            "color": look.color, "symbol": look.symbol, "size": 11,
+            "line": {"width": 2, "color": look.color},
+        },
+    }  # fmt: skip
+
+
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
-    """Return an axis with ticks at 1, 2 and 5 of each decade, written in full; plotly would write just 2."""
+    """Return an axis with full labels at 1, 2 and 5 of each decade; plotly would label 200 as just 2."""
     low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)
     decades = range(math.floor(low - pad), math.ceil(high + pad) + 1)
@@ -561,7 +563,7 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
 
 
 def whiskers(intervals: Sequence[Interval], **look: Any) -> dict[str, Any]:
-    """Return the ends of intervals in plotly's form; an unknown end is at the value."""
+    """Return intervals as plotly's error bars; an unknown end has no bar."""
     return {
         "type": "data",
         "symmetric": False,
@@ -572,8 +574,8 @@ def whiskers(intervals: Sequence[Interval], **look: Any) -> dict[str, Any]:
     }
 
 
-def dress() -> dict[str, Any]:
-    """Return the layout on which every figure is based."""
+def base_layout() -> dict[str, Any]:
+    """Return the base layout of every figure."""
     return {
         "font": {"family": _FONT, "size": 13, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",

@@ -1,7 +1,7 @@
-"""Renders blocks on a terminal: plain text in a pipe, ASCII without Unicode, within the terminal's width.
+"""Prints blocks on a terminal, within its width, or as plain text into a pipe.
 
-A table has one line per row if that fits. If not, details of cells go below them; if that does not suffice,
-optional columns are omitted, highest number first.
+A table has one line per row if that fits. If not, the details of a cell go below it. If that is still too
+wide, optional columns are omitted, highest number first.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gpubench.blocks.parts import (
     Part,
     Table,
     drop_empty_columns,
-    held_together,
+    keep_units_together,
     printable,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# Default width of a file or a pipe without COLUMNS: no line is broken and no column is omitted.
+# Width of a file or a pipe if COLUMNS is not set: no line is broken and no column is omitted.
 _PIPED_WIDTH = 10_000
 
 # Minimum width of a text column, unless its longest word is shorter.
@@ -39,22 +39,22 @@ _LEAST_TEXT, _LONGEST_WORD = 10, 26
 # Optional columns with this number or a higher one are shown only if no line of the table wraps.
 _WHERE_THERE_IS_ROOM = 6
 
-# Maximum number of lines of a text in a cell; optional columns are omitted before a text takes more.
+# Maximum number of lines of text in a cell; if a text needs more, optional columns are omitted instead.
 _TALLEST = 3
 
-# The column widths of a table are determined by this many rows.
-_LAID_OUT_BY = 100
+# Number of rows that determine which columns get the remaining width.
+_SAMPLED_ROWS = 100
 
-# Minimum assumed width of a terminal: a narrower one has no room for a number with its unit.
+# Minimum assumed width of a terminal; a narrower one has no room for a number with its unit.
 _LEAST_WIDTH = 20
 
 GAP = "  "
 _TONES = {"headline": "bold green", "note": "dim", "warning": "yellow", "plain": ""}
-# Colors are used if the terminal supports them and NO_COLOR is not set; no meaning depends on them.
+# rich uses colors if the terminal supports them and NO_COLOR is not set; no meaning depends on them.
 _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
 
 
-def heed_columns() -> None:
+def normalize_columns() -> None:
     """Ignore COLUMNS unless it is a positive number, as shutil does; otherwise rich would print nothing."""
     try:
         columns = int(os.environ.pop("COLUMNS", ""))
@@ -65,13 +65,13 @@ def heed_columns() -> None:
 
 
 def show(*parts: Part) -> None:
-    """Print parts on stdout, with empty lines around tables."""
+    """Print parts on stdout, with blank lines around tables."""
     from rich.console import Console
 
-    heed_columns()
+    normalize_columns()
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(file=sys.stdout, highlight=False, soft_wrap=False, width=_PIPED_WIDTH)
+        console.width = _PIPED_WIDTH
     for before, part in pairwise((None, *parts)):
         headed, heads = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
         is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))
@@ -82,7 +82,7 @@ def show(*parts: Part) -> None:
 
 
 def _drawn(part: Part, console: Console) -> list[RenderableType]:
-    # Return a part as texts and tables of rich, in which nothing is read as markup.
+    # Return a part as texts and tables of rich that contain no markup.
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -151,7 +151,7 @@ def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[
 
 
 def _broken(text: str, width: int) -> list[str]:
-    # Break a text into lines of this width: between words, and long names after punctuation marks.
+    # Break a text into lines of this width: between words, or after punctuation within a long name.
     from rich.cells import chop_cells
 
     if _len(text) <= width:
@@ -175,15 +175,15 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
     """Fit a table into the width of a terminal.
 
     Returns:
-        The table, with details on the line of their value if that fits, else with as many optional columns
-        omitted as necessary; the width of each column; and the titles of the omitted columns.
+        The table, with details on the line of their value if that fits, else without as many optional
+        columns as necessary; the width of each column; and the titles of the omitted columns.
     """
     joined = replace(table, rows=tuple(tuple(map(_joined, row)) for row in table.rows))
     natural = [_natural(joined, i) for i in range(len(joined.columns))]
     if _sum(natural) <= width:
         return joined, natural, []
     hidden: list[str] = []
-    table = replace(table, rows=tuple(tuple(map(held_together, row)) for row in table.rows))
+    table = replace(table, rows=tuple(tuple(map(keep_units_together, row)) for row in table.rows))
     while most := max(column.optional for column in table.columns):
         if _sum([_wanted(table, i, most) for i in range(len(table.columns))]) <= width:
             break
@@ -199,7 +199,7 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
 
 def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int) -> list[int]:
     # Give the remaining width, one character at a time, to the column that adds lines to the most rows.
-    rows = [tuple(column.title for column in table.columns), *table.rows[:_LAID_OUT_BY]]
+    rows = [tuple(column.title for column in table.columns), *table.rows[:_SAMPLED_ROWS]]
     heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
     for _ in range(width - _sum(widths)):
         tallest = [max(of_row) for of_row in zip(*heights, strict=True)]
@@ -220,10 +220,10 @@ def _height(cell: str, width: int) -> int:
 
 
 def _without(table: Table, goes: int) -> tuple[str, Table]:
-    """Omit a column, but move the symbol at the start of its text in front of the first column.
+    """Omit a column, but keep its symbol in front of the first column.
 
     Returns:
-        The title of the omitted column, with the meaning of each symbol that is left; and the table.
+        The title of the omitted column, with the meaning of each symbol; and the table.
     """
     column, rows = table.columns[goes], table.rows
     title = column.title.replace("\n", " ")
@@ -265,7 +265,7 @@ def _wanted(table: Table, i: int, most: int) -> int:
 
 
 def _least(table: Table, i: int) -> int:
-    # Return the minimum width of a column, at which no figure and no word is broken, except long words.
+    # Return the minimum width of a column, at which only long words are broken.
     column, texts = table.columns[i], _texts(table, i)
     words = max(_len(word) for text in texts for word in text.split(" "))
     if column.numeric:
@@ -275,7 +275,7 @@ def _least(table: Table, i: int) -> int:
 
 
 def _len(text: str) -> int:
-    # Return the width of a text in columns of the terminal: some letters take two.
+    # Return the width of a text in terminal columns; some letters take two.
     from rich.cells import cell_len
 
     return len(text) if text.isascii() else cell_len(text)

@@ -13,14 +13,14 @@ from typing import Any
 import click
 
 from gpubench import __version__
-from gpubench.blocks.terminal import heed_columns
+from gpubench.blocks.terminal import normalize_columns
 from gpubench.cli import last_words, output, table
 from gpubench.errors import ExitCode, GpuBenchError, exit_codes, is_interrupt
 from gpubench.folders import package_text
 from gpubench.names import nearest
 from gpubench.units import listing
 
-# Maximum width of a help text in columns.
+# Maximum width of help texts, in columns.
 _HELP_WIDTH = 120
 # Threshold of garbage collection. With Python's default, 700, rescanning offers takes a fifth of a ranking.
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -47,13 +47,13 @@ class Verbs(click.Group):
         return actions
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Treat a model name in place of a verb as a call of ``rank``: ``gpubench resnet50 --spot``."""
+        """Treat a model name instead of a verb as a call of ``rank``: ``gpubench resnet50 --spot``."""
         if not self.path and args[0] not in table.VERBS and _is_a_model(args[0]):
             args = ["rank", *args]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; the parser by itself would print an empty line on an interruption."""
+        """Run the verb; without this, click prints an empty line on Ctrl-C."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -93,7 +93,7 @@ COMPLETION = 'eval "$(_GPUBENCH_COMPLETE=bash_source gpubench)"'
 @click.version_option(__version__, "--version", message="gpubench %(version)s", help="Print the version.")
 @click.pass_context
 def app(ctx: click.Context) -> None:
-    """Without a verb: print what is in this machine, and the next step."""
+    """Without a verb, print what is in this machine, and the next step."""
     if ctx.invoked_subcommand is None:
         from gpubench.cli.verbs.probe import overview
 
@@ -106,7 +106,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a measuring run has its own handler
-    heed_columns()
+    normalize_columns()
     try:
         status = app(prog_name="gpubench", standalone_mode=False) or 0
         sys.stdout.flush()
@@ -123,7 +123,7 @@ def main() -> None:
             last_words.fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
         if error.errno not in _NO_ROOM:
             last_words.fail_unexpectedly(error)
-        output.leave_quietly(sys.stdout)  # only our own files have a name, streams have none
+        output.leave_quietly(sys.stdout)  # without a file name, the error is from a stream
         last_words.fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last handler: no user sees a traceback
         if isinstance(error, click.Abort) or is_interrupt(error):
@@ -132,8 +132,8 @@ def main() -> None:
 
 
 def _misuse(error: click.UsageError) -> str:
-    # Return the parser's error, the verb that may have been meant, and the help to read. The parser detects
-    # an option without its value before it creates a context.
+    # Return the parser's error, the verb that was probably meant, and the help to read. The error has no
+    # context if an option lacks its value.
     path = (
         error.ctx.command_path
         if error.ctx
@@ -143,7 +143,7 @@ def _misuse(error: click.UsageError) -> str:
     option, word = getattr(error, "option_name", None), getattr(error, "command_name", None)
     for gone in csv.DictReader(package_text("data/gone.csv").splitlines()):
         if option and (gone["verb"], gone["option"]) == (verb, option):
-            return f"{path} has no {option} any more: {gone['instead']}"
+            return f"{path} no longer has {option}: {gone['instead']}"
         if word and (gone["verb"], gone["option"]) == (f"{verb} {word}".strip(), ""):
             return f"{path} {word} no longer exists: {gone['instead']}"
     words, also = error.format_message(), []

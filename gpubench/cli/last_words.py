@@ -1,6 +1,6 @@
 """How the command line fails: with one line on stderr, and a log if the error is unexpected.
 
-A failure may occur while modules load, or when no more files can be opened; this code works in both cases.
+This code also works if modules are still loading, or if no more files can be opened.
 """
 
 import os

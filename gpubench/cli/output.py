@@ -3,6 +3,7 @@
 A stream may be closed, may lose its reader early, or may be unable to encode some characters.
 """
 
+import codecs
 import io
 import os
 import sys
@@ -29,7 +30,7 @@ def answer(
     parts: Callable[[], Iterable[Part]],
     brief: Callable[[], Any] | None = None,
 ) -> None:
-    """Print one JSON document, or text for a reader; only the one that is printed is built.
+    """Print one JSON document, or text for a reader; only what is printed is built.
 
     Args:
         as_json: Whether to print JSON.
@@ -41,7 +42,7 @@ def answer(
         MisuseError: If the short document was requested without JSON.
     """
     if brief is not None and not as_json:
-        raise MisuseError("--brief shortens what --json prints: give both")
+        raise MisuseError("--brief shortens the output of --json: give both")
     if as_json:
         print_json(brief() if brief else document(), compact=brief is not None)
     else:
@@ -57,7 +58,7 @@ def print_json(document: Any, *, compact: bool = False) -> None:
 
 
 def say_meanings(gpus: Iterable[str]) -> None:
-    """Print which card was assumed for each GPU name that leaves the form factor open."""
+    """Print which card was assumed for each GPU name without a form factor."""
     from gpubench.specs import meaning_taken
 
     say(*filter(None, map(meaning_taken, gpus)))
@@ -84,18 +85,43 @@ def _write_bytes(line: bytes) -> None:
 # --- limited or broken streams -----------------------------------------------------------------------------
 
 
+_SIMILAR = "similar"
+# A question mark instead of the dash would make an interval unreadable: "24?43".
+_ASCII = {
+    "\N{EN DASH}": "-",
+    "—": "-",
+    "─": "-",
+    "×": "x",
+    "±": "+-",
+    "µ": "u",
+    "°": "deg ",
+    "·": "|",
+    "…": "...",
+    "●": "*",
+    "◆": "+",
+    "○": "o",
+}
+
+
 def make_safe() -> None:
-    """Make the streams print a question mark, instead of failing, for a character that their encoding lacks.
+    """Make the streams print a similar character, or a question mark, for one that their encoding lacks.
 
     Python sets a stream that was closed before startup (`>&-`) to None; its output is discarded.
     """
+    codecs.register_error(_SIMILAR, _similar)
     sys.stdout, sys.stderr = (
         stream or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - stays open as long as the process runs
         for stream in (sys.stdout, sys.stderr)
     )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=_SIMILAR)
+
+
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(_ASCII.get(each, "?") for each in lacking), error.end
 
 
 def leave_quietly(*streams: TextIO) -> None:

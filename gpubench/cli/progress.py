@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: one line that updates on a terminal, plain lines elsewhere."""
+"""Progress of a run on stderr: one updating line on a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -46,9 +46,9 @@ def _say_event(event: messages.Event) -> None:
 
 
 class Shown:
-    """The current case: its time, the time in rounds, the interval so far, the device and the phase.
+    """The progress line: times, the current case with its interval so far, the device, and the phase.
 
-    A narrow terminal cuts off the end of the line.
+    A narrow terminal cuts off its end.
     """
 
     def __init__(self) -> None:
@@ -103,9 +103,9 @@ def line_of(event: messages.Event) -> str | None:
     match event:
         case messages.RunPlanned(trainings=trainings) if trainings:
             what = f"{units.count(trainings, 'pair')} of workload and precision"
-            return f"training {what} to a stated quality on {units.plain(event.device)}, {SEEDS} seeds each"
+            return f"training {what} to a target quality on {units.plain(event.device)}, {SEEDS} seeds each"
         case messages.RunPlanned():
-            most = f": rounds for at most {units.format_limit(event.most_s)} where steps are short"
+            most = f": rounds for at most {units.format_limit(event.most_s)} if steps are short"
             where = f"{units.plain(event.device)}, budget {event.budget}"
             return f"measuring {_count(event)} on {where}{most if event.most_s else ''}"
         case messages.CaseEnded():
@@ -123,16 +123,16 @@ def line_of(event: messages.Event) -> str | None:
 
 
 def _count(planned: messages.RunPlanned) -> str:
-    # The number of cases to measure; for a resumed run, the number of remaining cases.
+    # Return the number of cases to measure; for a resumed run, the number of remaining ones.
     if planned.left is not None:
         what = "cases" if planned.launches == 1 else "launches"
-        return f"what is left, {planned.left} of {planned.cases * planned.launches} {what},"
+        return f"the remaining {planned.left} of {planned.cases * planned.launches} {what}"
     count = {0: "micro-benchmarks only", 1: "1 case"}.get(planned.cases, f"{planned.cases} cases")
     return count if planned.launches == 1 else f"{count} x {planned.launches} launches"
 
 
 def outcome(measurement: Measurement, launch: int) -> str:
-    """Return a line about a finished case: its result, or why it has none."""
+    """Return the line for a finished case: its result, or why it has none."""
     label = units.plain(measurement.label)
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
@@ -140,7 +140,7 @@ def outcome(measurement: Measurement, launch: int) -> str:
             own = measurement.samples_per_s * measurement.step_time_s / measurement.launch_step_times_s[-1]
             again = f" (launch {launch + 1}: {units.format_number(own, 4)})"
         figure = measurement.interval.rate(measurement.case.sample_unit, measurement.digits)
-        alone = ", of one process" if measurement.within_one_process else ""
+        alone = ", from one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"
-    reason = units.plain(measurement.reason or "no reason known")
+    reason = units.plain(measurement.reason or "reason unknown")
     return f"  {label}{again}: {measurement.status.replace('_', ' ')}: {reason}"

@@ -1,8 +1,8 @@
 """The verbs of the command line: the purpose, requests and aliases of each, and the commands built from them.
 
-Each verb is a row of this table and a function in a file of ``gpubench.cli.verbs``, which is imported when
-the verb is called: ``offers list`` is ``list_`` in ``offers.py``. The function takes the requests of its row
-in order and ``as_json``, and returns the exit code, or None for 0.
+Each verb is a row of this table and a function in a file of ``gpubench.cli.verbs``: ``offers list`` is
+``list_`` in ``offers.py``. The file is imported when the verb is called. The function takes the requests of
+its row in order and ``as_json``, and returns the exit code, or None for 0.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ class TableRequest(BriefRequest, frozen=True, kw_only=True):
 
 
 class ShownRequest(BriefRequest, frozen=True, kw_only=True):
-    """What to print of a ranking in addition to its best rows."""
+    """What to print in addition to the best rows of a ranking."""
 
     table: Annotated[
         bool,
@@ -150,10 +150,11 @@ class Verb(msgspec.Struct, frozen=True):
     """A verb, or one of its actions; a verb with actions has no requests.
 
     Attributes:
-        help: Its purpose, of which the list of verbs shows the first sentence.
+        help: Its purpose; the list of verbs shows the first paragraph.
         asked: Its requests, in order.
         also_called: Names that other tools use for it.
-        only: The options of the command, each with its panel in the help; if empty, all of its requests.
+        only: The options of the command, each with its panel in the help; if empty, all options of its
+            requests.
     """
 
     help: str
@@ -221,7 +222,7 @@ VERBS: Mapping[str, Verb] = {
         "refreshed prices.",
         (ImportRequest,),
     ),
-    "predict": Verb("Predict throughput on GPUs that are not here."),
+    "predict": Verb("Predict throughput on other GPUs."),
     "predict show": Verb(
         "Print throughput, interval and reasons for each GPU, fastest first.",
         (PredictRequest, TableRequest),
@@ -231,11 +232,11 @@ VERBS: Mapping[str, Verb] = {
         (SealRequest,),
     ),
     "predict score": Verb(
-        "Score the calibration, in a checkout, or sealed forecasts on measurements of your own.",
+        "Score the calibration (in a checkout), or sealed forecasts on your own measurements.",
         (ScoreRequest,),
     ),
     "predict calibrate": Verb(
-        "Rebuild the basis of predictions from the published rows and your own runs, in a checkout.",
+        "Rebuild the basis of predictions from the published rows and your own runs (in a checkout).",
         (CalibrateRequest,),
     ),
     "memory": Verb(
@@ -250,7 +251,7 @@ VERBS: Mapping[str, Verb] = {
         ("recommend", "best", "buy", "rent", "choose"),
     ),
     "try": Verb(
-        "Write a SkyPilot task and a dstack task that rent the recommended machine and measure on it.",
+        "Write a SkyPilot task and a dstack task that rent the recommended machine and measure it.",
         (TryRequest,),
         ("trial", "skypilot", "dstack"),
     ),
@@ -276,17 +277,17 @@ VERBS: Mapping[str, Verb] = {
 _RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
 """Settings files in order of precedence, each with the path of its table."""
-# Marks where a list of choices may wrap, and replaces a hyphen during layout.
+# Marks where a list of choices may wrap, and replaces hyphens during layout.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
 
 
 class Command(click.Command):
-    """A verb as the parser knows it; its help groups the options by topic."""
+    """A verb for the parser; its help groups the options by topic."""
 
     panels: Mapping[str | None, str | None] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by panel, those without a panel first, without breaking a word or a choice."""
+        """Write the options by panel, those without one first, without breaking a word or a choice."""
         by_panel: dict[str, list[tuple[str, str]]] = {"Options": []}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
@@ -309,7 +310,7 @@ def command_of(path: str) -> Command:
         if each.way in {"option", _RECIPE} and (not verb.only or each.name in verb.only)
     ]
 
-    def called(as_json: bool, **given: Any) -> None:
+    def call(as_json: bool, **given: Any) -> None:
         ways = {"option": _given_of(offered, given), "setting": {}}
         ways[_RECIPE] = _recipe_of(given.get(f"name_{_RECIPE}") or (), offered)
         file, ways["setting"] = _settings_of(verb.asked)
@@ -321,9 +322,9 @@ def command_of(path: str) -> Command:
         file_name, _, action = path.replace("-", "_").partition(" ")
         module = import_module(f"gpubench.cli.verbs.{file_name}")
         code = getattr(module, f"{action}_" if action else "verb")(*requests, as_json=as_json)
-        told = list(chain(*(settings_in_words(kind, ways["setting"]) for kind in verb.asked)))
-        if told:
-            say(f"set in {file}: {listing(told)}")
+        applied = list(chain(*(settings_in_words(kind, ways["setting"]) for kind in verb.asked)))
+        if applied:
+            say(f"set in {file}: {listing(applied)}")
         if code:
             click.get_current_context().exit(code)
 
@@ -331,7 +332,7 @@ def command_of(path: str) -> Command:
     command = Command(
         path.rpartition(" ")[2],
         params=[*chain(*map(_laid_out, offered)), *_recipe_option(offered), _AS_JSON],
-        callback=called,
+        callback=call,
         help=verb.help,
         short_help=verb.help.partition("\n\n")[0],
         epilog=f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(settings)}."
@@ -348,7 +349,7 @@ _AS_JSON = click.Option(["as_json", "--json"], is_flag=True, help="Print one JSO
 
 def _recipe_option(offered: Iterable[Option]) -> list[click.Option]:
     keys = [f"{typed(each.name)}: {help_of(each)}" for each in offered if each.way == _RECIPE]
-    about = " ".join(["How the workload is trained or run, if not as the workload itself defines.", *keys])
+    about = " ".join(["Changes to how the workload is trained or run.", *keys])
     option = click.Option([f"name_{_RECIPE}", "--recipe"], multiple=True, metavar="KEY=VALUE,...", help=about)
     return [option] if keys else []
 
@@ -400,7 +401,7 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
     for part in chain(*(each.split(",") for each in words)):
         key, value = (each.strip() for each in f"{part}=".split("=")[:2])
         if key.replace("_", "-") not in keys or not value:
-            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE, with a key of {listing(keys)}")
+            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE; the keys are {listing(keys)}")
         name = key.replace("-", "_")
         if name in found:
             raise MisuseError(f"--recipe gives {plain(key)} twice")
@@ -412,7 +413,7 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
 
 
 def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, Any]]:
-    """Return the settings file of the working folder and its settings; none for a verb without settings.
+    """Return the name of the settings file and its settings; nothing for a verb that has no settings.
 
     Raises:
         MisuseError: If a file is not valid TOML, or has a setting that no verb reads.
@@ -421,14 +422,14 @@ def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, 
         return "", {}
     file, values = _read_settings(Path())
     every = chain(*(verb.asked for verb in VERBS.values())) if values else ()
-    heeded = {each.name for each in chain(*map(options_of, every)) if each.way == "setting"}
-    for name in sorted(values.keys() - heeded):
-        raise unknown_name(f"setting in {file}", name, get_close_matches(name, heeded))
+    known = {each.name for each in chain(*map(options_of, every)) if each.way == "setting"}
+    for name in sorted(values.keys() - known):
+        raise unknown_name(f"setting in {file}", name, get_close_matches(name, known))
     return file, values
 
 
 def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the name of a folder's settings file and its settings; parent folders are not searched.
+    """Return the name and the settings of a folder's settings file. Parent folders are not searched.
 
     Raises:
         MisuseError: If a file is not valid TOML, or its settings are not a table.
@@ -455,9 +456,9 @@ def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
-    """Return the completer of an option; it looks up names only when a shell asks for them.
+    """Return the completer of an option; it looks up names only when a shell requests them.
 
-    A space ends a word in the shell, so an unquoted name has hyphens instead of spaces, as in GPU names.
+    A space ends a word in the shell, so an unquoted name gets hyphens instead of spaces, as GPU keys have.
     """
     names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
     if names is None:

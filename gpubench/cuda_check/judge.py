@@ -1,6 +1,6 @@
 """The file of a check, and the rules that judge it: pure functions, so new rules can judge an old file.
 
-Everything written to a file is scrubbed, and everything read is untrusted. No reading is compared with a
+Third-party text in a file is scrubbed, and a file that is read is untrusted. No reading is compared with a
 reference card: each rule compares two readings of the same card. A ratio fails only if its entire interval is
 outside the limits. If the interval is partly inside, the ratio is undecided, which is neither a failure nor a
 confirmation.
@@ -52,8 +52,8 @@ MOST_BYTES = 16 * MIB
 LONGEST_TEXT = 2000
 _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
 """Calls of the driver library that identify an individual card or machine."""
-SAID = frozenset({"reason", "traceback", "unavailable", "left_out", "value", "os"})
-"""Fields of a check that contain third-party text; all others are gpubench's."""
+FOREIGN = frozenset({"reason", "traceback", "unavailable", "left_out", "value", "os"})
+"""Fields of a check that contain third-party text."""
 
 
 def file_name(device: DeviceProfile, torch: str | None) -> str:
@@ -71,9 +71,9 @@ def nameless(device: DeviceProfile) -> DeviceProfile:
 
 
 def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return the calls of the driver library without the identifiers of cards, and without processes."""
+    """Return the calls of the driver library without identifiers of cards and processes."""
     return tuple(
-        {**call, "value": len(call["value"])}  # names and ids of processes are private
+        {**call, "value": len(call["value"])}  # the names and ids of processes are private
         if "RunningProcesses" in call["function"] and isinstance(call["value"], list)
         else dict(call)
         for call in calls
@@ -82,7 +82,7 @@ def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...
 
 
 def write_check(path: Path, check: CudaCheck) -> None:
-    """Replace the entire file; every text in it is scrubbed again, whatever its source.
+    """Replace the entire file, and scrub its third-party text again.
 
     Raises:
         StorageError: If it cannot be written; the old file is then unchanged.
@@ -95,14 +95,14 @@ def encode(check: CudaCheck) -> bytes:
     return msgspec.json.format(msgspec.json.encode(scrubbed(msgspec.to_builtins(check))), indent=1) + b"\n"
 
 
-def scrubbed(document: Any, *, said: bool = False) -> Any:
+def scrubbed(document: Any, *, foreign: bool = False) -> Any:
     """Return a document with all third-party text scrubbed, except names in the catalog."""
     if isinstance(document, str):
-        return scrub(document, LONGEST_TEXT) if said and find_spec(document) is None else document
+        return scrub(document, LONGEST_TEXT) if foreign and find_spec(document) is None else document
     if isinstance(document, dict):
-        return {key: scrubbed(part, said=said or key in SAID) for key, part in document.items()}
+        return {key: scrubbed(part, foreign=foreign or key in FOREIGN) for key, part in document.items()}
     if isinstance(document, list | tuple):
-        return [scrubbed(part, said=said) for part in document]
+        return [scrubbed(part, foreign=foreign) for part in document]
     return document
 
 
@@ -139,13 +139,13 @@ GPU_BOUND = 0.8
 UNSYNCHRONIZED = 0.8
 """The time without synchronizing must be less than this share of the time with it."""
 ENERGY = 0.10
-"""Limits for energy against power. Power is an average over at most a second, and the counter updates every
-0.1 s, so over ten seconds the two agree."""
+"""Maximum difference of counted from integrated energy. Power is an average over at most a second, and the
+counter updates every 0.1 s, so the two agree over ten seconds."""
 UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
 """A case that needs less than this share of the memory, by the memory model, must not run out of memory."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
-"""Workloads that are mostly a fused recurrent layer, in which torch.compile may find nothing to compile."""
+"""Workloads that are mostly a fused recurrent layer, where torch.compile may find nothing to compile."""
 MOST_NAMED = 4
 LONGEST = 160
 
@@ -154,7 +154,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One judgment.
 
     Attributes:
-        part: The part of the check with the reading.
+        part: The part of the check that made the reading.
         what: The comparison in words.
         found: The figure as text.
         limit: The limit as text; empty if there is none.
@@ -172,7 +172,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
     """Judge every part of a check.
 
-    An unfinished part is reported with the reason and the readings made so far.
+    An unfinished part gets a verdict with the reason; its readings so far are judged as well.
     """
     verdicts: list[Verdict] = []
     for log in check.parts:
@@ -196,31 +196,25 @@ def _of_the_part(log: PartLog) -> Verdict:
     return itself(state="left out", found=log.state, reason=log.reason)
 
 
-def failed(verdicts: Iterable[Verdict]) -> bool:
-    """Whether anything failed."""
-    return any(verdict.state == "FAILED" for verdict in verdicts)
-
-
-def cut_off(verdicts: Iterable[Verdict]) -> bool:
-    """Whether anything gave no result within the expected time."""
-    return any(verdict.state == "cut off" for verdict in verdicts)
+def states_of(verdicts: Iterable[Verdict]) -> set[State]:
+    """Return the states that occur among the verdicts."""
+    return {verdict.state for verdict in verdicts}
 
 
 def confirms(check: CudaCheck) -> bool:
     """Whether a check confirms its card.
 
-    It must have finished with all required parts, including strict fp32, without failures, cut-off parts or
-    undecided ratios. Cases that were skipped for lack of time do not prevent it.
+    It must have finished all required parts, including strict fp32, without a failure, a cut-off part or an
+    undecided ratio. Cases that were skipped for lack of time do not matter.
     """
-    states = {verdict.state for verdict in judge(check)}
     done = {part.name for part in check.parts if part.state is PartState.DONE}
     proven = any(proof.precision is Precision.FP32 for proof in check.precisions)
-    settled = states.isdisjoint({"FAILED", "cut off", "undecided"})
+    settled = states_of(judge(check)).isdisjoint({"FAILED", "cut off", "undecided"})
     return check.finished_at is not None and done >= CORE and proven and settled
 
 
 def _judged(part: str, what: str, *, found: str, limit: str = "", wrong: str | None) -> Verdict:
-    # Judge a yes-or-no result: it failed if something is wrong.
+    # Judge a yes-or-no result, which failed if something is wrong.
     state: State = "ok" if wrong is None else "FAILED"
     return Verdict(part=part, what=what, state=state, found=found, limit=limit, reason=wrong)
 
@@ -254,7 +248,7 @@ def _error_text(error: float | None) -> str:
 
 
 def _named(texts: Sequence[str]) -> str | None:
-    # Name the first few and count the others; None if there are none.
+    # List the first few and count the others; None if there are none.
     more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
     return "; ".join(texts[:MOST_NAMED]) + more if texts else None
 
@@ -271,7 +265,7 @@ def _of_device(check: CudaCheck) -> Iterator[Verdict]:
 def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
     """Judge which device CUDA opened, and each precision.
 
-    Name and SM count suffice to identify a single GPU of the model, but not one of several.
+    Name and SM count identify the only GPU of its model, but not one of several.
     """
     if check.identity is not None:
         names = [call.get("value") for call in check.nvml if call.get("function") == "nvmlDeviceGetName"]
@@ -311,7 +305,7 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def _why_wrong(proof: PrecisionProof) -> str | None:
-    """Return the problem with a precision: a switch, an error beyond its limit, or no effect."""
+    """Return the problem with a precision: a wrong switch, an error above its limit, or no effect."""
     if wrong := proof.switches.unexpected(proof.precision):
         return f"{wrong} read back"
     limit = proof.precision.facts.error_limit
@@ -325,7 +319,7 @@ def _why_wrong(proof: PrecisionProof) -> str | None:
 
 
 def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the clock; in a host-bound case, times with and without synchronizing need not differ."""
+    """Judge the clock. In a host-bound case, times with and without synchronizing may be equal."""
     proof = check.clock
     if proof is None:
         return
@@ -341,7 +335,7 @@ def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
         yield by_hand
         yield _judged("clock", what, found=found, limit=limit, wrong=wrong)
     else:
-        reason = "this case is CPU-bound, so nothing can be judged"
+        reason = "this case is CPU-bound, so nothing can be judged" if all(times) else "too few readings"
         yield msgspec.structs.replace(by_hand, state="undecided", reason=reason)
         yield Verdict(part="clock", what=what, state="undecided", limit=limit, reason=reason)
 
@@ -384,7 +378,7 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
-    """Return the problem with a case; None if there is none, or if it does not concern the CUDA path.
+    """Return the problem with a case; None if there is none, or none that concerns the CUDA path.
 
     A small card may run out of memory, and a model with one recurrent layer may have nothing to compile.
     """
@@ -415,7 +409,7 @@ def _is_excused(row: CaseRow, memory_bytes: int | None) -> bool:
 
 
 def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
-    """Judge the cases, and name those that this machine cannot run."""
+    """Judge the cases, and list those that this machine cannot run."""
     seen = [(row, fault_of(row, check.device.memory_bytes)) for row in check.cases]
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
     if seen:
@@ -450,10 +444,10 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     """
     faults, memory = check.faults, check.device.memory_bytes
     if (row := faults.waiting) is not None:
-        told = row.cause is Cause.REFUSED_IN_CAPTURE
+        refused = row.cause is Cause.REFUSED_IN_CAPTURE
         if check.schema_version < 3:  # older files have only the message
-            told = REFUSED_IN_CAPTURE in (row.reason or "")
-        right = row.status is Status.UNSUPPORTED and told
+            refused = REFUSED_IN_CAPTURE in (row.reason or "")
+        right = row.status is Status.UNSUPPORTED and refused
         what, limit = "graph capture of a model that synchronizes", "unsupported, for that reason"
         wrong = None if right else f"{row.status}: {row.reason}"
         yield _judged("faults", what, found=row.status, limit=limit, wrong=wrong)

@@ -1,4 +1,4 @@
-"""Runs a check: proofs and cases in order, each part with a time limit; every reading updates the file."""
+"""Runs a check: proofs and cases in order, each part with a time limit. Every reading updates the file."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ LIMIT_S: Seconds = 300.0
 PART_SHARE = 0.6
 """Share of the remaining time that a part may take, so a hanging part leaves time for later ones."""
 LEAST_PART_S: Seconds = 10.0
-"""Minimum time to start a part; starting a process alone takes five seconds."""
+"""Minimum remaining time to start a part; a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
-"""Parts in which an unusable device ends the check."""
+"""If the device is unusable in one of these parts, the check ends."""
 WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Factor by which the modeled memory, without workspace, exceeds the cap: large enough that the batch cannot
-fit whatever the model's error."""
+fit, whatever the error of the model."""
 SOUND_BATCH = 64
 """Batch of the cnn case after an injected fault."""
 
 COMPILED = ("cnn", "vgg16", "lstm")
-"""Compiled workloads in order; torch up to 2.11 refuses the last one, which ends its process."""
+"""Compiled workloads, in order. torch up to 2.11 cannot compile the last one, and its process dies."""
 UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
 """Assumed memory of a card if the driver does not report it."""
 PROOF_MEMORY_SHARE = 0.3
-"""Maximum share of memory for the case of a proof, since a graph captured by hand needs as much again."""
+"""Maximum share of memory for the case of a proof; a graph captured by hand needs as much again."""
 
 OnPart = Callable[[PartLog, int, int], None]
 """Called at the start and end of each part, with its log, its number from 1, and the number of parts."""
@@ -79,7 +79,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         fours: Number of groups of four blocks in each comparison.
         block_s: Minimum duration of a block [s].
-        load_s, settle_s: Duration of the load, and of its start that is not judged [s].
+        load_s, settle_s: Duration of the load, and of its beginning, which is not judged [s].
         cap_bytes: Memory cap of a process in the out-of-memory test [B].
         budget: Budget of the trials.
         workloads: Workloads of the cases; empty for the classic set.
@@ -141,10 +141,10 @@ class Work:
         kind: type[_Answer],
         memory_share: float | None = None,
     ) -> _Answer:
-        """Let a process try, measure or prove; start a new one if necessary.
+        """Have the measuring process try, measure or prove something; start a process if necessary.
 
         Raises:
-            PartEndedError: If it gave no answer; the process is then gone.
+            PartEndedError: If it gave no answer; the process has then ended.
             NoDeviceError: If torch cannot use the device.
         """
         if self.launcher.lost is not None:
@@ -158,7 +158,7 @@ class Work:
             done = launcher.cut_short(seen, error)
             if done.status is Status.TIMEOUT and done.cause is None:
                 raise PartEndedError(
-                    PartState.CUT_OFF, f"cut off during {seen.phase}: its time was up"
+                    PartState.CUT_OFF, f"cut off during {seen.phase}: out of time"
                 ) from error
             raise PartEndedError(PartState.FAILED, scrub(done.reason or "")) from error
         except NoDeviceError as error:
@@ -168,7 +168,7 @@ class Work:
             self._note_process(launcher.ready)
 
     def _note_process(self, ready: messages.Ready | None) -> None:
-        # Note the report of the first process; torch may know the memory if the driver does not.
+        # Store the report of the first process; torch may know the memory size if the driver does not.
         if ready is None or self.check.identity is not None:
             return
         if self.launcher.device.memory_bytes is None:
@@ -219,8 +219,8 @@ def proof_case(device: DeviceProfile) -> Case:
 def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
     """Yield every trained workload at every usual precision, the most informative cases first.
 
-    Graphs come before eager rows, because a graph's trial runs as many eager steps as replays. Few cases are
-    compiled.
+    Graphs precede eager cases, because the trial of a graph includes as many eager steps as replays. Only a
+    few workloads are compiled.
     """
     amp = capability.best_amp(device)
     trained = [
@@ -279,7 +279,7 @@ def look_at_device(work: Work) -> None:
     """Make every driver call, and check that nothing else computes on the card.
 
     Raises:
-        NoDeviceError: If something does.
+        NoDeviceError: If something else does.
     """
     from gpubench.probe.nvidia import dump
 
@@ -295,7 +295,7 @@ def prove_precisions(work: Work) -> None:
 
 
 def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
-    """Compare a part of the harness with an independent one.
+    """Compare a part of the harness with an independent implementation.
 
     The clock is compared with a hand-written loop and CUDA events, graph replays with a hand-captured graph,
     the energy counter with the integrated power, and rounds with telemetry with rounds without it.
@@ -327,10 +327,10 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 
 
 def try_cases(work: Work) -> None:
-    """Run a few steps of every usual case, as time permits; a dying process affects only the current case.
+    """Run a few steps of every usual case, as time permits; a process that dies affects only its case.
 
-    A case is started only if the longest case so far would finish in time, so a cut-off case really
-    took too long.
+    A case is started only if the longest case so far would finish in time, so a cut-off case really took too
+    long.
 
     Raises:
         PartEndedError: If a case did not answer in time, or the device is lost.
@@ -396,9 +396,9 @@ def _tried(
 
 
 def inject_faults(work: Work) -> None:
-    """Inject a model that synchronizes during graph capture, then a memory cap; after each, try a valid case.
+    """Capture a model that synchronizes, then exceed a memory cap; after each fault, try a valid case.
 
-    The first valid case already runs under the cap, which saves starting a process.
+    The first valid case already runs under the cap, which saves the start of a process.
     """
     amp, cap = capability.best_amp(work.launcher.device), work.amounts.cap_bytes
     _note(work, waiting=_tried(work, WAITING, waiting_case(amp)))
@@ -413,7 +413,6 @@ def inject_faults(work: Work) -> None:
     _note(work, after_waiting=tried(case_of("cnn", amp, Execution.GRAPH, SOUND_BATCH)))
     too_large = largest_within(case_of("cnn", amp), TOO_LARGE * cap + WORKSPACE_BYTES)
     _note(work, too_large=tried(case_of("cnn", amp, batch_size=too_large)))
-
     _note(work, after_too_large=tried(case_of("cnn", amp, batch_size=SOUND_BATCH)))
 
 
@@ -432,7 +431,7 @@ STEPS: dict[str, Callable[[Work], None]] = {
     "faults": inject_faults,
     "cases": try_cases,
 }
-"""The functions of the parts by name, in order; prerequisites of other parts come first."""
+"""The function of each part, in order; prerequisites of other parts come first."""
 
 
 def check_cuda(
@@ -444,7 +443,7 @@ def check_cuda(
     on_part: OnPart = lambda *_: None,
     module: str = MODULE,
 ) -> CudaCheck:
-    """Check the CUDA path of a device, and write the readings to a file in any case.
+    """Check the CUDA path of a device, and write every reading to a file as soon as it is made.
 
     Args:
         device: An NVIDIA GPU.
@@ -459,7 +458,7 @@ def check_cuda(
 
     Raises:
         MisuseError: If the device is not an NVIDIA GPU.
-        NoDeviceError: If something else computes on it, or torch cannot open it; the file says so.
+        NoDeviceError: If something else computes on it, or torch cannot open it; the file has the reason.
         StorageError: If the file cannot be written.
         InterruptedRunError: After Ctrl-C or SIGTERM; the file has the readings so far.
     """
@@ -480,7 +479,7 @@ def check_cuda(
         with answering(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
             _do_all(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:
-        launcher.close()  # here: a process that is ended for a signal is given no time
+        launcher.close()  # in this handler it kills the process at once
         for part in work.check.parts:
             if part.state is PartState.RUNNING:
                 work.log(part, state=PartState.INTERRUPTED)
@@ -492,7 +491,7 @@ def check_cuda(
 
 
 def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
-    # Run one part after the other; the last one gets all the remaining time.
+    # Run the parts in order; the last one gets all the remaining time.
     count = len(work.check.parts)
     for number, part in enumerate(work.check.parts, 1):
         left_s = end_s - time.monotonic()

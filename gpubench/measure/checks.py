@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 import msgspec
 
-from gpubench import stats
+from gpubench import heat, stats
 from gpubench.effects import ratio
 from gpubench.installing import pip_install
 from gpubench.measure.capability import clock_ratio, datasheet_share
@@ -356,7 +356,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:
     """Compare the interval between launches with the target at which each launch stopped."""
     between, target = measurement.between_launches, measurement.target
-    if measurement.not_heat_soaked:
+    if measurement.slowing_to_come is not None and heat.is_warming_up(measurement.moments):
         yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=measurement.slowing_to_come)
     if between is not None and target is not None and between > target:
         yield Finding(kind=FindingKind.LAUNCHES_DIFFER, value=between, limit=target)

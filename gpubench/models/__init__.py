@@ -83,6 +83,7 @@ from gpubench.models.workload import (
     OperatorKind,
     StepMemory,
     WorkloadProfile,
+    checkpointing_over,
     recipe_over,
 )
 from gpubench.precisions import Precision
@@ -174,5 +175,6 @@ __all__ = [
     "Verdict",
     "WeightType",
     "WorkloadProfile",
+    "checkpointing_over",
     "recipe_over",
 ]

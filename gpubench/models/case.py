@@ -25,7 +25,7 @@ from gpubench.recipes import (
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-"""Limits on stored counts, checked when a record is read. No real machine exceeds them."""
+"""Limits on stored numbers, checked when a record is read. No real machine exceeds them."""
 
 
 class MemoryFormat(StrEnum):
@@ -69,7 +69,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
-        """The recipe with these changes; tokens determine the cache size, and adapters the base type."""
+        """The recipe with these changes. Tokens determine the cache size, and adapters the base type."""
         found = msgspec.convert(self.fields | dict(asked), Recipe)
         base = ADAPTER_BASES.get(found.trainable)
         if "trainable" in asked and "weight_type" not in asked and base is not None:
@@ -90,7 +90,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The identity of a number. Any comparison of figures of different cases says so.
+    """The identity of a number. Every comparison of different cases says that they differ.
 
     A field added after the first version has a default that describes the earlier measurements. Files omit
     fields with default values, so old files remain readable.
@@ -98,7 +98,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         batch_size: Samples per step on each GPU.
         gpu_count: GPUs of the job, over all its nodes.
-        parallel_mode: Always ``single`` for one GPU; ``ddp`` for several unless another mode is named.
+        parallel_mode: Always ``single`` for one GPU; for several, ``ddp`` unless another mode is given.
         loss_chunks: Number of token chunks over which the loss is computed in sequence.
         prompt_tokens, new_tokens: Of a generation, per sequence; 0 if nothing is generated.
         cache_tokens: Capacity of the key-value cache; 0 for none.
@@ -132,8 +132,8 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Set the default parallel mode for the number of GPUs."""
-        of_several = ParallelMode.DDP if self.parallel_mode is ParallelMode.SINGLE else self.parallel_mode
-        mode = ParallelMode.SINGLE if self.gpu_count == 1 else of_several
+        several = ParallelMode.DDP if self.parallel_mode is ParallelMode.SINGLE else self.parallel_mode
+        mode = ParallelMode.SINGLE if self.gpu_count == 1 else several
         msgspec.structs.force_setattr(self, "parallel_mode", mode)
 
     @cached_property
@@ -148,7 +148,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def setup_words(self) -> tuple[str, ...]:
-        """The same in words, with the number of nodes if several and a mode other than ``ddp``."""
+        """``setup`` in words, with a mode other than ``ddp`` and the number of nodes if there are several."""
         words = tuple(_WORDS[name].format(value) for name, value in self.setup.items())
         mode = _MODE_WORDS.get(self.parallel_mode)
         nodes = f"{self.node_count} nodes" if self.node_count > 1 else None

@@ -1,4 +1,4 @@
-"""Raw results of a check of the CUDA path on one card. Another module judges them, possibly much later."""
+"""Raw results of a check of the CUDA path on one card. ``cuda_check.judge`` judges them, maybe much later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ other precisions, and parts are not announced in advance. Results of quick runs,
 of the largest batch in earlier files are ignored, because each run checks them itself."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
-"""How CUDA's device was matched to the driver's; the last way cannot distinguish two cards of one model."""
+"""How CUDA's device was matched to the driver's; the last one cannot distinguish two cards of one model."""
 
 
 class PartState(StrEnum):
@@ -42,7 +42,7 @@ class PartLog(Record, frozen=True, kw_only=True):
 
     Attributes:
         took_s: Wall time [s]; None if it did not finish.
-        reason: Why it failed or was left out.
+        reason: Why it failed, or why it was left out.
         traceback: Traceback of a failure, with library frames only.
     """
 
@@ -76,7 +76,7 @@ class PrecisionProof(Record, frozen=True, kw_only=True):
 
 
 class ClockProof(Record, frozen=True, kw_only=True):
-    """Compares the harness's step time with the time that the device was working.
+    """Step times of the harness, and the time that the device was working.
 
     Attributes:
         by_hand: Rounds of the harness, and a hand-written version of the same loop.
@@ -162,7 +162,7 @@ class CudaCheck(Record, frozen=True, kw_only=True):
     """One file: one card, one torch.
 
     Attributes:
-        full: Whether the check ran without a time limit on its parts.
+        full: Whether the check ran without a time limit.
         limit_s: Time limit of the entire check [s]; None for no limit.
         identity: How CUDA's device was matched to NVML's; None if the check did not get that far.
         nvml: Every driver library call that gpubench makes, with its answer, without identifiers.

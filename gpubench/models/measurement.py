@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from math import ceil, hypot, inf
+from math import ceil, hypot
 from statistics import fmean, linear_regression, median
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
-from msgspec.structs import replace
 
 from gpubench import heat
-from gpubench.findings import DOUBTFUL, Finding, FindingKind
+from gpubench.findings import Finding, FindingKind
 from gpubench.interval import MOST_DIGITS, Interval
 from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.record import Record
@@ -29,13 +27,7 @@ from gpubench.spread import (
     USUAL_PROCESS_HOST_BOUND,
     Component,
 )
-from gpubench.stats import (
-    Prior,
-    between_launches_half_width,
-    prior_of,
-    relative_half_width,
-    variance_of,
-)
+from gpubench.stats import Prior, between_launches_half_width, relative_half_width
 from gpubench.units import count
 
 
@@ -56,7 +48,7 @@ UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
 
 
 class Cause(StrEnum):
-    """Why a case ended, if a rule needs more than its status; ``reason`` says it in words.
+    """Why a case ended, if a rule needs more than its status; ``reason`` has the message.
 
     ``REFUSED_IN_CAPTURE``: CUDA itself refused a call inside a capture; it is not a later error.
     ``SILENCE``: the process was killed because it sent nothing, not because it ran out of time.
@@ -67,7 +59,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches read back from torch; None if this torch lacks the switch."""
+    """The five fp32 switches as read back from torch; None if this version lacks the switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -99,9 +91,9 @@ class Switches(Record, frozen=True, kw_only=True):
 
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One sample of a working device; the file omits unknown fields, because there are thousands of samples.
+    """One sample of a working device. Files omit unknown fields, because there are thousands of samples.
 
-    Idle has its own field because it is not a throttling reason.
+    Idle has its own field, because it is not a reason for throttling.
     """
 
     sm_clock_hz: float | None = None
@@ -153,9 +145,9 @@ class Launch(Record, frozen=True, kw_only=True):
         began_at: Start time, UTC.
         switches: Read back before the work, or after the timed rounds if they differ then.
         precision_errors: Relative error of a matmul and a convolution against float64 with the switches set,
-            and of an LSTM layer for fp32 rows of a recurrent model: the worse of the values before the work
-            and after the timed rounds. Under autocast if the precision uses it; null if an operator did not
-            compute in its type.
+            and of an LSTM layer for fp32 rows of a recurrent model: the larger of the values before the work
+            and after the timed rounds. They ran under autocast if the precision uses it; null if an operator
+            did not compute in its type.
         control_errors: For fp32 rows on a device with TF32, errors of the same operators on the same inputs
             under TF32. Unless these are larger, ``precision_errors`` prove nothing.
         event_s: Device time between step boundaries of one extra round [s].
@@ -179,15 +171,15 @@ class Launch(Record, frozen=True, kw_only=True):
         memory_errors: Uncorrectable memory errors that appeared during the measurement.
         batch_count: Number of prebuilt batches that the steps cycle through.
         loss_curve: Loss of each of the first steps from the seed.
-        told_in_s: Time between arrival of the first and of the last timed round at the parent process, on the
-            parent's clock, without the pauses between rounds [s].
+        told_in_s: Time from the arrival of the first timed round at the parent process to that of the last,
+            on the parent's clock, without the pauses between rounds [s].
         cold_s: One-time costs outside the steps [s]: ``import`` and ``context`` of a process, in its first
             launch; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
         latency_s: Forward passes at batch 1, each from an idle device to an idle device [s].
         first_token_s: For each generation, from submission of the prompts to their first ids on the host [s].
         per_token_s: For each generation, (last - first token) / (n - 1) [s].
         token_gap_s: Time between two tokens, with each id copied to the host [s].
-        stopped: Whether it was cut off because the run was stopped or its process died; a resumed run
+        stopped: Whether it ended early because the run was stopped or its process died; a resumed run
             measures it again.
         findings: Findings that only this process could make (not steady, drifting, telemetry hung).
     """
@@ -245,19 +237,19 @@ class Launch(Record, frozen=True, kw_only=True):
 
     @property
     def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
-        """The samples from the first timed round on, on which figures and findings are based."""
+        """The samples since the first timed round, which figures and findings are based on."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
         """Return clock, temperature and mean seconds per step of the timed rounds."""
         read = [(x.t_s, x.temperature_c) for x in self.timed_telemetry if x.temperature_c is not None]
-        tells = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
+        is_long = len(read) > 2 and read[-1][0] - read[0][0] >= LONG_LOOK_S
         return heat.Moment(
             step_s=step_s,
             at_s=datetime.fromisoformat(self.began_at).timestamp() if self.began_at else None,
             clock_hz=_mean([x.sm_clock_hz for x in self.timed_telemetry]),
             temperature_c=_mean([degrees for _, degrees in read]),
-            slope_c_per_s=linear_regression(*zip(*read, strict=True)).slope if tells else None,
+            slope_c_per_s=linear_regression(*zip(*read, strict=True)).slope if is_long else None,
         )
 
 
@@ -268,9 +260,9 @@ Basis = Literal["measured", "reference", "predicted"]
 BatchChoice = Literal["fixed", "largest"]
 
 
-# Factor by which energy over time may exceed the power limit, because the counter steps every 0.1 s.
+# Factor by which energy over time may exceed the power limit: the counter updates only every 0.1 s.
 POWER_TOLERANCE = 1.2
-# Shorter timed parts miss events that recur every few seconds, and show no temperature trend.
+# Shorter timed parts miss events that recur every few seconds and show no temperature trend [s].
 LONG_LOOK_S = 8.0
 # From this many launches on, their spread includes the variation within them.
 ENOUGH_LAUNCHES = 5
@@ -279,7 +271,7 @@ FP32_CONVOLUTION = 2.25
 # Digits of a throughput from one process; further digits would differ in another process.
 DIGITS_OF_ONE_LAUNCH = 3
 
-# Largest relative half-width of a step time for which the throughput has an upper end.
+# Above this relative half-width of the step time, the throughput has no upper end.
 MOST_HALF_WIDTH = 0.5
 # With fewer token gaps, a 99th percentile would depend on less than ten of them.
 LEAST_GAPS = 1000
@@ -321,7 +313,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def at_largest_batch(self) -> bool:
-        """Whether the batch is the largest that fits; such a row is never ranked against equal batches."""
+        """Whether the batch is the largest that fits; then the row is never ranked against equal batches."""
         return self.batch_choice == "largest"
 
     @property
@@ -380,7 +372,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def prior(self) -> Prior | None:
-        """The difference between launches estimated from all cases of the run; None for a row without one."""
+        """The difference between launches, estimated from all cases of the run; None outside of a run."""
         prior: Prior | None = self.__dict__.get("prior_of_run")
         return prior
 
@@ -430,9 +422,9 @@ class Measurement(Record, frozen=True, kw_only=True):
         )
 
     @property
-    def loss_error(self) -> float:
-        """Largest relative error of a first loss against the CPU; 0 if unknown."""
-        return max(self._known("reference_error"), default=0.0)
+    def loss_error(self) -> float | None:
+        """Largest relative error of a first loss against the CPU."""
+        return max(self._known("reference_error"), default=None)
 
     @property
     def slowing_to_come(self) -> float | None:
@@ -447,11 +439,6 @@ class Measurement(Record, frozen=True, kw_only=True):
         """Temperature, clock and step time of each launch."""
         pairs = zip(self._counted, self.launch_step_times_s, strict=True)
         return [launch.moment(step_s) for launch, step_s in pairs]
-
-    @property
-    def not_heat_soaked(self) -> bool:
-        """Whether the card was still warming up from launch to launch."""
-        return self.slowing_to_come is not None and heat.is_warming_up(self.moments)
 
     @property
     def samples_per_s_low(self) -> float | None:
@@ -478,7 +465,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def digits(self) -> int:
-        """Maximum digits of the throughput to print: few for one launch, since another would differ."""
+        """Maximum digits of the throughput to print: few for one launch, because another would differ."""
         return DIGITS_OF_ONE_LAUNCH if len(self.launch_step_times_s) < 2 else MOST_DIGITS
 
     @property
@@ -619,7 +606,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def most_utilization(self) -> float:
-        """Upper limit of a counted rate over the peak; an unknown workload may include convolutions."""
+        """Maximum of a counted rate over the peak; an unknown workload may include convolutions."""
         fast = self.case.precision is Precision.FP32 and self.convolves is not False
         return FP32_CONVOLUTION if fast else 1.0
 
@@ -635,82 +622,6 @@ class Measurement(Record, frozen=True, kw_only=True):
         """Achieved rate over this card's best matrix product at the same precision; None if impossible."""
         share = self.over_product
         return share if share is None or share <= self.most_utilization else None
-
-
-# Largest factor between two layouts of the same work; VGG16 at AMP gained 1.46 on an H200.
-LAYOUT_FACTOR = 1.5
-# Largest factor by which a TF32 step is slower than one at this precision: half the rate of AMP, twice the
-# bytes.
-_TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
-LOSS_FACTOR = 10.0
-# A relative difference of float32 losses that is due only to rounding.
-LOSS_ROUNDING = 1e-7
-
-
-def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
-    """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
-
-    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. Then a row
-    counts as proven only by the same case at another precision of the same run: if it is slower by more than
-    TF32 allows, or if its first loss under TF32 differs from the CPU's by many times as much.
-
-    Args:
-        row: Measured on a device with TF32.
-        rows: All rows of its run.
-    """
-    timed = [launch for launch in row.launches if launch.rounds]
-    names = {name for launch in timed for name in launch.precision_errors.keys() - launch.control_errors}
-    if row.case.precision is not Precision.FP32 or row.step_time_s is None:
-        return ()
-    if not all(launch.precision_errors for launch in timed):
-        return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
-    if not names:
-        return ()
-    doubtful = DOUBTFUL - {FindingKind.PRECISION_UNPROVEN}
-    told_by_time = doubtful.isdisjoint(finding.kind for finding in row.findings)
-    for other in rows:
-        precision, layout = other.case.precision, row.case.memory_format
-        twin = replace(other.case, precision=Precision.FP32, memory_format=layout)
-        if other.step_time_s is None or twin != row.case:
-            continue
-        most = LAYOUT_FACTOR * _TF32_OVER.get(precision, inf)
-        if told_by_time and row.step_time_s > most * other.step_time_s:
-            return ()
-        if precision is Precision.TF32 and other.loss_error > LOSS_FACTOR * max(
-            row.loss_error, LOSS_ROUNDING
-        ):
-            return ()
-    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
-
-
-def beside_each_other(
-    measurements: Iterable[Measurement], *, on_gpu: bool, has_tf32: bool
-) -> tuple[Measurement, ...]:
-    """Return the rows of a run, each with the run's estimates of launch spread and of slowdown from heat.
-
-    These are not stored in a row, because they are derived from the launches of all rows. On a device with
-    TF32 a row also gets the finding that ``uncontrolled`` returns.
-    """
-    rows = tuple(measurements)
-    means = [each for row in rows if len(each := row.launch_step_times_s) > 1]
-    variances = [variance_of(each) / fmean(each) ** 2 for each in means]
-    prior = prior_of(variances, [len(each) - 1 for each in means])
-    known = {
-        "prior_of_run": prior,
-        "cases_of_prior": len(means),
-        "on_gpu": on_gpu,
-        "slowing": heat.slowing_of([row.moments for row in rows]),
-    }
-    return tuple(_with(row, known, uncontrolled(row, rows) if has_tf32 else ()) for row in rows)
-
-
-def _with(row: Measurement, known: dict[str, Any], found: Iterable[Finding]) -> Measurement:
-    new = tuple(each for each in found if each not in row.findings)
-    if not new and known.items() <= row.__dict__.items():
-        return row
-    twin = replace(row, findings=(*row.findings, *new)) if new else copy(row)
-    twin.__dict__.update(row.__dict__ | known)
-    return twin
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -1,4 +1,4 @@
-"""How much memory a step needs, as three separate figures, and whether it fits on a card."""
+"""The memory of a step, counted in three ways, and whether the step fits on a card."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MemoryParts(Record, frozen=True, kw_only=True):
     """The parts of the upper end of the device figure [B]; they add up to it.
 
     Attributes:
-        saved_bytes: Saved by the forward pass for the backward pass, including the prebuilt batches.
+        saved_bytes: Saved by the forward pass for the backward pass, with the prebuilt batches.
         transient_bytes: Alive only at the peak.
         workspace_bytes: CUDA context, driver, library workspaces, allocator rounding, and cached memory that
             a CUDA graph cannot use.
@@ -103,7 +103,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         untraced: Why the step could not be traced; None if it was.
         not_linear: How the figure was found if memory is not linear in the batch size; None if it is.
         as_published: Whether the upper ends equal the card's memory, because a published step with as many
-            tensors ran on a card of its line with no more memory.
+            tensor bytes ran on a card of its line with no more memory.
         algorithm_bytes: Part of the upper ends that cuDNN may use for its fastest strict float32 convolution;
             0 for a measured peak, which already includes it [B].
         compiled_loss: Memory held by torch's allocator for the same step in a loop that also compiles the
@@ -170,11 +170,11 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     Attributes:
         verdict: Maybe if the lower end fits and the upper end does not.
         largest_batch: The largest batch with an upper end that fits; 0 if none does.
-        one_may_fit: Whether the lower end of batch 1 fits although its upper end does not.
-        ran: Whether the case ran on this model of card: then it fits, whatever the upper end.
+        one_may_fit: Whether the lower end of batch 1 fits, but not its upper end.
+        ran: Whether the case ran on this model of card; then it fits, whatever the upper end.
         by_reference: Whether it ran in a run shipped with the package rather than in the user's own.
-        graph_high_bytes: Upper end of the memory in use in a CUDA graph if the case certainly fits only in
-            eager steps, which the need then describes; else None [B].
+        graph_high_bytes: Upper end of the memory in use in a CUDA graph, if the case is certain to fit only
+            in eager steps, which ``need`` then describes; else None [B].
         graph_largest_batch, eager_largest_batch: The largest batches in a CUDA graph and in eager steps if a
             graph was requested, may not fit, and the two differ; else None.
     """
@@ -204,7 +204,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         """Return the verdict with its figures: ``fits (needs 17.2 to 18.9 of 24 GiB)``.
 
         Args:
-            sharded: Whether the job is sharded by FSDP, which a verdict that fits then mentions.
+            sharded: Whether FSDP shards the job; the text then says so if the step fits.
         """
         if self.ran or self.fits:
             return f"{self.verdict_text(sharded=sharded)} ({self.needs_text()})"
@@ -221,8 +221,14 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     def needs_text(self) -> str:
         """Return the figures, and whether the case ran: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
+        device = self.need.device
+        assert device.low is not None
+        assert device.high is not None
+        words = f"needs {format_range(device.low, device.high, self.card.listed_bytes)}"
+        if self.need.untraced is not None:
+            words += f"; not traced: {self.need.untraced}"
         where = "in a reference run" if self.by_reference else "here"
-        return f"it ran {where}; {self.needs()}" if self.ran else self.needs()
+        return f"it ran {where}; {words}" if self.ran else words
 
     def likely_text(self) -> str:
         """Return the expected value and its interval: ``needs 6.0 (4.8 to 6.8) of 24 GiB``."""
@@ -234,7 +240,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"{self.largest_batch:,}{' in eager steps' if self.in_eager_steps else ''}"
 
     def largest_text(self) -> str:
-        """Return the largest batch in words; both batches if a graph and eager steps differ."""
+        """Return the largest batch in words, separately for graph and eager steps if they differ."""
         graph, eager = self.graph_largest_batch, self.eager_largest_batch
         if graph is None or eager is None:
             if self.largest_batch:
@@ -255,14 +261,6 @@ class MemoryFit(Record, frozen=True, kw_only=True):
             eager_largest_batch=None,
         )
 
-    def needs(self) -> str:
-        """Return only the figures, ``needs 17.2 to 18.9 of 24 GiB``, and why there is no trace."""
-        device = self.need.device
-        assert device.low is not None
-        assert device.high is not None
-        words = f"needs {format_range(device.low, device.high, self.card.listed_bytes)}"
-        return words if self.need.untraced is None else f"{words}{_NOT_TRACED}: {self.need.untraced}"
-
     def flat(self) -> dict[str, Any]:
         """Return the answer as in the JSON document, including the figures of the need."""
         return {
@@ -280,15 +278,12 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
 
 MAY_NOT_FIT = "may not fit in memory"
-"""The caution for a job of which only the lower end of the need fits."""
+"""The caution for a job if only the lower end of its need fits."""
 
 
 def fits_text(*, sharded: bool) -> str:
-    """Return the word for a case that fits, with FSDP if the job is sharded."""
+    """Return the verdict for a case that fits, with FSDP if the job is sharded."""
     return f"{Verdict.FITS} with FSDP" if sharded else str(Verdict.FITS)
-
-
-_NOT_TRACED = "; not traced"
 
 
 def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:

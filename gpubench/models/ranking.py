@@ -1,4 +1,4 @@
-"""The ranking of offers: each choice, its rank, and the sentences that summarize the ranking."""
+"""The ranking of offers: every choice, and the sentences that summarize the ranking."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Source = Literal["cloud", "marketplace", "own"]
 
 
 class Job(Record, frozen=True, kw_only=True):
-    """The job to which hours and dollars refer.
+    """The job that hours and dollars refer to.
 
     Attributes:
         words: "90 epochs of ImageNet", "24 GPU-hours of one A100 SXM4 80GB".
         samples: Amount of work, in ``unit``; an estimate if the work was given in hours of a reference GPU.
-        is_default: Whether the question named no job.
+        is_default: Whether the job is the default, because the question had none.
         startup_minutes: Paid time before the first step on every rented machine.
     """
 
@@ -67,28 +67,28 @@ class Elsewhere(Record, frozen=True, kw_only=True):
 
 
 class Choice(Record, frozen=True, kw_only=True):
-    """A row with everything else to know before paying; unknown is None.
+    """A row, with everything else to know before paying. Unknown is None.
 
     Attributes:
-        row: The ranked offer. It has no rank if it is only shown next to the ranking, as hardware to buy is
-            unless it was requested.
+        row: The ranked offer. It has no rank if it is only shown next to the ranking, like hardware to buy
+            that was not requested.
         condition: Kind of price: a list price, one host's price, a price of new or used cards, or the buyer's
             quote.
         purchase_usd: For owned hardware, the price of the GPUs plus the counted host share, ``host_usd``.
         assumed: For owned hardware, the inputs that were assumed.
         price_note: A doubt about the price, or a remark on it; for a card to buy, its source.
-        price_doubt: How far the price is from those of other providers, none of which confirms it; None if
-            it is not in doubt.
+        price_doubt: How far the price is from those of other providers, if none confirms it; None if it is
+            not in doubt.
         asks: The other hosts' prices on a marketplace.
-        regions: Regions where this provider has this GPU in this number, the offer's own first.
+        regions: Regions where this provider has this many of the GPU, the offer's own first.
         needs_quota: Whether a new account must request a quota first.
         p_best_of_gpu: Probability that the best offer is one of this GPU, from any provider; computed
             separately for renting and owning.
         feed_images_per_s: Photographs to decode and augment per second while working, before spot
             interruptions; None for other data.
-        feed_vcpus: vCPUs needed for that at the assumed ``recommend.candidates.IMAGES_PER_VCPU_S``.
+        feed_vcpus: vCPUs that this needs, at the assumed ``recommend.candidates.IMAGES_PER_VCPU_S``.
         also_at: The same GPU at other providers, best first.
-        host_unsaid: Unknown facts of the host, with the job's need: "RAM (23.2 GiB needed)".
+        host_unsaid: Unknown facts about the host, with the job's need: "RAM (23.2 GiB needed)".
     """
 
     row: Row
@@ -136,7 +136,6 @@ RANKING_SCHEMA = "gpubench.ranking/3"
 
 SortedBy = Literal["total", "value", "throughput", "cost", "time", "joules"]
 """The order of the rows of a ranking."""
-
 
 SentenceKind = Literal["answer", "asked", "sureness", "caution", "note"]
 
@@ -193,7 +192,7 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
 
 
 class ExcludedOffer(Record, frozen=True, kw_only=True):
-    """An offer that is not ranked, with the reason; ``rule`` is the option or fact that excludes it."""
+    """An offer that is not ranked, and why; ``rule`` is the option or fact that excludes it."""
 
     provider: str
     instance: str
@@ -203,12 +202,12 @@ class ExcludedOffer(Record, frozen=True, kw_only=True):
 
 
 class Sentence(Record, frozen=True, kw_only=True):
-    """One sentence about a ranking, with its period.
+    """One sentence about a ranking, ending in a period.
 
     Attributes:
         kind: ``answer``, a reply to an option (``asked``), the certainty (``sureness``), something to know
-            before paying (``caution``), or a ``note`` on the figures. The first screen always has ``asked``
-            and ``caution``, whatever its length, and never a ``note``.
+            before paying (``caution``), or a ``note`` on the figures. The first screen has every ``asked``
+            and ``caution``, whatever its length, and no ``note``.
     """
 
     kind: SentenceKind
@@ -232,7 +231,7 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def row(self) -> Row:
-        """The answering row."""
+        """The row of the choice."""
         return self.choice.row
 
 
@@ -246,21 +245,21 @@ class Ranking(Record, frozen=True, kw_only=True):
             ``time``.
         hour_worth_usd: Value of an hour of waiting for the job [USD]; None if there is no job.
         unit: What a sample is, in the plural; "samples" for several workloads.
-        by_reference: Whether figures are shown as multiples of the reference GPU, because the sum of samples
-            of several workloads is meaningless; ``throughput_of`` and ``value_of`` return them.
+        by_reference: Whether ``throughput_of`` and ``value_of`` return multiples of the reference GPU,
+            because a sum of samples of different workloads is meaningless.
         throughput_unit, value_unit: Units of those two.
         max_purchase_usd: The limit on the purchase price, if one was given.
         offer_count: Number of ranked offers; ``rows`` may hold only the first, or the best of each GPU.
-        job: The job to which hours and dollars refer; None with the setting ``relative``, or if no job can
-            be defined.
+        job: The job that hours and dollars refer to; None with the setting ``relative``, or if no job can be
+            defined.
         answers: The cheapest row (in dollars), the sensible row (in dollars plus the value of the hours) and
             the fastest, whatever the sort order.
         cloud: The cheapest offer of a cloud, if the cheapest offer is from another kind of seller; else None.
-        owned: Each ranked machine that the buyer named.
-        asked: The cheapest offer of each GPU, if several were named.
-        by_gpu: The best offer of each GPU, best first, with other providers of it; renting and owning are
+        owned: Each ranked machine of the buyer (``--have``).
+        asked: The cheapest offer of each GPU, if several were requested.
+        by_gpu: The best offer of each GPU, best first, with its other providers; renting and owning are
             separate.
-        best_to_own: The best hardware to buy, even if only rentals were ranked, unless rent was requested.
+        best_to_own: The best hardware to buy, even if only rentals were ranked; None if rent was requested.
         best_to_own_use: Expected utilization in the hourly cost of ``best_to_own``; None if nothing was paid
             for it.
         sentences: The summary, most important sentence first.

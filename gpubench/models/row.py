@@ -21,20 +21,24 @@ from gpubench.units import count
 class Estimate(Record, frozen=True, kw_only=True):
     """Throughput of one case on one GPU, with its interval and its basis.
 
-    ``low`` and ``high`` bound 95 % for a measurement and 90 % for a prediction; None is unknown.
-    ``anchored`` says whether a prediction starts from a GPU measurement of the same case. ``host_cpu`` is
-    the processor that limited a host-bound measurement. ``batch_choice`` says whether the batch is the
-    requested one or the largest that fits; ``batch_found_by`` is the id of the run that searched for it, None
-    if the memory model gave it. ``peak_memory_bytes`` is tensor memory; ``device_bytes`` is memory in use on
-    the device with its interval, and ``memory_text`` is the verdict for this card. ``fewest_gpus`` is how
-    many GPUs must shard weights, gradients and states (FSDP) for the case to fit. If it is above 1,
-    throughput is that of one GPU as if everything fit on it, and memory is that of one of these GPUs.
-    ``first_token_s`` is known only for a measured generation [s]. ``per_token_s``, the time of each later
-    token, is also known for a predicted one, with its own interval. ``power_w`` is the mean power of one GPU,
-    measured or as the usual share of board power. Under ``power_limit_w`` a job takes ``capped_time`` times
-    the time and ``capped_energy`` times the energy. ``published`` describes published readings of this card;
-    an interval that did not include them was widened to do so. ``most_samples_per_s`` is what the peak of the
-    GPU allows; None for a measurement.
+    Attributes:
+        low, high: Ends of the 95 % interval of a measurement, or of the 90 % interval of a prediction.
+        anchored: Whether a prediction starts from a GPU measurement of the same case.
+        peak_memory_bytes: Tensor memory.
+        device_bytes: Memory in use on the device.
+        memory_text: The verdict for this card.
+        host_cpu: The processor that limited a host-bound measurement.
+        batch_choice: Whether the batch is the requested one or the largest that fits.
+        batch_found_by: Id of the run that searched for that batch; None if the memory model gave it.
+        fewest_gpus: How many GPUs must shard weights, gradients and states (FSDP) for the case to fit. If it
+            is above 1, throughput is that of one GPU as if everything fit on it, and memory is that of one of
+            these GPUs.
+        first_token_s: Known only for a measured generation [s].
+        per_token_s: Time of each later token, measured or predicted [s].
+        power_w: Mean power of one GPU, measured or as the usual share of board power.
+        capped_time, capped_energy: Factors on time and energy of a job under ``power_limit_w``.
+        published: Published readings of this card, in words. The interval was widened to include them.
+        most_samples_per_s: Limit set by the peak of the GPU; None for a measurement.
     """
 
     case: Case
@@ -85,7 +89,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def at_peak(self) -> bool:
-        """Whether ``high`` is what the peak of the GPU allows, instead of an end of 90 %."""
+        """Whether ``high`` is the limit set by the GPU's peak, not the end of the 90 % interval."""
         return None not in {self.high, self.most_samples_per_s} and self.high == self.most_samples_per_s
 
     def flat(self) -> dict[str, Any]:
@@ -99,7 +103,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 
 
 MODELED = "modeled"
-"""``Row.scaling_basis`` for several GPUs that no run has timed together."""
+"""``Row.scaling_basis`` if no run has timed these GPUs together."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -109,8 +113,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         rank: Shared by the rows of a band, see ``gpubench.recommend.objective.bands``. None if not ranked.
         tie: Whether the row cannot be distinguished from the first of its band.
         estimate: Of one GPU; ``parts`` has the estimates of single workloads if several are combined.
-        usd_per_hour: Expected price of the instance with a 90 % interval, on which every figure of the row is
-            based. For a list price it is the listed price.
+        usd_per_hour: Expected price of the instance with a 90 % interval; every figure of the row is based on
+            it. For a list price it is the listed price.
         samples_per_s: Of the entire instance: the smaller of the rate that its GPUs process,
             ``gpus_samples_per_s``, and the rate that its vCPUs prepare.
         link: The link between these GPUs, or between one GPU and its host: nvlink, pcie5 ...
@@ -125,11 +129,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         p_best: Probability of being the best offer, over joint draws. None if not computed, as for a fourth
             offer of a machine below the first 1,000 rows.
         p_cheapest, p_sensible, p_fastest: Probability that no other offer does the work for fewer dollars,
-            for less including its hours, or sooner, whatever the sort order.
+            at a lower total cost including its hours, or sooner. They do not depend on the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.
-        dominated_by: The offer that is at least as good, and the respects in which it is better.
-        spot_break_even: Extra work from interruptions, as a share of the job, at which the same machine on
-            demand costs as little: 1.5 is one and a half extra jobs; 0 if it costs as little anyway.
+        dominated_by: The offer that is at least as good in every respect, and where it is better.
+        spot_break_even: Extra work from interruptions, as a share of the job, at which the same machine costs
+            no more on demand: 1.5 is one and a half extra jobs; 0 if on demand is no more expensive anyway.
     """
 
     rank: int | None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Sequence
+from copy import copy
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from gpubench import stats
-from gpubench.findings import Finding
+from gpubench import heat, stats
+from gpubench.findings import DOUBTFUL, Finding, FindingKind
 from gpubench.interval import Interval
 from gpubench.models.case import AtLeastOne, Case, Positive
-from gpubench.models.measurement import BatchChoice, Measurement, Status, beside_each_other
+from gpubench.models.measurement import BatchChoice, Measurement, Status
 from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
 from gpubench.precisions import Precision
 from gpubench.units import count
@@ -36,11 +38,11 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
     Attributes:
         index: Position in the driver's order (PCI order), as ``probe`` lists it.
         core_count: Physical cores of a CPU that this process may use.
-        unified_memory: Whether the device shares the machine's memory; if so, ``memory_bytes`` is that.
+        unified_memory: Whether the device shares the machine's memory, which is then ``memory_bytes``.
         l2_bytes: From the specification table, because drivers do not report it.
         tensor_core_precisions: Formats that the tensor cores support; for a CPU, the reduced formats with
             instructions ("bf16", "fp16", "int8").
-        pcie_generation, pcie_width: The maximum of card and slot together.
+        pcie_generation, pcie_width: The maximum that card and slot both support.
     """
 
     backend: str
@@ -137,7 +139,7 @@ class Settings(Record, frozen=True, kw_only=True):
     """The options of a run other than its cases, budget name and seed.
 
     Attributes:
-        time_limit_s: For the entire run; None for no limit [s].
+        time_limit_s: Limit of the entire run; None for no limit [s].
         gpus: GPUs of one data-parallel job.
         batch_choice: Whether batches are the workloads' defaults or the largest that fit.
         micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
@@ -158,7 +160,7 @@ class StartState(Record, frozen=True, kw_only=True):
 
     Attributes:
         idle_power_w: Power draw, if nothing else was using the device [W].
-        pcie_generation, pcie_width: Of the link at that moment; an idle link may run below its maximum.
+        pcie_generation, pcie_width: State of the link then; an idle link may run below its maximum.
     """
 
     temperature_c: float | None = None
@@ -231,7 +233,7 @@ class SeedRun(Record, frozen=True, kw_only=True):
 
 
 class TimeToQuality(Record, frozen=True, kw_only=True):
-    """The steps, time and energy that a precision needs to reach a target quality.
+    """The steps, time and energy to a target quality at one precision.
 
     Attributes:
         case: Workload, precision and batch of an eager training.
@@ -267,7 +269,7 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
     @property
     def energy_j(self) -> Interval:
-        """Mean energy with its interval over seeds; unknown if one value is [J]."""
+        """Mean energy with its interval over seeds; unknown if any value is unknown [J]."""
         known = [run.energy_j for run in self.runs if run.energy_j is not None]
         return self._over_seeds(known) if len(known) == len(self.runs) else Interval(None)
 
@@ -283,6 +285,85 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
         return stats.mean_interval(values) if self.is_reached else Interval(None)
 
 
+# --- what the rows of a run say about each other ---------------------------------------------------------
+
+# Largest factor between two layouts of the same work; VGG16 at AMP gained 1.46 on an H200.
+LAYOUT_FACTOR = 1.5
+# Largest factor by which a TF32 step is slower than one at this precision: half the rate of AMP, twice the
+# bytes.
+_TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
+LOSS_FACTOR = 10.0
+# A relative difference of float32 losses that is due only to rounding.
+LOSS_ROUNDING = 1e-7
+
+
+def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
+    """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
+
+    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. A row of
+    theirs is proven only by the same case at another precision of the same run.
+
+    Args:
+        row: Measured on a device with TF32.
+        rows: All rows of its run.
+    """
+    timed = [launch for launch in row.launches if launch.rounds]
+    names = {name for launch in timed for name in launch.precision_errors.keys() - launch.control_errors}
+    if row.case.precision is not Precision.FP32 or row.step_time_s is None:
+        return ()
+    if not all(launch.precision_errors for launch in timed):
+        return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
+    if not names or any(_shows_fp32(row, other) for other in rows):
+        return ()
+    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
+
+
+def _shows_fp32(row: Measurement, other: Measurement) -> bool:
+    # Whether an fp32 row is slower than the same case at another precision by more than TF32 allows, or
+    # whether the first loss of that case under TF32 is off by many times as much.
+    precision, layout = other.case.precision, row.case.memory_format
+    twin = msgspec.structs.replace(other.case, precision=Precision.FP32, memory_format=layout)
+    if row.step_time_s is None or other.step_time_s is None or twin != row.case:
+        return False
+    doubtful = DOUBTFUL - {FindingKind.PRECISION_UNPROVEN}
+    most_s = LAYOUT_FACTOR * _TF32_OVER.get(precision, math.inf) * other.step_time_s
+    if row.step_time_s > most_s and doubtful.isdisjoint(finding.kind for finding in row.findings):
+        return True
+    if precision is not Precision.TF32 or row.loss_error is None or other.loss_error is None:
+        return False
+    return other.loss_error > LOSS_FACTOR * max(row.loss_error, LOSS_ROUNDING)
+
+
+def with_run_estimates(
+    measurements: Iterable[Measurement], *, on_gpu: bool, has_tf32: bool
+) -> tuple[Measurement, ...]:
+    """Return the rows of a run with the run's estimates of the launch spread and of slowdown from heat.
+
+    A row does not store these estimates, because they are derived from the launches of all rows. On a device
+    with TF32 a row also gets the finding that ``uncontrolled`` returns.
+    """
+    rows = tuple(measurements)
+    means = [each for row in rows if len(each := row.launch_step_times_s) > 1]
+    variances = [stats.variance_of(each) / fmean(each) ** 2 for each in means]
+    prior = stats.prior_of(variances, [len(each) - 1 for each in means])
+    known = {
+        "prior_of_run": prior,
+        "cases_of_prior": len(means),
+        "on_gpu": on_gpu,
+        "slowing": heat.slowing_of([row.moments for row in rows]),
+    }
+    return tuple(_with(row, known, uncontrolled(row, rows) if has_tf32 else ()) for row in rows)
+
+
+def _with(row: Measurement, known: dict[str, Any], found: Iterable[Finding]) -> Measurement:
+    new = tuple(each for each in found if each not in row.findings)
+    if not new and known.items() <= row.__dict__.items():
+        return row
+    twin = msgspec.structs.replace(row, findings=(*row.findings, *new)) if new else copy(row)
+    twin.__dict__.update(row.__dict__ | known)
+    return twin
+
+
 # --- the run ---------------------------------------------------------------------------------------------
 
 
@@ -292,12 +373,12 @@ _ROWS = msgspec.Meta(max_length=10_000)
 class Run(Record, frozen=True, kw_only=True):
     """One file: one device, one environment, and all cases of the run.
 
-    ``planned`` and ``launch_count`` say what the run was to measure, so it can be resumed.
+    ``planned`` and ``launch_count`` say what the run should measure, so that it can be resumed.
 
     Attributes:
         finished_at: When the run ended or was stopped; None while it is running or if it was killed.
         interrupted: Whether it was stopped before everything was measured.
-        quality: Trainings to a target quality, if requested; such a run has no cases.
+        quality: Trainings to a target quality, if requested; the run then has no cases.
     """
 
     schema_version: int = RUN_VERSION
@@ -323,7 +404,7 @@ class Run(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Give each row the run's estimates of the spread between launches and of the slowdown from heat."""
         device = self.device
-        rows = beside_each_other(self.measurements, on_gpu=not device.is_cpu, has_tf32=device.has_tf32)
+        rows = with_run_estimates(self.measurements, on_gpu=not device.is_cpu, has_tf32=device.has_tf32)
         msgspec.structs.force_setattr(self, "measurements", rows)
 
     def __repr__(self) -> str:

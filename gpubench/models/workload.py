@@ -50,7 +50,7 @@ class MemoryLine(Record, frozen=True, kw_only=True):
     """Bytes alive at one moment of a step: a constant part and a part per sample.
 
     Attributes:
-        gradient_bytes: The part that is weight gradients, which does not grow with the batch.
+        gradient_bytes: Weight gradients among them, which do not grow with the batch.
     """
 
     fixed_bytes: float
@@ -66,7 +66,7 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     """The memory alive in a step at one separately traced batch size.
 
     Attributes:
-        moments: The candidates for the peak, for any share of the gradients; none grows with the batch.
+        moments: Candidates for the peak, whatever the share of the gradients; all have a constant size.
         saved_bytes: Memory left alive by the forward pass and the loss.
     """
 
@@ -75,7 +75,7 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     saved_bytes: float
 
 
-# An exponent that falls by at most this from one pair of points to the next counts as not falling.
+# A growth exponent that falls by at most this much between pairs of points counts as constant.
 _STEEPER = 0.01
 
 
@@ -87,7 +87,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     powers of the batch.
 
     Attributes:
-        is_amp: Whether it ran under autocast of either type; fp32 and tf32 need the same memory.
+        is_amp: Whether it ran under autocast of either type. fp32 and tf32 need the same memory.
         lines: Sorted by bytes per sample; from two small batches.
         weights_bytes: Parameters and buffers, included in every line.
         trained_bytes: Weights that have a gradient, also in a forward pass.
@@ -217,12 +217,12 @@ class BlockSizes(Record, frozen=True, kw_only=True):
 
 
 class DecodeWork(Record, frozen=True, kw_only=True):
-    """Memory traffic and arithmetic per generated token, in a forward pass over a batch of sequences.
+    """Memory traffic and arithmetic of one generated token of each sequence of a batch.
 
     Attributes:
         weight_bytes: Weights read once per batch [B].
         cache_bytes_per_token: Keys and values of one token of one sequence [B].
-        flops_per_token: Matrix products of one token of one sequence, without attention [FLOP].
+        flops_per_token: Matrix products for one token of one sequence, without attention [FLOP].
     """
 
     weight_bytes: float
@@ -271,12 +271,12 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         parallel_mode: How the GPUs of one job share the work by default.
         is_classic: Whether "all" includes it.
         is_run: Whether it can be built and measured; otherwise only memory and ranking support it.
-        is_by_shape: Whether it comes from the closed form of a language model's shape, not from a trace.
+        is_by_shape: Whether it was derived from the shape of a language model, not from a trace.
         tokens_per_sample: Tokens of one sample; None if the input is not tokens.
         decode: The profile of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails with channels_last images.
-        is_eager_only: Whether a step reads tensor values on the host, which a CUDA graph cannot.
-        why_no_amp: Why a training step fails under a GPU's autocast; None if it does not.
+        is_eager_only: Whether a step reads tensor values on the host, which is impossible in a CUDA graph.
+        why_no_amp: Why a training step fails under autocast on a GPU; None if it does not.
         variants: Profiles of the same workload with other recipes.
     """
 
@@ -305,7 +305,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     also_at: tuple[str, ...] = ()
-    checkpointing_from: tuple[tuple[int, Checkpointing], ...] = ()
+    checkpointing_from: CheckpointingFrom = ()
     parallel_mode: ParallelMode = ParallelMode.DDP
     is_classic: bool = True
     is_run: bool = True
@@ -318,13 +318,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     why_no_amp: str | None = None
     variants: tuple[WorkloadProfile, ...] = ()
 
-    def checkpointing_over(self, gpu_count: int) -> Checkpointing | None:
-        """The checkpointing of a job on this many GPUs; None for that of the recipe."""
-        return checkpointing_over(self.checkpointing_from, gpu_count)
-
     def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
-        """The case as a job on this many GPUs with the same batch per GPU and the recipe for that number."""
-        how = self.checkpointing_over(gpu_count) or case.checkpointing
+        """The case as a job on this many GPUs, with its batch per GPU and the recipe for that number."""
+        how = checkpointing_over(self.checkpointing_from, gpu_count) or case.checkpointing
         return msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode, checkpointing=how)
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:
@@ -340,18 +336,18 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(found, variants=rest)
 
     def at_precision(self, precision: Precision) -> WorkloadProfile:
-        """The profile with weights in the type of the precision if that was traced; else this profile."""
+        """The profile with the weight type of the precision, if it was traced; else this profile."""
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """The requested task, or inference if the workload is never trained, since training is the default.
+        """The requested task; inference if the workload is never trained, because training is the default.
 
         Raises:
             MisuseError: If inference is requested and the workload is only trained.
         """
         task = TaskKind(asked)
         if task is TaskKind.INFER and task not in self.tasks:
-            serving = "; of language models only llama_8b (Llama 3 8B) is" if self.tokens_per_sample else ""
+            serving = "; llama_8b (Llama 3 8B) supports it" if self.tokens_per_sample else ""
             raise MisuseError(f"inference of {self.name} is not modeled: leave out --task infer{serving}")
         return task if task in self.tasks or not self.settings else self.tasks[0]
 
@@ -366,20 +362,20 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         if facts.in_blocks and self.blocks is None:
             return f"{precision} applies to the linear layers in repeated blocks, and {self.name} has none"
         if facts.in_blocks and self.recipe.trainable is Trainable.QLORA:
-            return f"{precision} needs weights in bfloat16, and those of {self.name} lie in 4 bits"
+            return f"{precision} needs weights in bfloat16, and those of {self.name} have 4 bits"
         if not offered or {precision, facts.beside} & {*offered} or (precision.is_amp and AMP in offered):
             return None
-        return f"{self.name} is offered at {' and '.join(offered)}, not at {precision}"
+        return f"{self.name} supports {' and '.join(offered)}, not {precision}"
 
     def why_not_trained_at(self, precision: Precision) -> str | None:
         """Return why a training step fails on a GPU at a precision; None if it does not."""
         if not precision.is_amp or self.why_no_amp is None:
             return None
-        return f"a training step of {self.name} fails under a GPU's autocast: {self.why_no_amp}"
+        return f"a training step of {self.name} fails under autocast on a GPU: {self.why_no_amp}"
 
     @property
     def usual_precision(self) -> Precision | None:
-        """The precision for a question that names none; None for mixed precision."""
+        """The default precision; None for mixed precision."""
         if self.why_no_amp is not None:
             return Precision.FP32
         return Precision(self.precisions[0]) if self.precisions and self.precisions[0] != AMP else None

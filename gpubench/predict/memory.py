@@ -24,6 +24,7 @@ from gpubench.models import (
     TaskKind,
     WeightType,
     WorkloadProfile,
+    checkpointing_over,
 )
 from gpubench.predict.anchors import Reading, peaks_of, same_arithmetic
 from gpubench.predict.question import Question
@@ -138,7 +139,8 @@ def fewest_sharing(
 
     best: tuple[int, MemoryFit] | None = None
     # with the same recipe, more GPUs have more memory in all
-    for _, alike in groupby(range(2, most + 1), question.profile.checkpointing_over):
+    by_fewest = question.profile.checkpointing_from
+    for _, alike in groupby(range(2, most + 1), lambda count: checkpointing_over(by_fewest, count)):
         counts = list(alike)
         at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
         fit = tried[counts[at]]

@@ -1,7 +1,7 @@
 """The data from which the page's script computes the answers of ``rank``: figures, names and texts.
 
-The script uses the same random numbers (``gpubench.draws``) and factors. Judgments that it must not make
-itself (which machines run a job, which prices count, who sells where) are made here and passed as data.
+The script uses the same random numbers (``gpubench.draws``) and factors. Some decisions are made here and
+passed as data: which machines run a job, which prices count, and who sells where.
 """
 
 import math
@@ -40,23 +40,23 @@ from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain
 
-# Pricing and provider of a GPU that the page lists as owned; without a price it costs only its energy.
+# Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
-# Numbers of owned GPUs from which the page lets the user choose.
+# Numbers of owned GPUs that the page offers.
 _HAVE_COUNTS = (1, 2, 4, 8)
 
 MOST_OFFERS = 1000
-"""Maximum number of offers for the script; if there are more, those that could be the best of their kind."""
+"""Maximum number of offers for the script. If there are more, it gets the possible best of each kind."""
 
 MOST_ALIKE = 3
-"""Number of offers of one kind that may be the best: as many as the library draws."""
+"""Number of offers of one kind that can be the best, as in the library's draws."""
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
 # Digits of the share of throughput that an offer keeps, in training and inference.
 _KEPT_DIGITS = 9
-# Digits of a figure: with them, P(best) and dollars equal the library's to one part in 100,000.
+# Digits of a figure, with which P(best) and dollars equal the library's to one part in 100,000.
 _DIGITS = 6
 
 FIRST = "resnet50"
@@ -99,7 +99,7 @@ OPTIONS = {
     "region": "--region",
     "spot": "--spot",
 }
-"""The inputs of the page, as options of its command."""
+"""The option of the command for each input of the page."""
 
 TICKS = {
     "hours": [
@@ -118,7 +118,7 @@ TICKS = {
         for figure in (digit * 10.0**power for digit in (1, 2, 5))
     ],
 }
-"""Positions of lines on an axis, and their labels."""
+"""Positions and labels of the ticks of each axis."""
 
 
 @traced_once()
@@ -171,19 +171,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "options": OPTIONS,
         "ticks": TICKS,
         "inverse_normal": INVERSE_NORMAL,
-        "costs": {
-            "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
-            "startup_factor": asked.startup_factor,
-            "farthest_startup": candidates.farthest_startup(asked.startup_factor),
-            "billing_hours": asked.billing_unit_minutes / MINUTES_PER_HOUR,
-            "storage_usd_per_hour": asked.storage_usd_per_month / HOURS_PER_MONTH,
-            "egress_usd": asked.egress_usd,
-            "tax": asked.tax,
-            "images_per_vcpu_s": candidates.IMAGES_PER_VCPU_S,
-            "feed_sigma": candidates.FEED_SIGMA,
-            "feed_factor": candidates.FEED_FACTOR,
-            "shares_work": asked.jobs != "independent",
-        },
+        "costs": _costs(asked),
         "offers": _offers(market, filtered, found),
         "offer_count": len(whole.kept),
         "starts": list(starts),
@@ -192,9 +180,25 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     }
 
 
+def _costs(asked: RankRequest) -> dict[str, Any]:
+    return {
+        "startup_hours": asked.rented_startup_minutes / MINUTES_PER_HOUR,
+        "startup_factor": asked.startup_factor,
+        "farthest_startup": candidates.farthest_startup(asked.startup_factor),
+        "billing_hours": asked.billing_unit_minutes / MINUTES_PER_HOUR,
+        "storage_usd_per_hour": asked.storage_usd_per_month / HOURS_PER_MONTH,
+        "egress_usd": asked.egress_usd,
+        "tax": asked.tax,
+        "images_per_vcpu_s": candidates.IMAGES_PER_VCPU_S,
+        "feed_sigma": candidates.FEED_SIGMA,
+        "feed_factor": candidates.FEED_FACTOR,
+        "shares_work": asked.jobs != "independent",
+    }
+
+
 def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[Ownership]:
     # Return the buyer's machines, those for sale, and every GPU of the offers as if owned.
-    known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # not where its form is not stated
+    known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # None without a form factor
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
     mine = tuple(f"{count}x {key}" for key in keys for count in _HAVE_COUNTS)
     own_keys = {key for run in runs.own if (key := device_key(run))}
@@ -203,7 +207,7 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
 
 
 def _questions(market: RankRequest) -> Iterator[RankRequest]:
-    # Yield the question, then every shipped model at each of its precisions.
+    # Yield the question, if no shipped model covers it, then every shipped model at each of its precisions.
     plain_recipe = {each.field: getattr(RankRequest(), each.field) for each in options_of(RecipeRequest)}
     if not _is_shipped(market):
         yield market
@@ -222,7 +226,7 @@ def _offered_at(profile: WorkloadProfile) -> tuple[str, ...]:
 
 
 def _is_shipped(market: RankRequest) -> bool:
-    # Return whether the page has the case anyway: one shipped model at one of its precisions.
+    # Return whether the question is about one shipped model at one of its precisions.
     names = market.workload_names
     given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
     profile = load_profiles().get(names[0]) if len(names) == 1 else None
@@ -235,7 +239,7 @@ def _is_shipped(market: RankRequest) -> bool:
 def _case(
     asked: RankRequest, filtered: FilterResult, runs: Runs, starts: dict[str, int]
 ) -> tuple[dict[str, Any], Offers] | None:
-    # Return the figures of one model at one precision, and the machines that run it; None if none does.
+    # Return the figures of one model at one precision, and the offers that run it; None if none does.
     try:
         asked = check(asked)
         finder, kept, _ = runnable_of(asked, filtered, partial(gather, asked, runs=runs))
@@ -245,22 +249,11 @@ def _case(
     work = candidates.work_of(asked, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
     if work is None:
         return None
-    of_one = work.reference is not None  # a job in hours of one GPU: on the page a round number of samples
+    of_one = work.reference is not None  # a job in hours of one GPU; the page shows a round number of samples
     samples = float(f"{work.samples:.2g}") if of_one else work.samples
     certain = dict(
         zip(pool.gpu[pool.certain < 1].tolist(), pool.certain[pool.certain < 1].tolist(), strict=True)
     )
-    hosts = pool.offers.kind.equals("marketplace").tolist()
-    machines: dict[int, list[Any]] = {}
-    for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):
-        known = machines.setdefault(
-            machine,
-            [
-                *(pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None),
-                pool.scalings[machine].basis == MODELED,
-            ],
-        )
-        known[3 + is_host] = _short(pool.spread[row])
     names = [part.case.workload for part in finder.speeds.parts[0]]
     precisions = [precisions_of(parts) for parts in finder.speeds.parts]
     usual = max(precisions, key=precisions.count)
@@ -280,9 +273,25 @@ def _case(
             key: _gpu(finder, row, certain.get(row), starts) | unusual[row]
             for row, key in enumerate(finder.speeds.keys)
         },
-        "machines": list(machines.values()),
+        "machines": _machines(pool),
     }
     return figures, kept
+
+
+def _machines(pool: candidates.Candidates) -> list[list[Any]]:
+    # Return GPU, count, pace, spread at clouds, spread at hosts, and whether the scaling is modeled.
+    hosts = pool.offers.kind.equals("marketplace").tolist()
+    machines: dict[int, list[Any]] = {}
+    for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):
+        known = machines.setdefault(
+            machine,
+            [
+                *(pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None),
+                pool.scalings[machine].basis == MODELED,
+            ],
+        )
+        known[3 + is_host] = _short(pool.spread[row])
+    return list(machines.values())
 
 
 def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[str, int]) -> dict[str, Any]:
@@ -314,7 +323,7 @@ def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
 def _offers(
     market: RankRequest, filtered: FilterResult, found: list[tuple[dict[str, Any], Offers]]
 ) -> list[dict[str, Any]]:
-    # Return the facts of each offer that do not depend on the workload, for the script.
+    # Return the facts of each offer that do not depend on the workload.
     names = [(o.provider, o.instance, o.region or "", str(o.pricing), o.gpu_key) for o in filtered.kept]
     kept = filtered.kept.take(sorted(range(len(names)), key=names.__getitem__))  # ties are sorted by name
     today = filtered.market.today
@@ -328,14 +337,6 @@ def _offers(
         delivered.round(_KEPT_DIGITS).tolist(),
         strict=True,
     )
-    barred: list[list[int]] = [
-        [] for _ in range(len(kept))
-    ]  # limited by its host, though its GPUs would suffice
-    for at, (case, runs_it) in enumerate(found):
-        machines = {(gpu, count) for gpu, count, *_ in case["machines"]}
-        for place in np.flatnonzero(~kept.places(runs_it)).tolist():
-            if (kept[place].gpu_key, kept[place].gpu_count) in machines:
-                barred[place].append(at)
     given = {offer for offer, each in filtered.owned.items() if each.purchase_usd}
     asks = filtered.market.asks
     return [
@@ -362,8 +363,19 @@ def _offers(
             or (ask_words(asks.get((offer.gpu_key, offer.pricing))) if offer.kind == "marketplace" else None),
             "barred": cases,
         }
-        for offer, (usd, sigma, group, share), cases in zip(kept, of_rows, barred, strict=True)
+        for offer, (usd, sigma, group, share), cases in zip(kept, of_rows, _barred(kept, found), strict=True)
     ]
+
+
+def _barred(kept: Offers, found: list[tuple[dict[str, Any], Offers]]) -> list[list[int]]:
+    # Return for each offer the cases that its host cannot run, although its GPUs can.
+    barred: list[list[int]] = [[] for _ in range(len(kept))]
+    for at, (case, runs_it) in enumerate(found):
+        machines = {(gpu, count) for gpu, count, *_ in case["machines"]}
+        for place in np.flatnonzero(~kept.places(runs_it)).tolist():
+            if (kept[place].gpu_key, kept[place].gpu_count) in machines:
+                barred[place].append(at)
+    return barred
 
 
 def _few(filtered: FilterResult) -> FilterResult:
@@ -395,7 +407,7 @@ def _card(key: str) -> dict[str, str]:
 
 
 def _filters(asked: RankRequest) -> list[str]:
-    # Return the options of a command that are not inputs of the page, as given.
+    # Return the options of the question that are not inputs of the page, as given.
     asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
     asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
     kept = {name: value for name, value in asked.question.items() if name not in asked_here}

@@ -1,7 +1,7 @@
 """The report: one self-contained HTML page, and the same figures for programs and notebooks.
 
-The page shows the sections. JSON has everything, and CSV has one line per figure. In a notebook, rankings and
-runs are shown as plotly figures, and as blocks of the page without a script.
+The page shows the sections, JSON has everything, and CSV has one line per figure. Notebooks show rankings and
+runs as plotly figures, and as blocks of the page without a script.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from gpubench.blocks.parts import (
     Part,
     as_html,
     as_markdown,
+    base_layout,
     dots,
-    dress,
     environment,
     label,
     log_axis,
@@ -118,7 +118,7 @@ def report(request: ReportRequest) -> str:
         asked,
         run=request.run,
         every_run=whole,
-        most_rows=None if whole else MOST_OFFERS + 1,  # one more, to show that it is cut
+        most_rows=None if whole else MOST_OFFERS + 1,  # one more, to show that there are more
         first=FIRST if kind == "html" else None,
     )
     if kind == "html" and not request.data and data.ranking is not None:
@@ -133,7 +133,7 @@ def report(request: ReportRequest) -> str:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
         path = results_root(request.results) / "reports" / f"{data.today.isoformat()}-{safe}.{kind}"
-    # Names may hold what UTF-8 cannot carry (lone surrogates from a driver): they become "?".
+    # A driver's name may have lone surrogates, which UTF-8 cannot encode; they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
     write_file(path, text, hint=elsewhere)
     return str(path)
@@ -144,8 +144,8 @@ def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
     job = None if ranking is None else ranking.job
     if job is None or job.reference_hours is not None:  # the page asks about a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
-        told = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
-        ranking = ranked(msgspec.structs.replace(asked, **told), lambda of: head(of, MOST_OFFERS + 1))
+        question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
+        ranking = ranked(msgspec.structs.replace(asked, **question), lambda of: head(of, MOST_OFFERS + 1))
     return replace(data, calculator=found, ranking=ranking)
 
 
@@ -167,7 +167,7 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
 
 @dataclass(frozen=True, kw_only=True)
 class _Heading:
-    """The content under one heading of the page, its charts by their ids."""
+    """The content under one heading of the page, with its charts by id."""
 
     key: str
     title: str
@@ -189,7 +189,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
     if begin is not None and data.ranking is not None:
-        still = _still_of(data.ranking, begin["model"])
+        still = _static_answer(data.ranking, begin["model"])
     return environment().get_template("page.html.j2").render(
         still=still,
         few=_few_offers(data.calculator),
@@ -223,7 +223,7 @@ def _few_offers(calculator: Mapping[str, Any] | None) -> str:
 
 
 def _best_of_each_machine(data: ReportData) -> ReportData:
-    # Return the part of a ranking for a page: the best offer of each GPU and number, and few exclusions.
+    # Return the data with the best offer of each GPU and number, and a limited number of exclusions.
     if data.ranking is None:
         return data
     best = first_of_each(
@@ -233,11 +233,11 @@ def _best_of_each_machine(data: ReportData) -> ReportData:
     return replace(data, ranking=msgspec.structs.replace(data.ranking, rows=tuple(best), excluded=few))
 
 
-# --- the answer in the page's HTML, for readers without scripts and until the script has run ------------
+# --- the answer in HTML, for readers without scripts and until the script has run ----------------------
 
 
-def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
-    # Return the title, the answers and the best offer of each machine in words, as the script shows them.
+def _static_answer(ranking: Ranking, model: str) -> dict[str, Any]:
+    # Return the title, the answers and the best offer of each machine as texts, as the script shows them.
     heads = first_of_each(ranking.rows, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
     job = "" if ranking.job is None else plain(ranking.job.words, 80)
     named = [line for line in lines(ranking) if line.answers]
@@ -263,7 +263,7 @@ def _still_of(ranking: Ranking, model: str) -> dict[str, Any]:
 
 
 def _ranged(words: str) -> str:
-    return words.replace(" to ", "\N{EN DASH}")  # the answers fit on one screen
+    return words.replace(" to ", "\N{EN DASH}")  # so that the answers fit on one screen
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -303,7 +303,7 @@ def _asset(name: str) -> Any:
 
 
 def packed(content: bytes) -> str:
-    """Return content in gzip and base64, as the page's script reads it; this takes a third of the size."""
+    """Return content in gzip and base64 for the page's script, at a third of the size."""
     return b64encode(gzip.compress(content, compresslevel=9, mtime=0)).decode()
 
 
@@ -327,7 +327,7 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def ranking_figure(ranking: Ranking) -> Plot:
-    """Return a plot of hours versus dollars of the job, one dot per machine; the answers are named.
+    """Return a plot of hours versus dollars of the job, one dot per machine, with labels on the answers.
 
     Without a job the axes are throughput and price of an hour.
 
@@ -344,15 +344,15 @@ def ranking_figure(ranking: Ranking) -> Plot:
         return (row.hours, row.cost_usd) if has_job else (ranking.throughput_of(row), row.usd_per_hour)
 
     titles = grouped((id(answer.row), WORDS["titles"][name]) for name, answer in ranking.answers.items())
-    dots = [_dots(basis, look, rows, place, titles) for basis, look in BASIS_LOOKS.items()]
-    traces = [trace for trace in dots if trace["x"]]
+    of_bases = (_dots(basis, look, rows, place, titles) for basis, look in BASIS_LOOKS.items())
+    traces = [trace for trace in of_bases if trace["x"]]
     if has_job:
         traces.insert(0, _staircase(rows))
     x, y = zip(*(place(row) for row in rows), strict=True)
     axes = ("time of the job, hours", "US dollars of the job")
     if not has_job:
         axes = (ranking.throughput_unit, "US dollars an hour")
-    layout = dress() | {
+    layout = base_layout() | {
         "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),
         "yaxis": log_axis([each.value or 0.0 for each in y], axes[1], room=0.06),
         "showlegend": True,
@@ -369,7 +369,7 @@ def _dots(
 ) -> dict[str, Any]:
     of = [row for row in rows if row.estimate.basis == basis]
     names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in of]
-    # the intervals of the answers; of all others they would cover the chart
+    # only the answers show intervals; those of all rows would cover the chart
     shown = [place(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in of]
     return {
         "type": "scatter",
@@ -391,7 +391,7 @@ def _dots(
 
 
 def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
-    # Return the line below which there is no machine. It has steps: no machine is between two others.
+    # Return the line below which there is no machine. It has steps: nothing lies between two machines.
     least, steps = math.inf, []
     for row in sorted(rows, key=lambda row: (row.hours.value or 0.0, row.cost_usd.value or 0.0)):
         usd = row.cost_usd.value or 0.0
@@ -541,7 +541,7 @@ CSV_COLUMNS = (
 
 MOST_DIGITS = 12
 """Digits of a figure inside a page: a nanosecond in a quarter of an hour, finer than any clock. The last five
-of a float's 17 digits only take up space."""
+of a float's 17 digits would only take up space."""
 
 _FIGURES = (
     "samples_per_s",
@@ -571,12 +571,12 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[str, Any], int]:
-    """Return ``document`` for a page: only the runs that it uses, and only the data that it needs.
+    """Return ``document`` for a page, with only the runs that it uses.
 
-    Long telemetry is thinned, and figures keep ``MOST_DIGITS``.
+    Long telemetry is thinned, and figures are rounded to ``MOST_DIGITS``.
 
     Returns:
-        The document, and the step of the thinning: every n-th sample is kept; 1 keeps all.
+        The document, and n if it keeps only one telemetry sample in n; 1 keeps all.
     """
     on_threads = (pair.of for pair in data.thread_pairs)
     results = (*data.everything, *on_threads, *data.failures)
@@ -595,8 +595,9 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
 def document(data: ReportData, runs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Return the data of the report as plain JSON values.
 
-    Runs are as ``run --json`` gives them, raw rounds included, unless given; the ranking is as
-    ``rank --json`` gives it.
+    Args:
+        data: The report.
+        runs: Its runs as JSON; None for those of ``run --json``, with every raw round.
     """
     everything = {
         "schema_version": REPORT_VERSION,
@@ -628,7 +629,7 @@ def as_json(data: ReportData) -> str:
 
 
 def as_csv(data: ReportData) -> str:
-    """Return one line for each measured case and for each ranked offer; ``kind`` distinguishes them."""
+    """Return one line per measured case and per ranked offer; ``kind`` distinguishes them."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, restval="", lineterminator="\r\n")
     writer.writeheader()
@@ -641,13 +642,13 @@ def as_csv(data: ReportData) -> str:
 
 
 def guard(text: str) -> str:
-    """Keep a spreadsheet from reading a name as a formula, by a leading quote where it would.
+    """Add a leading quote to a name that a spreadsheet would read as a formula.
 
     >>> guard("=1+1"), guard("  @x"), guard("a100"), guard("")
     ("'=1+1", "'  @x", 'a100', '')
     """
     kept = text if text.startswith(("\t", "\r")) else plain(text, 1000)
-    read = unicodedata.normalize("NFKC", kept)  # as a spreadsheet of an East Asian locale may
+    read = unicodedata.normalize("NFKC", kept)  # as a spreadsheet in an East Asian locale may
     dangerous = read.startswith(_FORMULA_STARTS) or read.lstrip().startswith(_FORMULA_STARTS)
     return f"'{plain(kept, 1000)}" if dangerous else kept
 

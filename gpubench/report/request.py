@@ -25,7 +25,7 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
     public: Annotated[
         Path | None,
         Option(
-            "Folder of a website: index.html, the page, and data.json, both without names of machines.",
+            "Folder of a website: writes index.html and data.json, both without names of machines.",
         ),
     ] = None
     format: Annotated[

@@ -1,4 +1,4 @@
-"""The answer and the ranking: the three rows, the sentences about them, and every offer as a table."""
+"""The answer and the ranking: the three answers, the sentences about them, and a table of all offers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -83,7 +83,7 @@ from gpubench.units import (
 )
 
 MOST_WORDS = 120
-"""Maximum number of words on the first screen: as many as can be read at a glance."""
+"""Maximum number of words on the first screen, so that it can be read at a glance."""
 
 
 def title(ranking: Ranking) -> str:
@@ -131,14 +131,14 @@ def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    # Return the sentences with information that is not in the table, those about the question first.
+    # Return the sentences that say more than the table, those about the question first.
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    # Return the sentences that fit below the table, and the number of the others; cautions always stay.
+    # Return the sentences that fit below the table, and the number of others. Cautions always stay.
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
@@ -155,7 +155,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
 # Words reserved for the value and cost of an hour of waiting.
 _WORDS_OF_THE_RATE = 15
 
-# Words reserved for the line under the table's header and the hint that there is more.
+# Words reserved for the rule below the table's header and for the hint that there is more.
 _WORDS_OF_THE_REST = 8
 
 
@@ -176,9 +176,9 @@ def _answer(data: ReportData) -> Block:
     ranking = data.ranking
     if ranking is None or not ranking.rows:
         why = data.ranking_problem or "no ranking was requested"
-        told = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
+        problem = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
         measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
-        return Block(title="The answer", parts=(told, *measured), brief=(told,))
+        return Block(title="The answer", parts=(problem, *measured), brief=(problem,))
     parts: tuple[Part, ...] = (
         Paragraph(text=title(ranking), tone="headline"),
         answer_table(ranking),
@@ -195,7 +195,7 @@ _MOST_MEMORY_CHARACTERS = 300
 
 
 def in_full(ranking: Ranking) -> Facts:
-    """Return each answer with everything to know before paying, and the best hardware to own."""
+    """Return each answer, and the best hardware to own, with everything to know before paying."""
     found = {line.names: line.choice for line in lines(ranking)}
     if ranking.best_to_own is not None and ranking.best_to_own.offer not in {c.offer for c in found.values()}:
         found["Best to own"] = ranking.best_to_own
@@ -227,7 +227,7 @@ def _label(choice: Choice) -> str:
 def fits_words(choice: Choice) -> str:
     """Return whether the job fits in memory, with what it needs: "fits (needs 6.1 to 7.8 of 24 GiB)".
 
-    A device without memory figures ran the job itself, so the figures are not needed.
+    If there are no figures, the device ran the job itself.
     """
     row = choice.row
     if row.fits_memory is None and not row.estimate.may_fit:
@@ -237,7 +237,7 @@ def fits_words(choice: Choice) -> str:
 
 
 def _to_know(choice: Choice) -> Iterator[str]:
-    # Yield remarks on feeding, availability, other prices, and the limits of a new account.
+    # Yield remarks on data loading, availability, other prices, and the quota of a new account.
     offer = choice.offer
     if choice.feed_vcpus is not None:
         needs = f"data loading needs {format_number(choice.feed_vcpus, 2)}"
@@ -261,7 +261,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
 
 
 def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
-    # Return another provider of the same GPU, with the cost of the job there: "aws 8x $12.00".
+    # Return another provider of the GPU, and the cost of the job there: "aws 8x $12.00".
     there = each.offer
     so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
     hourly = f"{format_usd(each.usd_per_hour)}/h"
@@ -271,7 +271,7 @@ def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
 
 # --- the ranking ----------------------------------------------------------------------------------------
 
-# Maximum rows of the page's table, which can be sorted and filtered; a printout shows the first rows.
+# Maximum number of rows in the page's table. A printout shows only the first rows.
 _TABLE_ROWS = 400
 MAX_EXCLUDED_REASONS = 80
 
@@ -292,8 +292,8 @@ _P_OF_OFFER = (
     "all offers add up to 100 %"
 )
 _SHARED_RANK = (
-    "=: a shared rank: the figures cannot distinguish it from another row, or it is a more expensive offer "
-    "of a GPU with that rank"
+    "=: a shared rank: the figures cannot separate the rows, or it is a more expensive offer of a GPU with "
+    "that rank"
 )
 _FEED_BOUND = (
     f"{FindingKind.FEED_BOUND.value}: its vCPUs are assumed to prepare fewer images than its GPUs "
@@ -331,9 +331,9 @@ def _ranking(data: ReportData) -> Block | None:
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
-    """The rows for a terminal: the best rental of each GPU, and all hardware that is owned or for sale.
+    """Return the rows for a terminal: the best rental of each GPU, and all hardware owned or for sale.
 
-    With a single GPU, or on request, every offer.
+    If there is only one GPU, or on request, it returns every offer.
     """
     rows = ranking.rows
     if not _each_is_an_offer(data, ranking):
@@ -351,7 +351,7 @@ def _each_is_an_offer(data: ReportData, ranking: Ranking) -> bool:
 
 
 def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
-    # Return the top of the ranking, the answers in full, the notes, and explanations of the terms.
+    # Return the top of the ranking, the answers in full, the notes, and the meaning of the terms.
     rows = shown_rows(data, ranking)
     one_a_gpu = not _each_is_an_offer(data, ranking)
     shown = offers(data, ranking, rows, "", wide=True, one_a_gpu=one_a_gpu)
@@ -386,7 +386,7 @@ def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[s
 
 
 def excluded_table(ranking: Ranking) -> Table:
-    """The excluded offers, grouped by reason."""
+    """Return the excluded offers, grouped by reason."""
     by_reason = grouped((offer.reason, offer) for offer in ranking.excluded)
     rows = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     return table(
@@ -408,7 +408,7 @@ def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
 
 
 def beaten_table(rows: Sequence[Row]) -> Table:
-    """Return the offers that another offer beats in every respect, with that other offer."""
+    """Return the offers that another offer beats in every respect, and that other offer."""
     return table(
         "Beaten in every respect",
         [row for row in rows if row.dominated_by is not None],
@@ -418,7 +418,7 @@ def beaten_table(rows: Sequence[Row]) -> Table:
 
 
 def factor_table(rows: Sequence[Row]) -> Table:
-    """The properties of the GPUs in the offers, one per line."""
+    """Return the specifications of the GPUs in the offers, one GPU per line."""
     factors = {row.offer.gpu_key: factors_of(load_specs().get(row.offer.gpu_key)) for row in rows}
 
     def known(name: str, words: Callable[[Any], str] = str) -> Callable[[str], str]:
@@ -457,7 +457,7 @@ def factor_table(rows: Sequence[Row]) -> Table:
 _NOTE_CHARACTERS = 80
 
 RANK, P_BEST = "Rank", "P(best)"
-"""Titles of columns with symbols that are explained below the table."""
+"""Titles of columns that the notes below the table explain."""
 
 
 def offers(
@@ -469,7 +469,7 @@ def offers(
     wide: bool = False,
     one_a_gpu: bool = False,
 ) -> Table:
-    """A table of offers, one per row, in the order of the ranking.
+    """Return a table of offers, one per row, in the order of the ranking.
 
     Args:
         data: Has the user's device; rows with its model are marked.
@@ -480,7 +480,7 @@ def offers(
         one_a_gpu: Whether each row represents its GPU. If so, P(best) is that of the GPU, and a column lists
             other offers.
     """
-    late = any(row.latency_s is not None for row in rows)
+    timed = any(row.latency_s is not None for row in rows)
     generated = any(row.estimate.case.new_tokens for row in rows)
     batches = {batches_of(row.estimates) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
@@ -499,7 +499,7 @@ def offers(
         number("Batch", lambda r: " ".join(f"{batch:,}" for batch in batches_of(r.estimates)), optional=5)
         if wide and len(batches) > 1
         else None,
-        number("Time per token" if generated else "Latency", _latency) if wide and late else None,
+        number("Time per token" if generated else "Latency", _latency) if wide and timed else None,
         text(
             "Basis",
             lambda r: (
@@ -549,7 +549,7 @@ def _gpus_needed(row: Row) -> str:
 
 
 def _paid_first(data: ReportData) -> Callable[[Row], str]:
-    # Return a function that formats the purchase price of owned hardware: "$1,450 up front; ".
+    # Return a function that gives the purchase price of owned hardware: "$1,450 up front; ".
     paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: Row) -> str:
@@ -589,13 +589,13 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
     def cost_of(what: str) -> Callable[[Row], str]:
         return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
 
-    told = (what for row in rows for what, usd in token_costs(row).items() if (usd.value or 0.0) >= LEAST_USD)
-    for what in dict.fromkeys(told):
+    costs = (cost for row in rows for cost in token_costs(row).items())
+    for what in dict.fromkeys(what for what, usd in costs if (usd.value or 0.0) >= LEAST_USD):
         yield number(f"USD per million tokens, {_TOKENS[what]}", cost_of(what), optional=3)
 
 
 def _latency(row: Row) -> str:
-    # Return the time of a batch; for text generation also the time per token, to which latency limits apply.
+    # Return the time of a batch. For generation, add the time per token, which a latency limit applies to.
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} per batch" if row.estimate.case.new_tokens else whole
 
@@ -619,7 +619,7 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
 
 def remarks_of(row: Row) -> str:
     """Return short remarks on a row."""
-    # The age of a price has its own column; repeating it as a remark on most rows would be noise.
+    # The age of a price has its own column, so it is not repeated as a remark on most rows.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} per token, " if row.estimate.case.new_tokens else ""
@@ -627,7 +627,7 @@ def remarks_of(row: Row) -> str:
     pays = f"as long as interruptions add less than {format_percent(lost)} to the work" if lost else None
     remarks += [
         words
-        for holds, words in (
+        for applies, words in (
             (offer.kind == "marketplace", CONDITION_WORDS[PriceCondition.SINGLE_HOST]),
             (offer.note, plain(offer.note or "", _NOTE_CHARACTERS)),
             (offer.in_stock is not None, in_stock_words(offer)),
@@ -638,19 +638,19 @@ def remarks_of(row: Row) -> str:
             (lost is not None, f"spot pays off {pays}" if pays else "spot never pays off"),
             (offer.gpu_count > 1, f"scaling {row.scaling_efficiency:.2f}, {plain(row.scaling_basis, 40)}"),
         )
-        if holds
+        if applies
     ]
     return ", ".join(dict.fromkeys(remarks)) or "none"
 
 
 def here(data: ReportData, row: Row) -> str:
-    """A mark on offers with the user's GPU model."""
+    """Return a mark for offers with the user's GPU model."""
     own = data.device is not None and data.device.gpu_key == row.offer.gpu_key
     return " (yours)" if own else ""
 
 
 def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
-    """The marks of rows: the user's GPU model, ties at the top, throttled measurements."""
+    """Return the marks of rows: the user's GPU model, ties at the top, throttled measurements."""
     leading = sum(row.rank == 1 for row in rows)
 
     def mark(row: Row) -> RowMark | None:
@@ -664,7 +664,7 @@ def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
 
 
 def _head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    # Return this many rows in order: the best of each GPU to rent and to own, and the first of the others.
+    # Return this many rows: the best of each GPU to rent and to own, and the first of the others, in order.
     if len(rows) <= most:
         return tuple(rows)
     kept = {id(row) for row in best_to_rent_and_to_own(rows)}

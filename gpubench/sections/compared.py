@@ -1,6 +1,6 @@
-"""Comparisons of measured cases: devices on the same case, a CPU with a GPU, and cases with the roofline.
+"""Comparisons of measured cases: devices on the same case, CPU with GPU, and cases with the roofline.
 
-The roofline compares the rate of each step with the limits of arithmetic and memory.
+The roofline is the limit that arithmetic and memory set on the rate of a step.
 """
 
 import math
@@ -24,7 +24,7 @@ from gpubench.blocks.parts import (
     Look,
     Paragraph,
     Part,
-    dress,
+    base_layout,
     label,
     log_axis,
     number,
@@ -55,7 +55,7 @@ from gpubench.units import UNKNOWN, count, format_duration, format_number, forma
 
 
 def devices(data: ReportData) -> list[Part]:
-    """Compare devices on exactly the same case, the fastest first."""
+    """Compare devices on the same case, fastest first."""
     found = grouped(
         (result.case, result)
         for device in data.devices
@@ -68,7 +68,7 @@ def devices(data: ReportData) -> list[Part]:
         for result in sorted(results, key=place, reverse=True)
     ]
     return explained(
-        "Each case that more than one device has measured; the factor is against the first device of this "
+        "Each case that more than one device has measured. The factor compares with the first device on this "
         "page.",
         "The same case on each device",
         rows,
@@ -90,21 +90,21 @@ def devices(data: ReportData) -> list[Part]:
     )
 
 
-# A job on which to compare both: about 17 passes over the 60,000 images of MNIST.
+# Job for the comparison: about 17 passes over the 60,000 images of MNIST.
 _JOB_SAMPLES = 1_000_000
 
-# If the expected time of a CPU exceeds the limit by this factor, it is too slow, whatever its interval.
+# A CPU is too slow if its expected time exceeds the limit by this factor, whatever the interval.
 _FAR_OFF = 10.0
 
 SMALL_JOB_S = 900.0
-"""If a CPU does the job within this time, no GPU is needed [s]."""
+"""No GPU is needed if a CPU does the job within this time [s]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpuGpuPair:
     """The fastest CPU row and the fastest GPU row for one workload and task.
 
-    ``cpus`` has all valid rows of the CPU; the fastest of them decides whether a GPU is needed.
+    ``cpus`` has all valid rows of the CPU, which decide whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
@@ -115,7 +115,7 @@ class CpuGpuPair:
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Pair CPU and GPU, workload by workload, at equal batch if both measured one."""
     of_kind = [[r for r in data.everything if r.run.device.is_cpu is is_cpu] for is_cpu in (True, False)]
-    # of each kind the page's device, else the one with the newest run
+    # each kind is represented by the page's device, else by the one with the newest run
     cpus, gpus = ([r for r in kind if same(r.run.device, kind[0].run.device)] for kind in of_kind)
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
@@ -136,14 +136,14 @@ def _key(case: Case) -> tuple[str, int, str]:
 
 
 def processor(data: ReportData) -> list[Part]:
-    """Compare the GPU with the CPU on the same work, and say whether a small network needs a GPU at all."""
+    """Compare CPU and GPU on the same work, and say whether a small network needs a GPU at all."""
     found = cpu_gpu_pairs(data)
     if not found:
         return []
     trained = [pair.cpus for pair in found if pair.cpus and pair.cpu.case.task is TaskKind.TRAIN]
-    untold = "No training was soundly measured on this CPU, so it is not known whether one needs a GPU."
+    none = "No training was measured without doubt on this CPU, so it is unknown whether it needs a GPU."
     return [
-        *(Paragraph(text=said) for said in [*map(_need, trained)] or [untold]),
+        *(Paragraph(text=said) for said in [*map(_need, trained)] or [none]),
         table(
             "CPU and GPU on the same workload, each at its fastest",
             found,
@@ -156,10 +156,10 @@ def processor(data: ReportData) -> list[Part]:
 
 
 def _need(cpus: Sequence[Result]) -> str:
-    """Whether a GPU is needed, judged by the interval of this CPU's fastest row.
+    """Return whether a GPU is needed, judged by the interval of this CPU's fastest row.
 
     "Not needed" and "too slow" require both ends of the interval. If the expected time is over ``_FAR_OFF``
-    times the limit, a GPU is needed whatever the interval.
+    times the limit, a GPU is needed, whatever the interval.
     """
     lows = [result.measurement.samples_per_s_low for result in cpus]
     highs = [result.measurement.samples_per_s_high for result in cpus]
@@ -180,7 +180,7 @@ def _need(cpus: Sequence[Result]) -> str:
         return f"{of} this CPU is too slow to train on a million samples within {limit}: {takes}."
     return (
         f"{of} it is undecided whether this CPU trains on a million samples within {limit}: the interval of "
-        "its throughput includes that pace, or is not known."
+        "its throughput includes that rate, or is unknown."
     )
 
 
@@ -239,7 +239,7 @@ class Point:
 
 
 def points_of(data: ReportData) -> tuple[Point, ...]:
-    """Return a point for each case of a standard workload, from the operators in its profile and the peak."""
+    """Return a point for each case of a shipped workload, from the operators in its profile and the peak."""
     device, bandwidth = data.device, _bandwidth(data)
     found: list[Point] = []
     if device is None or bandwidth is None:
@@ -258,13 +258,13 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
 
 
 def _bandwidth(data: ReportData) -> float | None:
-    told = None if data.device is None else data.device.memory_bandwidth_bytes_per_s
-    return told or (None if data.spec is None else data.spec.memory_bandwidth_bytes_per_s)
+    of_driver = None if data.device is None else data.device.memory_bandwidth_bytes_per_s
+    return of_driver or (None if data.spec is None else data.spec.memory_bandwidth_bytes_per_s)
 
 
 @cache
 def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
-    # Bytes that the operators of the step read and write once; None for a model that is not listed.
+    # Return the bytes that the operators of the step read and write once; None without a profile.
     profile = load_profiles().get(name)
     if profile is None or profile.version != version:
         return None
@@ -278,8 +278,8 @@ def _render(data: ReportData) -> Block | None:
         return None
     best = max(points, key=lambda point: point.share)
     what = (
-        "A step can be no faster than its arithmetic at the peak of its precision, nor than its operators' "
-        "bytes at the bandwidth of the memory. Left of the bend memory is the limit, right of it arithmetic. "
+        "A step cannot be faster than its arithmetic at the peak of its precision, or than the bytes of its "
+        "operators at the memory bandwidth. Memory is the limit left of the bend, arithmetic right of it. "
         "Caches can lift a point above the slope."
     )
     twin = table(
@@ -329,18 +329,18 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
                 ],
                 "hoverinfo": "text",
             })  # fmt: skip
-    told = "; ".join(
+    described = "; ".join(
         f"{case_words(point.result.case)} {format_si(point.rate, 'FLOP/s')}" for point in points[:8]
     )
     heights = [rate / TERA for rate in (*(point.rate for point in points), *roofs)]
-    layout = dress() | {
-        "xaxis": log_axis([left, right], "FLOP for each byte moved", room=0.0),
+    layout = base_layout() | {
+        "xaxis": log_axis([left, right], "FLOP per byte moved", room=0.0),
         "yaxis": log_axis(heights, "TFLOP/s", room=0.08),
         "showlegend": True,
     }
     return Figure(
         figure={"data": traces, "layout": layout},
-        alt=f"Roofline chart of FLOP per second over FLOP per byte: {told}.",
+        alt=f"Roofline chart of FLOP per second over FLOP per byte: {described}.",
         height_px=420,
     )
 

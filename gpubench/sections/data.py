@@ -1,6 +1,6 @@
-"""What the sections share: the input of a report, the list of sections, and texts on cases and offers.
+"""What the sections share: the input of a report, the list of sections, and texts about cases and offers.
 
-The input is collected once. Every text is safe to print without escaping.
+The input is collected once. Every text can be printed without escaping.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ class ReportData:
     """The input of the sections: frozen, and complete without a GPU, a network or torch.
 
     Attributes:
-        today: The day of the report, as of which ages of prices are computed.
+        today: The day of the report, from which the age of a price is counted.
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
@@ -58,7 +58,7 @@ class ReportData:
         specs: The specification table by GPU key.
         most_offers: Maximum number of rows of the ranking on a terminal; None for all.
         every_offer: Whether each row is an offer, instead of the best offer of a GPU.
-        more_by: The option that shows the notes omitted on a terminal; None if all are shown.
+        more_by: What shows the notes that a terminal omits, such as an option; None if all are shown.
         calculator: The data for the script of the page; None without a calculator.
     """
 
@@ -126,7 +126,7 @@ class ReportData:
 
     @cached_property
     def failures(self) -> tuple[Result, ...]:
-        """Cases that were tried on this device without success, with the latest reason."""
+        """The newest failure of each case that was never measured on this device."""
         measured = {result.case for result in self.results}
         return tuple(x for x in newest(self.device_runs, usable=False) if x.case not in measured)
 
@@ -138,14 +138,9 @@ class ReportData:
 
     @cached_property
     def spec(self) -> GpuSpec | None:
-        """The specification row of the device; None for a CPU and for a card that is not in the table."""
+        """The specifications of the device; None for a CPU and for a card that is not in the table."""
         key = None if self.device is None else self.device.gpu_key
         return None if key is None else self.specs.get(key)
-
-    @property
-    def is_cpu(self) -> bool:
-        """Whether the measurements were made on a CPU."""
-        return self.device is not None and self.device.is_cpu
 
 
 def of_ranking(
@@ -155,7 +150,7 @@ def of_ranking(
     every_offer: bool = False,
     more_by: str | None = None,
 ) -> ReportData:
-    """Return data with only a ranking: this many rows on a terminal, one per GPU or per offer."""
+    """Return data with only a ranking; a terminal shows this many of its rows."""
     return ReportData(
         today=date.min,
         ranking=ranking,
@@ -172,7 +167,7 @@ def of_run(run: Run) -> ReportData:
 
 
 def same(one: DeviceProfile, other: DeviceProfile) -> bool:
-    """Return whether two records are about the same model of device."""
+    """Return whether two devices are the same model."""
     return _model(one) == _model(other)
 
 
@@ -191,14 +186,14 @@ def gather(
 ) -> ReportData:
     """Read the runs of a results folder and rank the offers with them.
 
-    If the default ranking fails, the page shows the reason in its place.
+    If the default ranking fails, the page shows the reason instead.
 
     Args:
         asked: The question, with the results folder and the day.
         run: The run whose device the page is about: a path, an id, or ``latest``; None for the newest usable
             one.
-        every_run: Whether to also read runs that later runs supersede in every case; no section needs them.
-        most_rows: Maximum number of offers in the ranking, plus those that are always kept; None for all.
+        every_run: Whether to also read runs that later runs supersede in every case, which no section shows.
+        most_rows: Maximum number of offers in the ranking, besides those that are always kept; None for all.
         first: The default workload of the ranking; None for that of ``rank``.
 
     Raises:
@@ -223,7 +218,7 @@ def gather(
             raise
         problem = str(error)
     if ranking is not None:
-        today = date.fromisoformat(ranking.as_of)  # later than the clock, if the clock is behind the prices
+        today = date.fromisoformat(ranking.as_of)  # may be later than the clock, if there are newer prices
     runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
     return ReportData(
         today=today,
@@ -237,18 +232,18 @@ def gather(
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Drop the rows at the largest batch that fits, because their batches differ, if there are other rows."""
+    """Drop the rows at the largest batch that fits, unless there are no others: their batches differ."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
 def place(result: Result) -> tuple[bool, float]:
-    """The sort key of results: invalid ones first, then in ascending order of speed."""
+    """Return a sort key: invalid results first, then in ascending order of speed."""
     return result.leads, result.measurement.samples_per_s or 0.0
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
-    """Return the newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
+    """Return the newest usable (or unusable) measurement of each case from ``runs``, sorted newest first."""
     results = (
         Result(run=run, measurement=m)
         for run in runs
@@ -283,7 +278,7 @@ PLACES: Mapping[str, tuple[str, str | None]] = {
     "prices": ("prices", "prices"),
     "footnotes": ("prices", "prices"),
 }
-"""The sections in order: the module of each, and one of ``HEADINGS``; None if it is part of the answer."""
+"""The sections in order: the module, and the key in ``HEADINGS``, or None if it is part of the answer."""
 
 
 def block_of(key: str, data: ReportData) -> Block | None:
@@ -294,13 +289,13 @@ def block_of(key: str, data: ReportData) -> Block | None:
 
 
 def brief(data: ReportData, *keys: str) -> list[Part]:
-    """Return the terminal's version of some of the page's sections."""
+    """Return the terminal's version of these sections."""
     found = (block_of(key, data) for key in keys)
     return [part for block in found if block is not None for part in block.brief]
 
 
 def unexplained(parts: Iterable[Part]) -> list[Part]:
-    """Drop the notes that explain the tables, for a terminal that shows only the tables."""
+    """Drop the notes that explain the tables, because a terminal shows only the tables."""
     return [part for part in parts if not (isinstance(part, Paragraph) and part.tone == "note")]
 
 
@@ -311,13 +306,13 @@ MOST_OF_A_NOTE = 400
 
 
 def per_s_unit(ranking: Ranking) -> str:
-    """The unit of ``Ranking.throughput_of``."""
+    """Return the unit of ``Ranking.throughput_of``."""
     unit = plain(ranking.throughput_unit, 60)
     return f"× {unit[2:]}" if unit.startswith("x ") else unit
 
 
 def cases_words(cases: Iterable[Case]) -> str:
-    """Return the cases that a ranking compares, in one line.
+    """Return the cases of a ranking in one line.
 
     >>> cases_words(())
     'no case'
@@ -338,26 +333,26 @@ def cases_words(cases: Iterable[Case]) -> str:
 
 
 def workload_name(case: Case) -> str:
-    """Return the name of a workload for a sentence or a table; a user's own model may have any name."""
+    """Return a printable name of a workload; a user's own model may have any name."""
     return plain(case.workload, 40)
 
 
 def kinds_words(kinds: Iterable[FindingKind]) -> str:
-    """Return the distinct kinds of findings, for a cell of a table."""
+    """Return the distinct kinds of findings for a cell of a table."""
     return ", ".join(sorted(set(kinds))) or "none"
 
 
 ALLOCATED, RESERVED, IN_USE = "Allocated by tensors", "Reserved by torch", "In use on the device"
-"""The three ways to count memory."""
+"""Labels of the three ways to count memory."""
 
 FINDINGS: Cell[Result | Effect] = text("Findings", lambda shown: kinds_words(shown.doubts))
-"""The title of the column of doubts about a figure, or about either of two figures."""
+"""The column of doubts about a figure, or about either of two figures."""
 
 
 def rate_of(measurement: Measurement) -> str:
-    """Return a measured throughput with its unit, and the ends of its interval on a second line of the cell.
+    """Return a measured throughput with its unit, and its interval on a second line of the cell.
 
-    It has only as many digits as the interval supports.
+    It has no more digits than the interval supports.
     """
     return stacked(measurement.interval.rate(measurement.case.sample_unit, measurement.digits))
 
@@ -373,7 +368,7 @@ def case_words(case: Case) -> str:
 
 
 def title_of(result: Result) -> str:
-    """Return the title of a chart or a row: workload, framework, task, and whether the batch was searched."""
+    """Return the title of a chart or a row: workload, framework, task, "best batch" if it was searched."""
     case = result.case
     best = ", best batch" if result.measurement.at_largest_batch else ""
     task = "" if case.task is TaskKind.TRAIN else ", inference"
@@ -386,18 +381,18 @@ def layout_words(case: Case) -> str:
     return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 
-def told_apart(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
-    """Return a function that names the settings of a case other than precision, execution and batch.
+def distinguishing_settings(cases: Iterable[Case]) -> Callable[[Case], tuple[str, ...]]:
+    """Return a function that names the settings that differ between the cases of a workload.
 
-    Settings that all cases of a workload have in common are omitted.
+    Precision, execution and batch are not among them, because they are always shown.
     """
     of_workload = grouped((case.workload, _job_and_recipe(case)) for case in cases)
 
-    def apart(case: Case) -> tuple[str, ...]:
+    def differing(case: Case) -> tuple[str, ...]:
         others = of_workload.get(case.workload, [])
         return tuple(word for word in _job_and_recipe(case) if not all(word in each for each in others))
 
-    return apart
+    return differing
 
 
 def _job_and_recipe(case: Case) -> tuple[str, ...]:
@@ -406,9 +401,9 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 
 
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
-    """Return the heaviest workload measured here, in its fastest case, as a single figure.
+    """Return the throughput of the heaviest workload measured here, in its fastest case.
 
-    A figure with a doubtful finding is used only if there is no other; an invalid one is never used.
+    A figure with a doubtful finding is used only if there is no other. An invalid one is never used.
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:
@@ -420,7 +415,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
         return ()
     m = heaviest.measurement
     point, ends = m.interval.apart(m.digits)
-    alone = " of one process" if m.within_one_process else ""
+    alone = " from one process" if m.within_one_process else ""
     flagged = f"; flagged {listing(heaviest.doubts)}" if heaviest.doubts else ""
     return (
         Fact(
@@ -432,7 +427,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
 
 
 def price_date_words(row: Row) -> str:
-    """Return the date of a price and its age, and the listed price if the expected price differs.
+    """Return the date and age of a price, and the listed price if it differs from the expected one.
 
     A partial date counts as its earliest day.
     """
@@ -463,5 +458,5 @@ def moment_words(stamp: str) -> str:
 
 
 def explained(what: str, caption: str, rows: Sequence[T], *columns: Cell[T]) -> list[Part]:
-    """Return a table and its explanation; nothing if the table has no rows."""
+    """Return a table and its explanation, or nothing if the table has no rows."""
     return [Paragraph(text=what, tone="note"), table(caption, rows, *columns)] if rows else []

@@ -1,4 +1,4 @@
-"""A device: the driver's values next to those of the data sheet, and the rest of this machine."""
+"""A device: the driver's values next to those of its data sheet, and the rest of this machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ from gpubench.units import (
     plain,
 )
 
-# Relative difference between driver and data sheet above which the page mentions it.
+# The page mentions a larger relative difference between driver and data sheet.
 _DIFFERS = 0.05
 
 _Row = tuple[str, str, str]
@@ -55,7 +55,7 @@ def _render(data: ReportData) -> Block | None:
 
 
 def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    # A GPU as its driver reports it, next to its data sheet, and the values that are not reported.
+    # Return a GPU as its driver reports it, next to its data sheet, and the values that are not reported.
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons = grouped(
         (plain(reason.rpartition(": ")[2]), plain(name, 60).replace("_", " "))
@@ -78,7 +78,7 @@ def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption:
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
-    # Differences between driver and data sheet that are larger than the rounding of marketing figures.
+    # Return the differences between driver and data sheet that exceed the rounding of marketing figures.
     pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
         pairs += [
@@ -123,8 +123,8 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
             format_si(sheet.get("memory_bandwidth_bytes_per_s"), "B/s"),
         ),
         ("L2 cache", format_bytes(device.l2_bytes), format_bytes(sheet.get("l2_bytes"))),
-        ("Highest core clock", format_si(device.sm_clock_max_hz, "Hz"), UNKNOWN),
-        ("Highest memory clock", format_si(device.memory_clock_max_hz, "Hz"), UNKNOWN),
+        ("Maximum core clock", format_si(device.sm_clock_max_hz, "Hz"), UNKNOWN),
+        ("Maximum memory clock", format_si(device.memory_clock_max_hz, "Hz"), UNKNOWN),
         ("Power limit now", _watts(device.power_limit_w), UNKNOWN),
         ("Power limit by default", _watts(device.power_limit_default_w), _watts(sheet.get("tdp_w"))),
         ("PCI Express", _text(pcie), UNKNOWN if sheet_pcie is None else f"generation {sheet_pcie}"),
@@ -135,10 +135,10 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
 
 
 def _state(device: DeviceProfile) -> list[Part]:
-    # Driver and switches in a sentence; unknown values are listed with those that are not reported.
+    # Return the driver and its settings in a sentence, without unknown values, which another list has.
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
-        f"CUDA {plain(device.cuda_driver_version, 20)} at most" if device.cuda_driver_version else "",
+        f"CUDA up to {plain(device.cuda_driver_version, 20)}" if device.cuda_driver_version else "",
         "" if device.ecc_enabled is None else f"ECC {'on' if device.ecc_enabled else 'off'}",
         ""
         if device.mig_enabled is None or device.backend == "rocm"
@@ -160,7 +160,7 @@ def _watts(value: float | None) -> str:
     return UNKNOWN if value is None else f"{format_number(value)} W"
 
 
-NO_LINK = "No link between host and device is measured: this CPU works in the host's own memory."
+NO_LINK = "No transfer between host and device is measured: this CPU uses the host's memory."
 
 
 def micro(data: ReportData) -> list[Part]:
@@ -190,13 +190,13 @@ def micro(data: ReportData) -> list[Part]:
 
 
 def micro_in_short(data: ReportData) -> list[Part]:
-    """Return the best size of each operation and precision in a sentence; the page has the table."""
+    """Return the best size of each operation and precision in a sentence; the page has a table."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []
     best = best_products(run.micro)
     several = {precision for precision, _ in best}
-    told = []
+    texts = []
     for m in run.micro:
         if m.name == "gemm" and m.precision in several and (m.precision, m.size) not in best:
             continue
@@ -205,8 +205,8 @@ def micro_in_short(data: ReportData) -> list[Part]:
         precision = "" if m.precision is None else f" {plain(m.precision, 20)}"
         value = _value(m).partition("\n")[0]
         size = f" at {plain(m.size, 40)}" if m.name == "gemm" else ""
-        told.append(f"{plain(m.name, 40).replace('_', ' ')}{precision} {value}{size}{of_sheet}")
-    return [Paragraph(text=f"Micro-benchmarks: {'; '.join(told)}.")]
+        texts.append(f"{plain(m.name, 40).replace('_', ' ')}{precision} {value}{size}{of_sheet}")
+    return [Paragraph(text=f"Micro-benchmarks: {'; '.join(texts)}.")]
 
 
 def _telemetry(m: MicroResult) -> str:
@@ -230,7 +230,7 @@ _Seen = tuple[DeviceProfile, DeviceState | None]
 
 
 def machine(report: ProbeReport) -> Block:
-    """Return every device, the host, the problems and the next step; in brief, one line per device."""
+    """Return every device, the host, the problems and the next step; the brief form has a line per device."""
     seen = list(zip(report.devices, report.states, strict=True))
     cpus = [device for device in report.devices if device.is_cpu]
     of_one = ("index", "uuid", "pci_bus_id", "power_limit_w", "pcie_width")  # GPUs of a model differ in these
@@ -305,11 +305,11 @@ def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) ->
             "" if state.memory_used_bytes is None else f"{format_bytes(state.memory_used_bytes)} used",
             link if state.pcie_generation_now and state.pcie_width_now else "",
         )
-        now = [Fact(term="now", value=", ".join(filter(None, known)) or "not told")]
+        now = [Fact(term="now", value=", ".join(filter(None, known)) or "not reported")]
     return (
         *((Fact(term="GPU", value=str(device.index)),) if several else ()),
         Fact(term="UUID", value=plain(place)),
-        *((Fact(term="fp32 at highest clock", value=format_si(peak, "FLOP/s")),) if peak else ()),
+        *((Fact(term="fp32 at maximum clock", value=format_si(peak, "FLOP/s")),) if peak else ()),
         *now,
         *(Fact(term="" if n else "limited by", value=reason) for n, reason in enumerate(reasons)),
     )
@@ -322,7 +322,7 @@ def _cpu(device: DeviceProfile, host: Host) -> list[Part]:
         "cores": f"{format_whole(device.core_count)} ({threads})",
         "memory": format_bytes(device.memory_bytes),
         "instructions": " ".join(host.cpu_instructions) or UNKNOWN,
-        "measures": "fp32 and amp-bf16" if bf16 else "fp32 (no bf16 instructions, so AMP is left out)",
+        "measures": "fp32 and amp-bf16" if bf16 else "fp32 (no bf16 instructions, so no AMP)",
     }
     return [Paragraph(text=f"CPU    {_name(device)}", tone="headline"), _facts(facts)]
 

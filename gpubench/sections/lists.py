@@ -1,7 +1,7 @@
 """Tables that the verbs print: lists with one line per item, and the results of checks.
 
-There are lists of workloads, GPUs, offers and stored runs, and checks of a run, a card, this machine, two
-runs, and the workers of a host.
+The lists are of workloads, GPUs, offers and stored runs. The checks are of a run, a card, this machine, two
+runs, and the data loading of a host.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PLUG_IN = "an installed plug-in, profiled when used"
 def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
     """Return one line per workload; dashes if a plug-in's workload has no profile."""
 
-    def known(tell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
-        return lambda name: UNKNOWN if (profile := found[name]) is None else tell(profile)
+    def known(cell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
+        return lambda name: UNKNOWN if (profile := found[name]) is None else cell(profile)
 
     return table(
         "",
@@ -50,13 +50,13 @@ def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
         number("FLOP/sample\ntrain", known(lambda p: _flops(p, p.train_flops_per_sample))),
         text("Batches", known(lambda p: ", ".join(map(str, p.batches)))),
         text(
-            "sample", known(lambda p: f"{p.sample_unit} {' x '.join(map(str, p.sample_shape))}"), optional=1
+            "Sample", known(lambda p: f"{p.sample_unit} {' x '.join(map(str, p.sample_shape))}"), optional=1
         ),
     )
 
 
 def has_counted_work(profile: WorkloadProfile) -> bool:
-    """Return whether the FLOPs of a workload measure its work, which is not so for an input pipeline."""
+    """Return whether FLOPs measure the work, which they do not for an input pipeline."""
     return profile.parameters > 0
 
 
@@ -106,7 +106,7 @@ def unmeasured(processors: Sequence[Unmeasured]) -> Table:
 
 
 def listed(rows: Sequence[ListedOffer]) -> list[Part]:
-    """Return one line per offer, and below the table why some offers never rank."""
+    """Return one line per offer, and below the table why some are never ranked."""
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
 
     def provider(row: ListedOffer) -> str:
@@ -145,9 +145,8 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
 
 
 def _stock(row: ListedOffer) -> str:
-    if row.offer.in_stock is None:
-        return UNKNOWN
-    return f"{'in stock' if row.offer.in_stock else 'not seen'} {row.offer.stock_date}"
+    seen = "in stock" if row.offer.in_stock else "not seen"
+    return UNKNOWN if row.offer.in_stock is None else f"{seen} {row.offer.stock_date}"
 
 
 def _dollars(price: float) -> str:
@@ -155,7 +154,7 @@ def _dollars(price: float) -> str:
 
 
 def stored(runs: Sequence[Run]) -> list[Part]:
-    """Return one line per run, in the order given; nothing if there are none."""
+    """Return one line per run in the given order, or nothing if there are none."""
     if not runs:
         return []
     return [
@@ -186,7 +185,7 @@ def _run_measured(run: Run) -> str:
 
 
 def run_judged(checked: RunCheck) -> list[Part]:
-    """Return each kind of issue once, with its cases and values; problems come first."""
+    """Return each kind of issue once, with its cases and values, problems first."""
     in_order = sorted(checked.issues, key=lambda issue: issue.weight != "problem")
     places = grouped(((issue.weight, issue.text), _place(issue)) for issue in in_order)
     parts: list[Part] = []
@@ -211,7 +210,7 @@ LONGEST_REASON = 600
 
 
 def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return the judgments, one row each, with the reason for each failure."""
+    """Return one row per judgment, and below the table the reasons."""
     return [
         table(
             "",
@@ -231,7 +230,7 @@ def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
 
 
 def checked_up(checks: Sequence[Check]) -> list[Part]:
-    """Return one line per check, then whether this machine is ready."""
+    """Return one line per check, and whether this machine is ready."""
     failures, warnings = (sum(c.status == status for c in checks) for status in ("fail", "warn"))
     verdict = "Ready to measure" + (f", with {count(warnings, 'warning')}" if warnings else "")
     if failures:
@@ -255,7 +254,7 @@ def _checked(check: Check) -> str:
 
 
 def compared(found: Comparison) -> list[Part]:
-    """Return one line per case; nothing if the runs have no case in common."""
+    """Return one line per case, or nothing if the runs have no case in common."""
     if not found.rows:
         return []
     return [
@@ -279,13 +278,13 @@ def compared(found: Comparison) -> list[Part]:
 
 
 def prepared(report: FeedReport) -> list[Part]:
-    """Return the rate at which this host's workers prepare samples, and each GPU's consumption."""
+    """Return how fast this host's workers prepare samples, and how fast each GPU consumes them."""
     rate = report.prepared
     clips = rate.frames > 1
     what = f"clips of {rate.frames} frames of 340 x 256" if clips else "500 x 375 photographs"
     per_frame = (
-        "below, a frame is an image: the input of a network that applies the layers of an image classifier "
-        "to every frame of a clip"
+        "below, each frame is an image, because the network applies the layers of an image classifier to "
+        "every frame of a clip"
     )
     lines = [
         *((per_frame,) if clips else ()),

@@ -1,4 +1,4 @@
-"""Measurements: throughput by case, the speedup from each choice, latency, and a CPU compared with a GPU."""
+"""Measurements: throughput of each case, the speedup from each choice, latency, and CPU compared with GPU."""
 
 from collections.abc import Callable, Sequence
 from itertools import cycle, groupby
@@ -60,12 +60,12 @@ from gpubench.sections.compared import devices, processor
 from gpubench.sections.data import (
     FINDINGS,
     ReportData,
+    distinguishing_settings,
     explained,
     kinds_words,
     layout_words,
     rate_of,
     title_of,
-    told_apart,
     unexplained,
     workload_name,
 )
@@ -90,11 +90,11 @@ LOOKS = {
 
 
 def throughput(data: ReportData) -> list[Part]:
-    """Every measured case on this device: a chart per workload, and the table."""
+    """Show every measured case on this device: a chart per workload, and the table."""
     if not data.results:
         return []
     results = sorted(data.results, key=_order)
-    apart = told_apart([result.case for result in results])
+    apart = distinguishing_settings([result.case for result in results])
     groups = [list(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
     lead = (
         "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
@@ -102,8 +102,8 @@ def throughput(data: ReportData) -> list[Part]:
     )
     if any(result.measurement.at_largest_batch for result in results):
         lead += (
-            " Best batch is a separate group: each case has the largest batch that fits on this device, "
-            "which is not comparable with an equal batch."
+            " Best batch is a separate group: each case has the largest batch that fits on this device, so "
+            "it cannot be compared with the others."
         )
     has_tokens = any(result.measurement.tokens_per_s is not None for result in results)
     twin = table(
@@ -112,7 +112,7 @@ def throughput(data: ReportData) -> list[Part]:
         text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
         number(
             "Throughput, 95 % interval",
-            lambda r: rate_of(r.measurement) + "\nof one process" * r.measurement.within_one_process,
+            lambda r: rate_of(r.measurement) + "\nfrom one process" * r.measurement.within_one_process,
         ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),
@@ -154,7 +154,7 @@ def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -
                 row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),
                 interval=r.measurement.interval,
                 hover=f"{case.precision.value}, {case.execution.value}: {words}",
-                told=f"{r.how}: {words}",
+                alt=f"{r.how}: {words}",
                 kind=case.execution,
             )
         )
@@ -172,10 +172,10 @@ def _shared(result: Result) -> str | None:
 
 
 def _of_peak(result: Result) -> str:
-    # MFU, and HFU below if the step recomputes anything.
+    # Return MFU, with HFU below if the step recomputes anything.
     m = result.measurement
-    again = m.hfu is not None and m.hfu != m.mfu
-    return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if again else "")
+    recomputes = m.hfu is not None and m.hfu != m.mfu
+    return format_percent(m.mfu) + (f"\nHFU {format_percent(m.hfu)}" if recomputes else "")
 
 
 # --- the gain from mixed precision -------------------------------------------------------------------------
@@ -199,7 +199,7 @@ _AMP_LOOKS = {
 
 
 def amp(data: ReportData) -> list[Part]:
-    """The speedup from AMP over a named baseline: strict fp32, or tf32 if the device has it."""
+    """Show the speedup from AMP over strict fp32, and over tf32 if the device has it."""
     pairs = amp_effects(data.results)
     if not pairs:
         return []
@@ -232,12 +232,12 @@ def amp(data: ReportData) -> list[Part]:
 def _amp_sentence(pairs: Sequence[Effect]) -> str:
     sure = _sure(pairs)
     if not sure:
-        return "No pairing was measured well enough to state a gain (see the findings)."
+        return "No pair was measured well enough to state a gain (see the findings)."
     host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
     said = f"The largest gain of AMP: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
-        slower = f"In {count(len(losing), 'pairing')} AMP is slower, beyond the interval"
+        slower = f"In {count(len(losing), 'pair')} AMP is slower by more than the interval"
         said += f" {slower}: the host limits the speed of a small step."
     return said
 
@@ -266,7 +266,7 @@ def _amp_figure(pairs: Sequence[Effect]) -> Figure:
                 row=two_lines(plain(title_of(pair.of), 24), pair.of.how),
                 interval=pair.interval,
                 hover=f"{baseline}: {pair.words}{flags}",
-                told=f"{workload_name(case)} {how} {baseline}: {pair.words}",
+                alt=f"{workload_name(case)} {how} {baseline}: {pair.words}",
                 kind=(bool(pair.doubts), pair.to.case.precision),
             )
         )
@@ -286,14 +286,14 @@ def _memory(pair: Effect) -> str:
     amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
     if pair.memory_ratio is None:
         return UNKNOWN
-    return f"{format_number(pair.memory_ratio)}×\n{format_bytes(amp)} for {format_bytes(baseline)}"
+    return f"{format_number(pair.memory_ratio)}×\n{format_bytes(amp)} versus {format_bytes(baseline)}"
 
 
 def _loss(pair: Effect) -> str:
     gap = pair.loss_gap
     if gap is None:
         return UNKNOWN
-    return f"{format_number(gap.of, 4)} for {format_number(gap.to, 4)}\n{gap.steps} steps from one seed"
+    return f"{format_number(gap.of, 4)} versus {format_number(gap.to, 4)}\n{gap.steps} steps from one seed"
 
 
 def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
@@ -304,7 +304,7 @@ def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
 
 
 def closing_sentence(run: Run) -> str | None:
-    """The speedup from mixed precision on the heaviest workload; nothing if none is certain."""
+    """Return the speedup from mixed precision on the heaviest workload; None if none is certain."""
     heaviest = _heaviest(amp_effects(on_all_threads(results_of(run))))
     return None if heaviest is None else f"{_verdict(heaviest)}."
 
@@ -317,7 +317,7 @@ _RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(p
 
 
 def host(data: ReportData) -> list[Part]:
-    """Eager execution compared with a graph, which shows whether a faster GPU would help at all."""
+    """Compare eager execution with a graph, which shows whether a faster GPU would help at all."""
     pairs = execution_effects(data.results)
     if not pairs:
         return []
@@ -339,7 +339,7 @@ def host(data: ReportData) -> list[Part]:
 def _host_sentence(pairs: Sequence[Effect]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH and pair.leads]
     if not graphs:
-        return "No step ran soundly as a graph, so it is not known whether the host limits it."
+        return "No graph was measured without doubt, so it is unknown whether the host limits a step."
     bound = [pair for pair in graphs if _is_host_paced(pair)]
     most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
     words = faster_words(most.interval, "graph", "eager")
@@ -347,9 +347,9 @@ def _host_sentence(pairs: Sequence[Effect]) -> str:
     if bound:
         names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
         return (
-            f"{count(len(bound), 'case')} of {len(graphs)} are limited by launch overhead on the CPU "
-            f"when run eagerly ({', '.join(names)}). {told} "
-            "There a faster GPU will not help until the batch grows or the step runs as a graph."
+            f"Launch overhead on the CPU limits {len(bound)} of {count(len(graphs), 'case')} when run "
+            f"eagerly ({', '.join(names)}). {told} "
+            "There, a faster GPU will not help until the batch grows or the step runs as a graph."
         )
     if any(_is_host_paced(pair) is None for pair in graphs):
         return f"Whether launch overhead on the CPU limits a case is undecided. {told}"
@@ -357,7 +357,7 @@ def _host_sentence(pairs: Sequence[Effect]) -> str:
 
 
 def _is_host_paced(pair: Effect) -> bool | None:
-    # Whether the interval of graph over eager shows that the host limits eager steps; None if undecided.
+    # Return whether the host limits eager steps, by the interval of graph over eager; None if undecided.
     low, high = pair.interval.low, pair.interval.high
     if low is None or high is None:
         return None
@@ -374,10 +374,10 @@ def _pace(pair: Effect) -> str:
 
 
 def frameworks(data: ReportData) -> list[Part]:
-    """The cost of a framework on this device: the same work in Keras with each backend, against torch."""
+    """Show the cost of a framework on this device: the same work in Keras with each backend, and in torch."""
     what = (
-        "The work is the same: layers, batch, optimizer, precision; each framework draws weights by its own "
-        "rules. Batches are already on the device, so neither feeding nor the first step is included."
+        "The work is the same: layers, batch, optimizer, precision. Each framework initializes weights by "
+        "its own rules. Batches are already on the device, so data loading and the first step are excluded."
     )
     return explained(
         what,
@@ -392,16 +392,16 @@ def frameworks(data: ReportData) -> list[Part]:
 
 
 def together(data: ReportData) -> list[Part]:
-    """Several GPUs in one data-parallel job, compared with a single one."""
+    """Compare several GPUs in one data-parallel job with a single one."""
     pairs = scaling_effects(data.results)
     modes = {pair.of.case.parallel_mode for pair in pairs}
     words = {
-        ParallelMode.FSDP: " With fsdp every GPU holds a share of the weights and fetches the rest.",
+        ParallelMode.FSDP: " With fsdp every GPU has a share of the weights and fetches the rest.",
         ParallelMode.INDEPENDENT: " Independent jobs exchange nothing: any loss comes from sharing the host.",
     }
     what = (
-        "In one data-parallel job every GPU has its own batch and the same weights, and the gradients are "
-        "averaged in each step. Efficiency is the throughput per GPU over that of a single GPU."
+        "In a data-parallel job every GPU has its own batch and the same weights, and each step averages the "
+        "gradients. Efficiency is the throughput per GPU over that of a single GPU."
     )
     return explained(
         what + "".join(said for mode, said in words.items() if mode in modes),
@@ -430,7 +430,7 @@ def _batch_each(pair: Effect) -> str:
 
 
 def threads(data: ReportData) -> list[Part]:
-    """How a CPU scales with threads."""
+    """Show how a CPU scales with threads."""
     return explained(
         "Each number of threads has its own processes. Efficiency is the throughput per thread over that of "
         "a single thread. No thread is pinned to a core.",
@@ -446,13 +446,13 @@ def threads(data: ReportData) -> list[Part]:
 
 
 def outputs(data: ReportData) -> list[Part]:
-    """The speedup from a lower precision in inference, and its error relative to float32."""
+    """Show the speedup from a lower precision in inference, and its error relative to float32."""
     pairs = {pair.of.case: pair for pair in inference_effects(data.results)}
     inferred = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
-        "The error is that of all outputs of at most four samples against float32 on the CPU, from the "
-        "same weights: |x - y| / |y|. Weights are drawn, not trained: the loss of a trained model must be "
-        "measured on its own data.",
+        "The error compares all outputs of at most four samples with float32 on the CPU, with the same "
+        "weights: |x - y| / |y|. Weights are random, not trained: measure the loss of a trained model on its "
+        "own data.",
         "Inference at a lower precision",
         [r for r in inferred if r.measurement.output_error is not None],
         text("Case", lambda r: f"{workload_name(r.case)}\n{_how(r)}"),
@@ -469,11 +469,11 @@ def outputs(data: ReportData) -> list[Part]:
 
 
 def latency(data: ReportData) -> list[Part]:
-    """The latency of a single forward pass."""
+    """Show the latency of a single forward pass."""
     timed = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
-        "Single forward passes at batch 1, each from an idle device to an idle device: the wait of a user of "
-        "a service, without network or queue.",
+        "Single forward passes at batch 1, each from an idle device to an idle device: how long a user of a "
+        "service waits, without network and queue.",
         "Latency at batch 1, and throughput of the main batch",
         [r for r in timed if r.measurement.latency_p50_s is not None],
         text("Case", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value} {r.case.execution.value}"),
@@ -496,10 +496,10 @@ def _quantile(value_s: float | None, timed: int, needed: str) -> str:
 
 
 def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
-    """Return the throughput of the same work at its main batch, else at the next measured one.
+    """Return the throughput of the same work at its main batch, else at the smallest measured one above 1.
 
-    The largest batch that fits does not count. Only the batch and the memory format may differ; the format is
-    the faster one at each batch.
+    The largest batch that fits does not count. Only batch and memory format may differ; each batch has its
+    faster format.
     """
     profile = load_profiles().get(single.case.workload)
     main = None if profile is None else profile.main_batch
@@ -520,12 +520,12 @@ def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
 
 
 def generation(data: ReportData) -> list[Part]:
-    """Token generation: time to first token, time per later token, and the throughput of both phases."""
+    """Show token generation: time to first token, time per later token, and throughput of both phases."""
     timed = [r for r in data.results if r.case.new_tokens and r.measurement.first_token_s is not None]
     return explained(
-        "One static batch, greedy, with a key-value cache: the prompts are computed at once, then one token "
-        "per sequence after the other, each copied to the host. A server batches sequences as they come and "
-        "go, and so gets more tokens from the same GPU.",
+        "One static batch, greedy, with a key-value cache: the prompts are computed together, then one token "
+        "per sequence at a time, each copied to the host. A server that batches sequences as they arrive "
+        "gets more tokens from the same GPU.",
         "Tokens of a generation",
         timed,
         text("Case", _generated),
@@ -551,35 +551,36 @@ def _gap(measurement: Measurement, share: float) -> str:
 
 
 def quality(data: ReportData) -> list[Part]:
-    """The steps to a target quality at each precision, with the spread over seeds."""
+    """Show the steps to a target quality at each precision, with the spread over seeds."""
     rows = next((run.quality for run in data.device_runs if run.quality), ())
     signs = {"accuracy": "at least", "loss": "at most"}
     return explained(
-        "A small network is trained from several seeds until held-out samples show the stated quality. "
-        "Times are those of the steps alone; 95 % intervals are those of the mean over seeds. The ratio of "
-        "steps to fp32 pairs the seeds: an interval that includes 1 shows no difference in learning.",
-        "Time to a stated quality",
+        "A small network is trained from several seeds until it reaches the target quality on held-out "
+        "samples. Times are those of the steps alone, and 95 % intervals are those of the mean over seeds. "
+        "The ratio of steps to fp32 is paired by seed: an interval that includes 1 shows no difference in "
+        "learning.",
+        "Time to target quality",
         rows,
         text("Workload", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value}"),
         text("Quality", lambda r: f"{r.metric} {signs[r.metric]} {format_number(r.target)}"),
         text("Result", _reached),
-        number("Steps, 95 % interval", lambda r: _told(r, r.steps)),
-        number("Time [s], 95 % interval", lambda r: _told(r, r.train_s)),
-        number("Energy [J], 95 % interval", lambda r: _told(r, r.energy_j), optional=1),
-        number("Steps over fp32's", lambda r: _told(r, _over_fp32(r, rows))),
+        number("Steps, 95 % interval", lambda r: _over_seeds(r, r.steps)),
+        number("Time [s], 95 % interval", lambda r: _over_seeds(r, r.train_s)),
+        number("Energy [J], 95 % interval", lambda r: _over_seeds(r, r.energy_j), optional=1),
+        number("Steps over fp32's", lambda r: _over_seeds(r, _over_fp32(r, rows))),
     )
 
 
 def _reached(row: TimeToQuality) -> str:
     reached = sum(run.reached for run in row.runs)
     if row.is_reached:
-        return f"reached by all of {reached} seeds"
+        return f"reached by all {reached} seeds"
     if row.reason is not None:
         return plain(row.reason, 200)
     return f"not reached after {row.most_steps:,} steps by {len(row.runs) - reached} of {len(row.runs)} seeds"
 
 
-def _told(row: TimeToQuality, value: Interval) -> str:
+def _over_seeds(row: TimeToQuality, value: Interval) -> str:
     return stacked(value.text()) if row.is_reached and value.value is not None else UNKNOWN
 
 
@@ -594,7 +595,7 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """Return what a terminal shows below the cases of a run: other figures, and the certain speedups."""
+    """Return what a terminal shows below the cases of a run: the other figures, and the certain speedups."""
     sure = _sure(amp_effects(data.results))
     parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
     gains = table(

@@ -1,4 +1,4 @@
-"""Memory of a step: its parts, whether it fits, and the largest batch per card."""
+"""The memory of a step: its parts, whether it fits, and the largest batch of each card."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def answered(answers: MemoryAnswers, *, in_short: bool, by_name: bool, whole: bo
     Args:
         answers: One per workload.
         in_short: Whether to show only the memory needed, one line per workload.
-        by_name: Whether cards were named; each is then listed, with fixes or the reason for no answer.
+        by_name: Whether cards were requested; each is then listed, with fixes or the reason for no answer.
         whole: Whether to list every size of card.
     """
     if in_short:
@@ -57,9 +57,9 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         text("Memory", lambda row: row[0]),
         number("Likely, and 95 %", lambda row: row[1].by(format_bytes)),
     )
-    whose = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
+    card = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
     shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
-    yield Paragraph(text=capitalized(f"{shared}{whose}{_rests_on(need)}."), tone="note")
+    yield Paragraph(text=capitalized(f"{shared}{card}{_basis(need)}."), tone="note")
     yield table(
         "Parts, at the peak of the step",
         _PARTS,
@@ -68,7 +68,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         folded=True,
     )
     if not (by_name or whole):
-        yield Paragraph(text="Every size of card: --table; one card, and fixes: --gpu NAME")
+        yield Paragraph(text="Every size of card: --table; one card, with fixes: --gpu NAME")
         return
     most = None if by_name else MOST_NAMES
     if answer.cards:
@@ -94,7 +94,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
 
 
 def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
-    # Answer in one line per requested size of card, else in one line for all sizes.
+    # Yield a line per requested size of card, else one line for all sizes.
     holding = [card for card in answer.cards if card.fit.fits]
     if not by_name:
         least = holding[0].fit if holding else None
@@ -113,7 +113,7 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
-    """Return the capacity of a card: the longest sequence of each model, by kind of use."""
+    """Return the longest sequence of each model that fits on a card, by kind of use."""
     from gpubench.predict.capacity import MOST_CONTEXT, WORDS
 
     ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
@@ -158,8 +158,8 @@ _AS_PUBLISHED = (
 )
 
 
-def _rests_on(need: MemoryNeed) -> str:
-    # Return the basis and contents of the figures, as a sentence without its period.
+def _basis(need: MemoryNeed) -> str:
+    # Return what the figures are based on and what they include, without a period.
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with the overheads of allocator and driver",
         MemoryBasis.TRACED: "a trace of the whole step, with overheads from readings",

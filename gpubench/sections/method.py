@@ -1,4 +1,4 @@
-"""How the figures were measured: protocol, launches, rounds, environment, findings, and every failed case."""
+"""How the figures were measured: protocol, launches, rounds, environment, findings, and failed cases."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from gpubench.sections.data import (
     RESERVED,
     ReportData,
     case_words,
+    distinguishing_settings,
     layout_words,
     moment_words,
     title_of,
-    told_apart,
 )
 from gpubench.spread import PARTS
 from gpubench.units import (
@@ -38,10 +38,10 @@ MOST_RUNS = 6
 
 _WORDS = (
     "Throughput is samples over wall time of the accepted rounds. A round is a timed block of several "
-    "steps, with one synchronization of the device at each edge; a launch is a fresh process. Intervals "
-    "are 95 %, within or between launches, the wider. Batches are prebuilt and already on the device: the "
-    "input pipeline is not part of these figures (`gpubench feed` measures it). Raw rounds are embedded at "
-    "the foot of this page."
+    "steps, with the device synchronized at both ends; a launch is a fresh process. A 95 % interval is the "
+    "wider of those within and between launches. Batches are prebuilt and already on the device: these "
+    "figures exclude the input pipeline (`gpubench feed` measures it). Raw rounds are embedded at the end "
+    "of this page."
 )
 
 
@@ -57,14 +57,14 @@ def _render(data: ReportData) -> Block | None:
         *_telemetry_table(data.results),
         *_unread(data),
     ]
-    cases = f"{count(len(data.results), 'case')} on this kind of device, every one with its raw rounds"
+    cases = f"{count(len(data.results), 'case')} on this kind of device, each with its raw rounds"
     return Block(
         title="How it was measured", finding=cases, parts=tuple(parts), brief=_brief(data, numbered=True)
     )
 
 
 def _unread(data: ReportData) -> list[Part]:
-    # The unreadable result files, each with the reason; nothing if there are none.
+    # Return the unreadable result files, each with the reason.
     if not data.problems:
         return []
     return [
@@ -74,7 +74,7 @@ def _unread(data: ReportData) -> list[Part]:
 
 
 def _runs_table(runs: Sequence[Run]) -> Table:
-    # The facts of the runs, one column per run, so differences show.
+    # Return the facts of the runs, one column per run, so that differences are visible.
     facts = [_run_facts(run) for run in runs]
     terms = [term for term in facts[0] if any(fact[term] != UNKNOWN for fact in facts)]
     return Table(
@@ -144,9 +144,9 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def cases(data: ReportData) -> list[Part]:
-    """Return every measured case on a line of a terminal; findings by their number in the list below."""
+    """Return every measured case on a line of a terminal, with the numbers of its findings in the list."""
     numbers = {kind: number for number, kind in enumerate(_seen(data), 1)}
-    apart = told_apart([result.case for result in data.results])
+    apart = distinguishing_settings([result.case for result in data.results])
     executions = {result.case.execution for result in data.results}
     one_way = f", {next(iter(executions)).value}" if len(executions) == 1 else ""
     is_alone = all(result.measurement.within_one_process for result in data.results)
@@ -157,7 +157,7 @@ def cases(data: ReportData) -> list[Part]:
         return f"{title_of(r)} {r.case.precision.value}{execution} {batch}"
 
     of_cases = table(
-        f"Every measured case on this device{one_way}{', of one process' if is_alone else ''}",
+        f"Every measured case on this device{one_way}{', from one process' if is_alone else ''}",
         data.results,
         text("Case", named),
         number(
@@ -174,17 +174,16 @@ def cases(data: ReportData) -> list[Part]:
         None
         if is_alone
         else number("Launches", lambda r: str(len(r.measurement.launch_step_times_s)), optional=1),
-        text("Findings", lambda r: _listed({numbers[f.kind] for f in r.measurement.findings})),
+        text(
+            "Findings",
+            lambda r: " ".join(map(str, sorted({numbers[f.kind] for f in r.measurement.findings}))) or "none",
+        ),
     )
     return [of_cases] if data.results else []
 
 
-def _listed(numbers: set[int]) -> str:
-    return " ".join(map(str, sorted(numbers))) or "none"
-
-
 def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
-    # Return failures, the worst value of each kind of finding, and one-time costs.
+    # Return the failed cases, the worst value of each kind of finding, and the one-time costs.
     said = []
     for found in _seen(data).values():
         (worst,) = unique(finding for finding, _ in found)
@@ -201,13 +200,13 @@ def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
         data.failures,
         text("Case", lambda r: case_words(r.case)),
         text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
-        text("Reason", lambda r: plain(r.measurement.reason or "no reason was stored", 300)),
+        text("Reason", lambda r: plain(r.measurement.reason or "reason unknown", 300)),
         marks=tuple("bad" for _ in data.failures),
     )
     return (
         *((failures,) if data.failures else ()),
         *((Bullets(items=tuple(plain(line, 400) for line in said), numbered=numbered),) if said else ()),
-        *((Paragraph(text=f"Paid once, apart from the steps: {costs}."),) if costs else ()),
+        *((Paragraph(text=f"One-time costs, not part of the steps: {costs}."),) if costs else ()),
     )
 
 
@@ -243,7 +242,7 @@ def _ledger_table(results: Sequence[Result]) -> Table:
         )
 
     return table(
-        "Error of each figure by source (95 %); host and card mean another one of the same kind",
+        "Error of each figure by source (95 %); host and card: on another one of the same kind",
         [result.measurement for result in results],
         text("Case", lambda m: plain(m.label, 100)),
         *map(share, PARTS),
@@ -258,7 +257,7 @@ def _telemetry_table(results: Sequence[Result]) -> list[Part]:
         if any(x.timed_telemetry for x in result.measurement.launches)
     ]
     found = table(
-        "Telemetry while the rounds were timed",
+        "Telemetry during the timed rounds",
         watched,
         text("Case", lambda m: plain(m.label, 100)),
         number("Core clock", lambda m: _ends(_read(m, "sm_clock_hz"), "Hz")),
@@ -290,21 +289,21 @@ def _heat(values: Sequence[float]) -> str:
 
 
 def _events(m: Measurement) -> str:
-    told = _read(m, "clock_event_reasons")
-    if not told:
+    samples = _read(m, "clock_event_reasons")
+    if not samples:
         return UNKNOWN
-    counts = Counter(plain(reason, 40) for reasons in told for reason in reasons)
-    shares = [f"{reason} {format_percent(n / len(told))}" for reason, n in counts.most_common()]
-    return ", ".join(shares) or f"none in {count(len(told), 'sample')}"
+    counts = Counter(plain(reason, 40) for reasons in samples for reason in reasons)
+    shares = [f"{reason} {format_percent(n / len(samples))}" for reason, n in counts.most_common()]
+    return ", ".join(shares) or f"none in {count(len(samples), 'sample')}"
 
 
 def _switches(launches: tuple[Launch, ...]) -> str:
-    # Whether TF32 was enabled, according to the five switches.
+    # Return whether TF32 was on, by the five switches.
     states = set()
     for s in (launch.switches for launch in launches if launch.switches is not None):
         read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)
-        told = {s.cudnn_allow_tf32, s.matmul_allow_tf32, *(x == "tf32" for x in read if x is not None)}
-        states.add("mixed" if len(told) > 1 else "on" if told.pop() else "off")
+        on = {s.cudnn_allow_tf32, s.matmul_allow_tf32, *(x == "tf32" for x in read if x is not None)}
+        states.add("mixed" if len(on) > 1 else "on" if on.pop() else "off")
     return (states.pop() if len(states) == 1 else "differs between launches") if states else UNKNOWN
 
 

@@ -18,10 +18,10 @@ from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent,
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
 """Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Regret of a choice by prediction for a job of $100, as in docs/decision.md; a test compares the two."""
+"""Regret of a choice by prediction for a job of $100. A test compares it with docs/decision.md."""
 CAPPED = (
-    "time and energy are ratios: under a limit of {limit} W, over without a limit; the power without a limit "
-    "is the reading if the case was measured, else the usual share of board power"
+    "time and energy are ratios of the job under a limit of {limit} W to the job without one; the power "
+    "without a limit is the reading if the case was measured, else the usual share of board power"
 )
 
 
@@ -35,19 +35,19 @@ def _predicted(data: ReportData) -> Block | None:
     anchored = sum(estimate.anchored is True for estimate in predicted)
     said = (
         f"{finding}; {anchored} of them start from a measurement of the same case on a GPU, the rest from "
-        "data sheets. Measuring any one GPU with `gpubench run` narrows every interval. An interval is "
-        "meant to hold the true figure for 9 of 10 GPUs: for one card it may miss. Part of the error is "
-        "common to all predictions from one starting point, so the order is surer than the level. The "
+        "data sheets. Measuring any GPU with `gpubench run` narrows every interval. An interval should "
+        "contain the true figure for 9 of 10 GPUs, so it may be wrong for one card. Part of the error is "
+        "common to all predictions from one starting point, so the order is more certain than the level. The "
         f"model was fitted to published measurements ({calibration.train.rows:,} rows of training, "
         f"{calibration.infer.rows:,} of inference, {plain(calibration.fitted, 20)}); docs/prediction.md of "
         f"the project gives the errors on GPUs that were held out. In {REGRET_SETTINGS} measured settings "
         f"whose harness and GPU were held out, a choice by prediction cost {format_percent(REGRET)} more "
-        "than the best choice in the mean, waiting at $2 an hour included."
+        "on average than the best choice, with waiting at $2 an hour."
     )
     far = [gpu_name(e.gpu_key) for e in predicted if FindingKind.OUT_OF_DOMAIN in _kinds(e)]
-    words = f"Far from every GPU with published measurements, so treat as a guess: {listing(far)}."
+    words = f"Unlike every GPU with published measurements, so only a guess: {listing(far)}."
     rests_on = table(
-        "What each prediction rests on",
+        "Basis of each prediction",
         predicted[:MOST_ROWS],
         text("GPU", lambda e: gpu_name(e.gpu_key)),
         number("90 % interval", _width),
@@ -63,11 +63,11 @@ def _predicted(data: ReportData) -> Block | None:
 
 
 def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
-    """Each GPU with its figure and basis, fastest first, then GPUs without a figure.
+    """Return each GPU with its figure and basis, fastest first, then the GPUs without a figure.
 
     Args:
-        answers: By GPU.
-        whole: Whether to show all columns even if the GPUs do not fit on one screen.
+        answers: The predictions.
+        whole: Whether to show all columns, even if the GPUs do not fit on one screen.
     """
     if not whole and len(answers) > MOST_ROWS:
         return _fastest(answers)
@@ -100,7 +100,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
 
 
 def _on_energy(answers: Predictions) -> tuple[Cell[Estimate], ...]:
-    # The columns on energy, shown if the table is sorted by energy or has a power limit.
+    # Return the columns on energy, if the GPUs are sorted by energy or have a power limit.
     joules: Cell[Estimate] = number("Joules per sample", lambda e: stacked(e.joules_per_sample.text(" J")))
     capped: tuple[Cell[Estimate], ...] = (
         number("Time", lambda e: stacked(e.capped_time.text("×"))),
@@ -138,12 +138,12 @@ def _fastest(answers: Predictions) -> tuple[Part, ...]:
 
 
 def _published(answers: Predictions) -> Iterator[str]:
-    # Return the published readings of the cards; for many cards, only the number of cards with a reading.
+    # Yield the published readings of the cards; for many cards, only how many have one.
     read = [each for each in answers.estimates if each.published]
     for each in read if len(answers) <= MOST_ROWS else ():
         yield f"{gpu_name(each.gpu_key)}: {each.published}"
     if len(answers) > MOST_ROWS and read:
-        yield f"{count(len(read), 'card')} have a published reading of this workload: name one with --gpu"
+        yield f"{count(len(read), 'card')} have a published reading of this workload: select one with --gpu"
 
 
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -195,23 +195,23 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
     """Return the errors of sealed forecasts, case by case."""
-    told = f"{count(document['readings'], 'reading')}, MAPE {format_percent(document['mape'])}"
+    scores = f"{count(document['readings'], 'reading')}, MAPE {format_percent(document['mape'])}"
     covered = format_percent(document["coverage_90"])
     return (
         table(
             "",
             document["rows"],
             text("Case", lambda row: plain(row["case"], 160)),
-            number("Read", lambda row: format_number(row["read"])),
-            number("Told", lambda row: format_number(row["samples_per_s"])),
+            number("Measured", lambda row: format_number(row["read"])),
+            number("Forecast", lambda row: format_number(row["samples_per_s"])),
             number(
                 "90 % interval", lambda row: f"{format_number(row['low'])} to {format_number(row['high'])}"
             ),
-            text("Inside", lambda row: {True: "yes", False: "no", None: UNKNOWN}[row["is_inside"]]),
+            text("Within", lambda row: {True: "yes", False: "no", None: UNKNOWN}[row["is_inside"]]),
         ),
         Bullets(
             items=(
-                f"{told}, median {format_percent(document['median_ape'])}, 90 % interval covers {covered}",
+                f"{scores}, median {format_percent(document['median_ape'])}, 90 % interval covers {covered}",
                 *(f"skipped: {plain(each['case'], 160)}: {each['reason']}" for each in document["skipped"]),
             )
         ),
@@ -219,11 +219,11 @@ def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
-    # Return a column with one score of a slice, or of a subset of its scores.
+    # Return a column with one score of a slice, or of one of its subsets.
 
     def cell(item: tuple[str, Mapping[str, Any]]) -> str:
         found = item[1] if within is None else item[1].get(within) or {}
-        return format_percent(found.get(key) or None)
+        return format_percent(found.get(key))
 
     return number(name, cell)
 
@@ -251,7 +251,7 @@ def _kinds(e: Estimate) -> list[FindingKind]:
 
 
 def _width(estimate: Estimate) -> str:
-    # Return the interval as factors of the estimate, which are easier to compare between GPUs than its ends.
+    # Return the interval as factors of the estimate, which can be compared between GPUs.
     if estimate.low is None or estimate.high is None:
         return UNKNOWN
     down, up = estimate.low / estimate.samples_per_s, estimate.high / estimate.samples_per_s
@@ -270,7 +270,7 @@ def _measured_and_noted(data: ReportData) -> Block:
     notes = () if data.ranking is None else data.ranking.said("note")
     if notes:
         parts.append(Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in notes)))
-    return Block(title="What the answer rests on", parts=tuple(parts))
+    return Block(title="Basis of the answer", parts=tuple(parts))
 
 
 def _evidence(data: ReportData) -> Paragraph:
@@ -285,14 +285,12 @@ def _evidence(data: ReportData) -> Paragraph:
     workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
     name = plain((data.device.name if data.device else None) or "a device without a name", 80)
     text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
-    if data.is_cpu:
-        text += (
-            " This is a CPU, and a CPU measurement never serves as the starting point of a GPU prediction."
-        )
+    if data.device is not None and data.device.is_cpu:
+        text += " This is a CPU, and no GPU prediction starts from a CPU measurement."
         others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
         if others:
             names = listing(dict.fromkeys(others))
-            text += f" The results folder also holds runs of {names}; the ranking uses them."
+            text += f" The results folder also has runs of {names}, which the ranking uses."
         else:
             text += " No GPU was measured: the GPUs below are reference runs or predictions from data sheets."
         return Paragraph(text=text, tone="warning")

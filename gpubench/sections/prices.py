@@ -1,6 +1,6 @@
-"""Prices with their dates, owning compared with renting, and doubts about the specification rows in use.
+"""Prices with their dates, owning compared with renting, and doubts about the specifications in use.
 
-Also the cost of published MLPerf Training runs today.
+It also shows what published MLPerf Training runs cost today.
 """
 
 from collections import Counter
@@ -51,16 +51,15 @@ def _owning(data: ReportData) -> Block | None:
     assumed, best = listing(assumed_of(decisions)), _best(data)
     note = Paragraph(text=f"Assumed, because it was not given: {assumed}. {_OWN}", tone="note")
     caption = (
-        "Below 1, owning is cheaper. The line spans resale, the share of hours at work, the price of "
-        "energy, and the interval of its speed. An owned card costs most while it idles; a rented one is "
-        "handed back."
+        "Below 1, owning is cheaper. The line covers the ranges of resale value, utilization, electricity "
+        "price and speed. Owning is expensive if the card is often idle; a rented card can be returned."
     )
     shown, notes = _table(decisions), (note,) if assumed else ()
     figure = dots(
         [_mark(each) for each in decisions],
         {None: Look(name="owned", color=BLUE)},
-        "cost of owning over renting the same work",
-        "Dot chart of the cost of an hour of work, owned against rented",
+        "cost of owning over renting for the same work",
+        "Dot chart of the cost of an hour of work, owned versus rented",
         line_at=1.0,
     )
     chart = Charts(figures=(figure,), twin=shown, caption=caption)
@@ -97,13 +96,13 @@ def _mark(each: BuyOrRent) -> Mark:
         row=two_lines(gpus_of(each), f"{format_price(each.purchase_usd)} to buy"),
         interval=each.hourly_usd.over(each.equivalent_usd_per_hour),
         hover=f"owned {owned}, rented {rented}",
-        told=f"{gpus_of(each)} {owned} against {rented}",
+        alt=f"{gpus_of(each)} {owned} versus {rented}",
     )
 
 
 def _table(decisions: Sequence[BuyOrRent]) -> Table:
     return table(
-        "Owning against renting the same work",
+        "Owning versus renting for the same work",
         decisions,
         text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
         number(
@@ -138,9 +137,9 @@ def _prices(data: ReportData) -> Block | None:
         return None
     ages = [age for rows in by_provider.values() for age in _ages(rows)]
     said = (
-        "Prices are of the whole instance, in US dollars, without tax, storage or traffic. They move "
-        "both ways and differ between regions: ask the provider before you sign. A date without its day "
-        "counts as the oldest day that it can mean."
+        "Prices are for the whole instance, in US dollars, without tax, storage or traffic. They rise and "
+        "fall, and differ between regions: ask the provider before you sign. A date without a day counts as "
+        "the earliest possible day."
     )
     if stale := sum(age > STALE_AFTER_DAYS for age in ages):
         said += f" {stale} of {count(len(ages), 'price')} are more than {STALE_AFTER_DAYS} days old."
@@ -152,7 +151,7 @@ def _prices(data: ReportData) -> Block | None:
         text("Pricing", lambda item: listing(sorted({PRICING_WORDS[r.offer.pricing] for r in item[1]}))),
         text("Oldest price", lambda item: plain(item[1][-1].offer.price_date, 20)),
         text("Newest price", lambda item: plain(item[1][0].offer.price_date, 20)),
-        text("Standing", lambda item: freshness(max(_ages(item[1]))) if _ages(item[1]) else UNKNOWN),
+        text("Freshness", lambda item: freshness(max(_ages(item[1]))) if _ages(item[1]) else UNKNOWN),
     )
     sources = Counter(row.offer.source or UNKNOWN for rows in by_provider.values() for row in rows)
     by_source = table(
@@ -206,7 +205,7 @@ MOST_GPUS_OF_A_MACHINE = 8
 
 
 class PricedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A published run, and the cheapest cloud machines on which it would fit.
+    """A published run, and the cheapest cloud machines for it.
 
     Attributes:
         offer: The offer of one machine; None if no cloud lists one on demand.
@@ -249,15 +248,15 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
 
 
 def what() -> str:
-    """Describe the table of published runs: its scope, newest round, and limits."""
+    """Describe the table of published runs: scope, rounds and limits."""
     known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
     span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
     return (
-        "Time to train to the stated quality, as submitters published it: their own software, tuned for "
-        f"their own machine. Rounds: {span}; later ones are not in the table. No time to train enters a "
-        "prediction or the ranking; how throughput scales over several GPUs is fitted to published jobs, "
-        "some of them of MLPerf Training. The fastest run of the newest round of each GPU is shown; its cost "
-        "is its hours times today's cheapest on-demand cloud price of as many GPUs, without start-up. "
+        "Time to train to the target quality, as published by the submitters, who tuned their own software "
+        f"for their own machine. Rounds: {span}; later ones are not in the table. Neither predictions nor "
+        "the ranking use these times, but scaling over several GPUs is fitted to published jobs, some from "
+        "MLPerf Training. The table shows the fastest run of each GPU in its newest round. Its cost is "
+        "its hours times today's cheapest on-demand cloud price of as many GPUs, without start-up. "
         f"Source: {MLPERF_LICENSE}."
     )
 
@@ -265,7 +264,7 @@ def what() -> str:
 def runs_table(runs: Sequence[PricedRun]) -> Table:
     """Return published runs as a table, in the order given."""
     return table(
-        "MLPerf Training: minutes to the stated quality",
+        "MLPerf Training: minutes to the target quality",
         runs,
         text("Benchmark", lambda p: p.run.benchmark.replace("_", " ")),
         text("GPUs", lambda p: gpus(p.run.gpu_key, p.run.gpus)),

@@ -169,9 +169,9 @@ def test_a_short_refusal_says_why():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("rank", "vgg16", "--brief"), "--brief shortens what --json prints: give both"),
-        (("memory", "vgg16", "--brief"), "--brief shortens what --json prints: give both"),
-        (("memory", "--gpu", "L4", "--json", "--brief"), "is short already: leave out --brief"),
+        (("rank", "vgg16", "--brief"), "--brief shortens the output of --json: give both"),
+        (("memory", "vgg16", "--brief"), "--brief shortens the output of --json: give both"),
+        (("memory", "--gpu", "L4", "--json", "--brief"), "is already short: leave out --brief"),
     ],
 )
 def test_an_option_without_effect_is_one_line(arguments, words):

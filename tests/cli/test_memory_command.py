@@ -260,7 +260,7 @@ def test_a_card_without_a_workload_lists_the_models_that_fit(ask: Any) -> None:
     assert row["device_bytes_low"] < row["device_bytes"] < row["device_bytes_high"] <= only["usable_bytes"]
     code, _, err = ask(*card, "--batch-size", "4")
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "name one" in err
+    assert "add a workload" in err
 
 
 def test_without_a_gpu_named_cards_are_sorted_by_size(ask: Any) -> None:

@@ -36,7 +36,7 @@ PLANNED = RunPlanned(cases=6, launches=3, most_s=300.0, budget="default", device
 
 def test_run_announces_its_maximum_measuring_time() -> None:
     head = "measuring 6 cases x 3 launches on a GPU, budget default"
-    assert line_of(PLANNED).removeprefix(head) == ": rounds for at most 5 min where steps are short"
+    assert line_of(PLANNED).removeprefix(head) == ": rounds for at most 5 min if steps are short"
     micro = msgspec.structs.replace(PLANNED, cases=0, launches=1, most_s=0.0)
     assert line_of(micro) == "measuring micro-benchmarks only on a GPU, budget default"
 
@@ -219,4 +219,4 @@ def test_a_run_that_continues_says_how_much_of_it_is_left() -> None:
     assert all(each in line_of(left) for each in ("7 of 18 launches", "budget default", "at most 5 min"))
     single = line_of(msgspec.structs.replace(left, launches=1, left=2))
     assert single is not None
-    assert ", 2 of 6 cases," in single
+    assert " 2 of 6 cases on " in single

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
+from command import here
 
 from gpubench.blocks.parts import Bullets, Paragraph, Table
 from gpubench.cli.progress import outcome
@@ -26,6 +28,7 @@ from gpubench.models import (
 from gpubench.sections import device
 from gpubench.sections import measured as of_cases
 from gpubench.sections.data import brief, of_run, unexplained
+from gpubench.session import session
 from gpubench.units import UNKNOWN
 
 
@@ -168,8 +171,8 @@ def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_p
     again = msgspec.structs.replace(amp.launches[0], index=1, rounds=rounds)
     twice = msgspec.structs.replace(amp, launches=(*amp.launches, again))
     _, rows = said(run_of(fp32, twice), "throughput")
-    assert ["of one process" in row["Throughput, 95 % interval"] for row in rows] == [True, False]
-    assert outcome(amp, 0).endswith(" images/s, of one process")
+    assert ["from one process" in row["Throughput, 95 % interval"] for row in rows] == [True, False]
+    assert outcome(amp, 0).endswith(" images/s, from one process")
     assert outcome(twice, 1).endswith(" images/s")
     assert " (launch 2: 1,280): 85" in outcome(twice, 1), "the figure of the launch itself, then of both"
 
@@ -186,3 +189,14 @@ def test_finding_advice_never_suggests_a_fixed_wait_or_an_option_already_given()
         assert "pass --publish without --time-limit, or close" in words[kind]
     assert not any("--allow shared" in text or "more time" in text for text in words.values())
     assert words[FindingKind.LAUNCHES_MISSING].count("--resume RUN") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("", "is a folder"), ("none/page.html", "create it first"), ("page.doc", "a report is")],
+)
+def test_report_path_is_checked_before_the_run_is_prepared(monkeypatch, tmp_path, name, words):
+    monkeypatch.setattr(session, "prepare", lambda *_: pytest.fail("the search for batches may take minutes"))
+    done = here("run", "--quick", "--report", tmp_path / name)
+    assert done.returncode == 2
+    assert words in done.stderr

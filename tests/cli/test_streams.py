@@ -26,6 +26,15 @@ def test_every_encoding_is_written_to(fake_nvml, encoding: str) -> None:
     assert ("—" in text) == (encoding in {"utf-8", "cp1252"})
 
 
+def test_ascii_stream_shows_intervals_and_rules_in_ascii() -> None:
+    command = [*COMMAND[:-1], "predict", "show", "resnet50", "--gpu", "L4", "--gpu", "A10"]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
+    )
+    assert b"\n----" in done.stdout
+    assert b"?" not in done.stdout
+
+
 def test_json_is_utf_8_whatever_the_encoding(fake_nvml) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetName", "NVIDIA Ünïcode — 😀")
     environment = dict(fake_nvml(calls), PYTHONIOENCODING="ascii")

@@ -67,7 +67,7 @@ def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, wo
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [((), "at most 5 min"), (("--full",), "all of it; ")],
+    [((), "at most 5 min"), (("--full",), "without a time limit; ")],
     ids=["in five minutes", "full"],
 )
 def test_the_duration_is_announced_with_each_part(command, arguments, words):

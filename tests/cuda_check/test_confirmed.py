@@ -15,11 +15,11 @@ from gpubench.cuda_check import run
 from gpubench.cuda_check.judge import (
     CORE,
     confirms,
-    failed,
     file_name,
     judge,
     read_check,
     scrubbed,
+    states_of,
     write_check,
 )
 from gpubench.cuda_check.run import STEPS, PartEndedError
@@ -81,7 +81,7 @@ def test_a_file_is_replayed_by_name_content_and_rules(tmp_path):
         write_check(path, bad)
         with pytest.raises(AssertionError):
             replay(path)
-    assert not failed(judge(made))
+    assert "FAILED" not in states_of(judge(made))
 
 
 def test_a_file_of_an_older_gpubench_with_fewer_fields_is_replayed(tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cuda_check.builders import H200, check, faults, row, with_part
 from gpubench.cuda_check.judge import (
-    SAID,
+    FOREIGN,
     encode,
     file_name,
     judge,
@@ -157,7 +157,7 @@ def leaves(value, field=""):
 
 
 SOUND = check(nvml=({"function": "nvmlDeviceGetName", "device": "0", "value": "NVIDIA H200"},))
-FIXED = [leaf for leaf in leaves(msgspec.to_builtins(SOUND)) if leaf[0] not in SAID]
+FIXED = [leaf for leaf in leaves(msgspec.to_builtins(SOUND)) if leaf[0] not in FOREIGN]
 WORDS = sorted({word for _, text in FIXED for word in (text, *re.findall(r"\w+", text)) if text})
 
 
@@ -169,7 +169,7 @@ def test_gpubenchs_own_words_stay_whatever_the_user_name(user, host):
         mock.patch.object(getpass, "getuser", return_value=user),
     ):
         written = json.loads(encode(SOUND))
-    assert [leaf for leaf in leaves(written) if leaf[0] not in SAID] == FIXED
+    assert [leaf for leaf in leaves(written) if leaf[0] not in FOREIGN] == FIXED
 
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{2,15}", fullmatch=True).filter(lambda n: n not in {"user", "host"})

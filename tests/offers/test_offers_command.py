@@ -168,7 +168,7 @@ def test_an_unconfirmed_price_is_marked_unless_it_is_the_users_own(gpubench, wri
         (("list", "--provider", "nope"), "unknown provider 'nope'; nearest known: "),
         (
             ("list", "--kind", "free"),
-            "has no --kind any more: filter the rows of gpubench offers list --json",
+            "no longer has --kind: filter the rows of gpubench offers list --json",
         ),
         (("list", "--offers", "/nowhere.csv"), "cannot read /nowhere.csv"),
         (("list", "--seller", "nobody"), "--seller 'nobody' is unknown"),

@@ -80,7 +80,7 @@ class TestWithoutDriver:
         assert lines[0] == "This machine has no GPU. To train resnet50, for example:"
         assert lines[1].startswith("resnet50, 90 epochs of ImageNet")
         assert {"Cheapest", "Fastest"} <= {line.split()[0] for line in lines}
-        assert "Ask for yours: gpubench llama-3.1-8b --lora" in lines[-1]
+        assert "For your own job: gpubench llama-3.1-8b --lora" in lines[-1]
         assert "libnvidia" not in done.stdout
 
     def test_probe_lists_the_problem_and_the_cpu(self) -> None:

@@ -38,7 +38,7 @@ def test_the_throughput_at_the_largest_batch_has_a_chart_and_rows_of_its_own(dat
     assert "batch 139,042, largest" in charts.figures[1].alt
     rows = [row[0] for row in table_of("throughput", data).rows if row[0].startswith("cnn, best batch\n")]
     assert ["139,042, largest that fits" in rows[0], "250,000, largest that fits" in rows[1]] == [True, True]
-    assert "not comparable" in words_of("throughput", data)
+    assert "cannot be compared" in words_of("throughput", data)
 
 
 def test_the_rows_of_the_chart_of_best_batches_are_not_cut(data) -> None:

@@ -66,7 +66,7 @@ def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):
     broken.write_text("{", encoding="utf-8")
     data = gather(RankRequest(results=tmp_path, as_of=samples.TODAY))
     assert len(data.problems) == 1
-    assert data.is_cpu
+    assert data.device.is_cpu
 
 
 def test_the_ranking_can_be_about_one_workload_and_a_job(tmp_path):

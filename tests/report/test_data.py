@@ -24,7 +24,7 @@ def test_the_newest_measurement_of_a_case_stands():
 def test_another_device_of_the_same_user_does_not_mix_in():
     data = samples.report_data(samples.h200_run(), samples.cpu_run())
     assert {result.run.run_id for result in data.results} == {samples.h200_run().run_id}
-    assert not data.is_cpu
+    assert not data.device.is_cpu
 
 
 def test_a_case_that_failed_later_keeps_its_old_figure_and_is_no_failure():

@@ -48,7 +48,7 @@ def test_eager_and_graph_are_paired_with_all_else_equal():
 
 def test_host_bound_cases_are_named_and_a_faster_gpu_is_not_recommended_there():
     text = words_of("host", samples.report_data(samples.h200_run()))
-    assert "6 cases of 9" in text
+    assert "limits 6 of 9 cases" in text
     assert "a faster GPU" in text
 
 
@@ -64,7 +64,7 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
         ((0.98, 1.06), "no difference found; one of 6 % would have shown"),
         ((0.9, 1.3), "undecided"),
         ((0.99, 1.6), "undecided"),
-        ((1.2, 1.4), "limited by launch overhead on the CPU when run eagerly (vgg16)"),
+        ((1.2, 1.4), "Launch overhead on the CPU limits 3 of 3 cases when run eagerly (vgg16)"),
         ((None, None), "undecided"),
     ],
 )
@@ -99,7 +99,7 @@ def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1))
 
 def test_amp_is_called_slower_only_if_its_whole_interval_is():
     """4 % slower: certain with rounds that agree to 0.1 %, possible with rounds that differ by 20 %."""
-    assert "In 1 pairing AMP is slower" in words_of("amp", amp_over_fp32(0.104, 0.001))
+    assert "In 1 pair AMP is slower" in words_of("amp", amp_over_fp32(0.104, 0.001))
     perhaps = amp_over_fp32(0.104, 0.1)
     (pair,) = amp_effects(perhaps.results)
     assert pair.interval.value < 1 < pair.interval.high
@@ -108,7 +108,7 @@ def test_amp_is_called_slower_only_if_its_whole_interval_is():
 
 def test_amp_states_its_own_peak_before_that_of_the_baseline():
     (row,) = table_of("amp", amp_over_fp32(0.05, 0.001, (6 * 2**30, 12 * 2**30))).rows
-    assert row[-3] == "0.500×\n6.00 GiB for 12.0 GiB"
+    assert row[-3] == "0.500×\n6.00 GiB versus 12.0 GiB"
 
 
 def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps_in_whole_rotations():
@@ -151,7 +151,7 @@ def test_a_gain_is_not_claimed_from_noise():
         samples.measurement(samples.case(precision=p), s, spread=0.6)
         for p, s in ((Precision.FP32, 0.1), (Precision.AMP_BF16, 0.02))
     ]
-    assert "No pairing" in words_of("amp", samples.report_data(samples.h200_run(measurements=tuple(rows))))
+    assert "No pair was" in words_of("amp", samples.report_data(samples.h200_run(measurements=tuple(rows))))
 
 
 def test_a_flagged_pair_is_greyed_and_never_in_the_headline():
@@ -428,9 +428,9 @@ def test_a_capped_power_limit_stands_out_beside_the_device():
 
 def test_a_page_about_the_cpu_still_knows_the_gpu_of_the_same_folder():
     data = samples.report_data(samples.h200_run(), samples.cpu_run(), about=samples.cpu_run().run_id)
-    assert data.is_cpu
+    assert data.device.is_cpu
     assert {c.gpu.run.device.name for c in cpu_gpu_pairs(data)} == {"NVIDIA H200"}
-    assert "also holds runs" in words_of("evidence", data)
+    assert "also has runs" in words_of("evidence", data)
 
 
 def test_inference_states_median_and_tail_of_single_passes():
@@ -572,7 +572,9 @@ def test_the_spread_of_rounds_and_launches_and_what_is_paid_once_are_in_the_meth
     measured = [result.measurement for result in data.results]
     assert [row[2] for row in ledger.rows] == [format_percent(m.between_launches) for m in measured]
     assert {row[4:] for row in ledger.rows} == {("0.60 %", "5.0 %")}
-    assert "Paid once, apart from the steps: import 3.00 s, first step 500 ms." in words_of("method", data)
+    assert "One-time costs, not part of the steps: import 3.00 s, first step 500 ms." in words_of(
+        "method", data
+    )
 
 
 def test_throughput_row_shows_its_share_of_the_best_gemm_rate():

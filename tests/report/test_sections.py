@@ -52,8 +52,8 @@ def test_the_answer_comes_first_and_its_notes_follow():
 def test_an_interval_of_one_launch_is_called_one_within_a_process():
     for run, alone in ((samples.cpu_run(), True), (samples.h200_run(), False)):
         data = samples.report_data(run)
-        assert ("of one process" in words_of("throughput", data)) is alone
-        assert ("of one process" in words_of("evidence", data)) is alone
+        assert ("from one process" in words_of("throughput", data)) is alone
+        assert ("from one process" in words_of("evidence", data)) is alone
 
 
 def test_without_runs_it_is_reported_that_nothing_was_measured_here():
@@ -63,7 +63,7 @@ def test_without_runs_it_is_reported_that_nothing_was_measured_here():
 def test_a_cpu_is_called_a_cpu_and_anchors_no_gpu():
     text = words_of("evidence", samples.report_data(samples.cpu_run()))
     assert "is a CPU" in text
-    assert "never" in text
+    assert "no GPU prediction starts from a CPU measurement" in text
 
 
 def test_a_ranking_that_cannot_be_made_leaves_its_reason():
@@ -142,7 +142,7 @@ def test_old_prices_are_not_called_current():
     text = words_of("prices", samples.report_data())
     assert "not current" in text
     assert "up to 323 days" in words_of("value", samples.report_data())
-    assert "the oldest day" in text
+    assert "the earliest possible day" in text
 
 
 def test_several_gpus_of_a_measured_one_are_predicted_where_no_run_timed_them_together():

@@ -172,7 +172,7 @@ def test_run_is_the_same_on_terminal_page_and_in_markdown(run):
     rows = run_document(run)["measurements"]
     assert len(terminal) == len(rows)
     said = sorted(
-        (row["Throughput, 95 % interval"].removesuffix(" of one process"), row.get("Findings", "none"))
+        (row["Throughput, 95 % interval"].removesuffix(" from one process"), row.get("Findings", "none"))
         for row in terminal
     )
     stored = []

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from csvs import write_csv
 
-from gpubench.blocks.parts import Bullets
+from gpubench.blocks.parts import Bullets, Table
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
@@ -189,6 +189,13 @@ def test_each_refused_row_says_what_would_fix_it(change, tmp_path):
     assert document["mends"][reason]
     told = [item for part in scored(document) if isinstance(part, Bullets) for item in part.items]
     assert f"skipped: 1 x {reason}: {document['mends'][reason]}" in told
+
+
+def test_coverage_of_zero_is_shown_as_a_figure(document):
+    slices = {"all pairs": document["by_slice"]["all pairs"] | {"coverage_90": 0.0}}
+    table = next(part for part in scored(document | {"by_slice": slices}) if isinstance(part, Table))
+    titles = [column.title for column in table.columns]
+    assert table.rows[0][titles.index("90 % interval covers")] == "0 %"
 
 
 @pytest.mark.parametrize("model", ["llama_1b", "llama_8b_lora", "llama-3.1-8b"])

@@ -17,13 +17,13 @@ CONFIRMED = "tests/data/confirmed/"
 
 def verb(request: CheckRequest, *, as_json: bool) -> ExitCode:
     if request.cuda and request.run is not None:
-        raise MisuseError("--cuda checks this GPU: give it without a run")
+        raise MisuseError("--cuda checks this GPU: leave out the run")
     if request.cuda:
         return _check_cuda(request, as_json=as_json)
     if request.full or request.output is not None:
-        raise MisuseError(f"{'--full' if request.full else '-o'} is for --cuda: gpubench check --cuda")
+        raise MisuseError(f"{'--full' if request.full else '-o'} requires --cuda: gpubench check --cuda")
     if request.run is None:
-        raise MisuseError("name a run: `gpubench check latest`, or see `gpubench results list`")
+        raise MisuseError("give a run: `gpubench check latest`, or see `gpubench results list`")
     checked = run_check.check_run(store.read_named(request.results, request.run))
     keys = ("trustworthy", "run_id", "cases", "issues")
     answer(as_json, lambda: {key: getattr(checked, key) for key in keys}, lambda: lists.run_judged(checked))
@@ -35,8 +35,8 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     say(*filter(None, [remark]))
     build = torch_view.torch_build()
     path = request.output or Path(judge.file_name(profile, None if build is None else build.version))
-    how_long = "all of it" if request.full else f"at most {units.format_limit(cuda_check.LIMIT_S)}"
-    say(f"checking {units.plain(profile.name or 'the GPU')}, {how_long}; let nothing else use it meanwhile")
+    limit = "without a time limit" if request.full else f"at most {units.format_limit(cuda_check.LIMIT_S)}"
+    say(f"checking {units.plain(profile.name or 'the GPU')}, {limit}; let nothing else use it until then")
     check = cuda_check.check_cuda(profile, path, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(
@@ -45,7 +45,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
         lambda: lists.card_judged(verdicts),
     )
     say(_next(check, verdicts, path))
-    return ExitCode.NO if judge.failed(verdicts) or judge.cut_off(verdicts) else ExitCode.DONE
+    return ExitCode.NO if judge.states_of(verdicts) & {"FAILED", "cut off"} else ExitCode.DONE
 
 
 def _say_part(log: PartLog, number: int, total: int) -> None:
@@ -56,12 +56,13 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
 
 
 def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> str:
-    if judge.failed(verdicts):
+    states = judge.states_of(verdicts)
+    if "FAILED" in states:
         return f"a part failed: send {path} with your report; it names neither this machine nor its user"
-    if judge.cut_off(verdicts):
+    if "cut off" in states:
         return f"a part did not answer in time: add --full, which has no time limit; the file is {path}"
     if judge.confirms(check):
-        return f"every judged part agrees: attach {path} to a pull request under {CONFIRMED}"
+        return f"every judged part passed: attach {path} to a pull request under {CONFIRMED}"
     undecided = sum(verdict.state == "undecided" for verdict in verdicts)
     why = f"{units.count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
     return f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}"

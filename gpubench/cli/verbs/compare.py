@@ -28,14 +28,14 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
 
 
 def _against_b(found: compare.Comparison, tolerance: float | None) -> Iterator[str]:
-    # Yield the lines about cases without a result in B, cases that fail, and undecided cases.
+    # Yield the lines about cases that have no figure in B, are slower in B, or are undecided.
     for broken in found.broken:
         why = f": {plain(broken.reason)}" if broken.reason else ""
         yield f"no figure in B ({broken.status.replace('_', ' ')}{why}): {plain(broken.label)}"
     if tolerance is None:
         return
     share = compare.share_words(tolerance)
-    told: dict[str, Sequence[Any]] = {
+    reasons: dict[str, Sequence[Any]] = {
         f"slower in B by more than {share}, even allowing for the interval": found.slower(tolerance),
         "broken in B": found.broken,
         f"undecided at {share}: the interval includes slowdowns above and below it; measure longer": (
@@ -43,5 +43,5 @@ def _against_b(found: compare.Comparison, tolerance: float | None) -> Iterator[s
         ),
     }
     yield from (
-        f"{why}: {', '.join(plain(each.label) for each in cases)}" for why, cases in told.items() if cases
+        f"{why}: {', '.join(plain(each.label) for each in cases)}" for why, cases in reasons.items() if cases
     )

@@ -16,7 +16,7 @@ from gpubench.sections.lists import listed
 from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
-# Maximum number of rows in the table: laying out 100,000 takes a minute and 1 GB, and nobody reads them.
+# Maximum number of rows in the table: the layout of 100,000 takes a minute and 1 GB.
 _SHOWN_OFFERS = 2_000
 # Version of ``gpubench offers list --json``.
 _LIST_VERSION = 2
@@ -43,14 +43,14 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    # The fields of an offer except those about other hosts, and the values derived from it as of today.
+    # Return the fields of an offer, except those about other hosts, and the values derived as of today.
     fields = msgspec.structs.asdict(row.offer).items()
-    said = {
+    own = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
     }
-    follows = {name: getattr(row, name) for name in ("price_age_days", "freshness", "not_ranked_because")}
+    derived = {name: getattr(row, name) for name in ("price_age_days", "freshness", "not_ranked_because")}
     page = price_page(row.offer.provider, row.offer.source)
-    return said | {"usd_per_gpu_hour": row.offer.usd_per_gpu_hour or None, "price_url": page} | follows
+    return own | {"usd_per_gpu_hour": row.offer.usd_per_gpu_hour or None, "price_url": page} | derived
 
 
 def _summary(
@@ -76,7 +76,7 @@ def _summary(
         )
     yield from _set_aside(table.set_aside, explain=explain)
     if not rows:
-        yield "no offer passes all of these options: relax one of them"
+        yield "no offer matches all of these options: relax one of them"
 
 
 def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Iterator[str]:
@@ -113,15 +113,15 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     elif request.url is not None and not unmet:
         say("nothing in it is newer than the local prices")
     else:
-        say("no source answered: keeping the previous prices, see `gpubench offers list` for their age")
+        say("no source answered; the previous prices are kept, see `gpubench offers list` for their age")
     if as_json:
         keys = ("state", "retrieved_at", "retired", "reason")
-        told = {
+        fetched = {
             name: {key: getattr(source, key) for key in keys} | {"offers": len(source.offers)}
             for name, source in done.sources.items()
         }
         rows = [each._asdict() for each in done.set_aside]
-        print_json({"path": done.path, "sources": told, "set_aside": rows, "notes": done.notes})
+        print_json({"path": done.path, "sources": fetched, "set_aside": rows, "notes": done.notes})
     return ExitCode.NO if unmet or (done.path is None and request.url is None) else ExitCode.DONE
 
 

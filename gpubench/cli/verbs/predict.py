@@ -8,7 +8,7 @@ from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
 
-# numpy is imported inside the functions, because `tools` must first set its number of threads.
+# numpy is imported inside the functions, because `tools` must set its number of threads first.
 
 
 def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) -> None:
@@ -53,11 +53,11 @@ def seal_(request: SealRequest, *, as_json: bool) -> None:
 def calibrate_(request: CalibrateRequest, *, as_json: bool) -> None:
     tool = _tool("calibrate")
     done = tool.write_calibration(request.own, tool.own_calibration_path())
-    told = (
+    summary = (
         f"{done['path']}: {done['rows']} rows of {done['gpus']} GPUs from {done['sources']} sources, "
         f"{done['inference_rows']} more of inference"
     )
-    output.answer(as_json, lambda: done, lambda: [Paragraph(text=told)])
+    output.answer(as_json, lambda: done, lambda: [Paragraph(text=summary)])
 
 
 def _tool(name: str) -> Any:

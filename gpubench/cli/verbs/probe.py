@@ -18,7 +18,7 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
     output.answer(as_json, lambda: msgspec.structs.asdict(report) | beside, lambda: machine(report).parts)
 
 
-# The example for a machine without a GPU: the job with published timings on the most GPUs.
+# The example for a machine without a GPU: the one with published timings on the most GPUs.
 _POPULAR = "resnet50"
 
 
@@ -36,7 +36,7 @@ def overview() -> None:
         parts.Paragraph(text=f"This machine has no GPU. To train {_POPULAR}, for example:"),
         *screen(ranking),
         parts.Paragraph(
-            text="Ask for yours: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py, "
-            "gpubench list; gpubench --help lists every verb"
+            text="For your own job: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py; "
+            "gpubench list shows the models, gpubench --help every verb"
         ),
     )

@@ -38,9 +38,9 @@ def verb(
     if as_json:
         return
     if sys.stdout.isatty():
-        output.say(lines.headline(ranking))  # the first line has scrolled off the screen by now
-    is_sent = request.dataset_gb is not None or request.relative or request.task == "infer"
-    data = "" if is_sent else "`--dataset-gb` adds the upload of your data; "
+        output.say(lines.headline(ranking))  # the top of the output may have scrolled off the screen
+    no_upload = request.dataset_gb is not None or request.relative or request.task == "infer"
+    data = "" if no_upload else "`--dataset-gb` adds the upload of your data; "
     output.say(
         f"Next: {data}`gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, "
         "or the CPU if there is none; `gpubench try` measures the answer on the rented machine; "
@@ -53,8 +53,8 @@ def _read_published(url: str, results: Path | None) -> None:
     from gpubench.offers import refresh, transport  # only this ranking needs the network
 
     try:
-        with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as way:
-            refresh.take_over(url, way, results=results)
+        with transport.HttpTransport(within_s=_SNAPSHOT_LIMIT_S) as transport_:
+            refresh.take_over(url, transport_, results=results)
     except (SourceError, StorageError) as error:
         output.say(f"snapshot-url: {error}; the local prices are used, with their dates")
 
@@ -64,7 +64,7 @@ def ranking_parts(
     limit: int,
     shown: table.ShownRequest,
 ) -> list[Part]:
-    """Return the answer, the first rows, the comparison of buying and renting, and the requested tables.
+    """Return the answer, the first rows, buying compared with renting, and the requested tables.
 
     Args:
         ranking: The ranking that holds the rows.

@@ -13,7 +13,7 @@ def list_(request: ResultsRequest, *, as_json: bool) -> None:
     found = store.read_runs(root)
     say(*found.problems)
     if found.problems and not found.runs:
-        raise MisuseError(f"no readable run in {root}: {len(found.problems)} could not be read")
+        raise MisuseError(f"no run in {root} can be read; the reasons are above")
     rows = [
         {
             "run_id": run.run_id,
@@ -33,7 +33,7 @@ def list_(request: ResultsRequest, *, as_json: bool) -> None:
     document = {"results": str(root), "runs": rows, "problems": found.problems}
     answer(as_json, lambda: document, lambda: stored(found.runs))
     if not (found.runs or as_json):
-        say(f"no runs in {root}: make one with `gpubench run`")
+        say(f"no runs in {root}: `gpubench run` makes one")
     if found.problems:
         say(f"{len(found.problems)} of {len(rows) + len(found.problems)} files could not be read")
 

@@ -29,12 +29,12 @@ def verb(request: RunRequest, page: table.PageRequest, *, as_json: bool) -> Exit
         os.dup2(2, 1)  # a model's own output goes to stderr
         sessions.follow(request, place)
         return ExitCode.DONE
+    if page.report is not None:
+        _check_report(page.report)
     prepared = sessions.prepare(
         request,
         lambda case, fits: output.say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}"),
     )
-    if page.report is not None:
-        _check_report(page.report)
     stored = store.newest_runs(prepared.root).runs
     remarks = [prepared.remark] if prepared.remark else []
     output.say(*remarks, *doubts(prepared.plan, prepared.profiles, prepared.device, stored))
@@ -56,8 +56,7 @@ def _measure(prepared: sessions.Prepared) -> sessions.Session:
         if not kept:
             raise
         what = "1 finished case is" if len(kept) == 1 else f"{len(kept)} finished cases are"
-        rest = "kept; gpubench run --resume latest continues with the rest"
-        raise NoDeviceError(f"{error}; {what} {rest}") from error
+        raise NoDeviceError(f"{error}; {what} kept; continue with: gpubench run --resume latest") from error
     except sessions.UnstoredRunError as error:
         output.say(msgspec.json.encode(figures.run_document(error.state)).decode())
         raise
@@ -117,10 +116,10 @@ def _close(run: Run, plan: Plan, results: Path | None) -> None:
 
 
 def _question(plan: Plan, results: Path | None) -> RankRequest:
-    """Return the workloads and the task to rank by; an input pipeline is never trained.
+    """Return the workloads and the task to rank by: training, if any case was trained.
 
     Raises:
-        MisuseError: If a case is about tuning this machine (threads, framework, int8), not about renting one.
+        MisuseError: If a case is about tuning this machine (threads, framework, int8).
     """
     cases = [planned.case for planned in plan.cases]
     if any(c.threads or c.framework is not Framework.TORCH or c.precision is Precision.INT8 for c in cases):
@@ -134,6 +133,6 @@ def _check_report(report: Path) -> None:
     format_of(report)
     folder = report.resolve().parent
     if report.is_dir():
-        raise MisuseError(f"--report {report}: it is a folder; name a file in it")
+        raise MisuseError(f"--report {report} is a folder; give a file in it")
     if not folder.is_dir():
-        raise MisuseError(f"--report {report}: there is no folder {folder}; make it first")
+        raise MisuseError(f"--report {report}: there is no folder {folder}; create it first")

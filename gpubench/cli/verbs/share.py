@@ -20,7 +20,7 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, msgspec.json.encode(run) + b"\n")
-    told = {
+    document = {
         "file": path,
         "place": place,
         "title": title,
@@ -29,7 +29,7 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
         "refused": refused,
     }
     if as_json:
-        print_json(told)
+        print_json(document)
     elif path is not None:
         print_path(path)
         say(f"attach it to a pull request as {place}, with that text")

@@ -1,4 +1,4 @@
-// The page's question and its answer: the question is kept in the address, and each change redraws the answer.
+// The page's question and its answer. The address keeps the question, and each change redraws the answer.
 const at = (id) => document.getElementById(id);
 const unpacked = async (id) => {
   const bytes = Uint8Array.from(atob(at(id).textContent), (c) => c.charCodeAt(0));

@@ -1,4 +1,4 @@
-// Draws the embedded figures in the current colors (light, dark, print), and saves the raw data.
+// Draws the embedded figures in the colors of the page (light, dark, print), and saves the raw data.
 (async () => {
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const palette = JSON.parse(at("palette").textContent);
@@ -10,7 +10,7 @@
   // Figures have the light colors; on a dark page each color is replaced by its dark equivalent.
   const recolor = (figure) => JSON.parse(JSON.stringify(figure, (_, value) => palette[value] ?? value));
 
-  // On a phone the labels of a row chart would take up its width, so they are placed above their marks.
+  // On a phone the labels of a row chart would take up its width, so they go above their marks.
   const narrow = (place, layout) => {
     const wide = Number(place.dataset.height), labels = layout.yaxis?.ticktext;
     if (!layout.meta?.labels_above_where_narrow || place.clientWidth >= NARROW_PX) return wide;
@@ -32,15 +32,15 @@
     layout.height = narrow(place, layout);
     if (printing) layout.width = place.closest(".many") ? PRINT_WIDTH_PX / 2 - 20 : PRINT_WIDTH_PX;
     place.style.height = `${layout.height}px`;
-    const dress = printing || !dark.matches ? structuredClone : recolor;
-    Plotly.react(place, dress(figures[id].data), dress(layout), { displayModeBar: false, responsive: true, showTips: false });
+    const colored = printing || !dark.matches ? structuredClone : recolor;
+    Plotly.react(place, colored(figures[id].data), colored(layout), { displayModeBar: false, responsive: true, showTips: false });
     drawn.add(id);
   };
   const closed = (chart) => chart.closest("details:not([open])") !== null;
   const drawOpen = () => all(".chart").filter((c) => !closed(c) && !drawn.has(c.id)).forEach((c) => draw(c.id));
   const redraw = () => { drawn.clear(); drawOpen(); };
 
-  // Charts in open sections are drawn at once, those in closed sections when they are opened.
+  // Charts in open sections are drawn immediately, those in closed sections when they are opened.
   all("details.section").forEach((section) => section.addEventListener("toggle", drawOpen));
   const reveal = () => {
     const target = location.hash.length > 1 && !location.hash.includes("=") ? at(decodeURIComponent(location.hash.slice(1))) : null;
@@ -48,7 +48,7 @@
     target?.scrollIntoView();
   };
   window.addEventListener("hashchange", reveal);
-  // A printout has the first screen, the sections that are marked for print, and every opened section.
+  // A printout has the first screen, the sections marked for print, and all open sections.
   let opened = [];
   window.addEventListener("beforeprint", () => {
     opened = all("details").filter((section) => !section.open && "printed" in section.dataset);

@@ -1,4 +1,4 @@
-// Answers as `gpubench rank` does, with the same random numbers and factors. Nothing here touches the page.
+// Computes the answers of `gpubench rank`, with the same random numbers and factors, without touching the page.
 "use strict";
 const ranker = (data) => {
   const D = data.draws, costs = data.costs, Z90 = 1.6448536269514722, SECONDS_PER_HOUR = 3600, SECOND = 1 / 3600;
@@ -51,7 +51,7 @@ const ranker = (data) => {
       : Math.exp(parts.reduce((sum, part) => sum + Math.log(part[d]), 0) / parts.length));
   });
 
-  // One row for each offer that runs the case, with the inputs of its figures; independent of the question.
+  // One row per offer that runs the case, with the inputs of its figures; they do not depend on the question.
   const rowsOf = (at) => once(`rows ${at}`, () => {
     const { gpus, machines, photographs, task } = data.cases[at];
     const machine = new Map(machines.map((each) => [`${each[1]}x ${each[0]}`, each]));
@@ -90,7 +90,7 @@ const ranker = (data) => {
   };
   const cost = (row, jobHours, price = row.offer.usd) => costOfBilled(row, billed(row, jobHours), price);
 
-  // The ends of a figure, combined from the ends for each source of error alone.
+  // The ends of a figure, combined from the ends due to each source of error.
   const endsOf = (likely, ...ends) => {
     if (!likely) return [likely, likely, likely];
     const reach = (side) => Math.hypot(...ends.map((each) => Math.log(each[side] / likely)));
@@ -136,7 +136,7 @@ const ranker = (data) => {
   const priceMoves = ({ sigma, group }) => !sigma ? null : once(`price ${group} ${sigma}`, () =>
     normal("price", ...group.split("\0")).map((walk) => Math.exp(walk * sigma)));
 
-  // The draws of rows: hours and dollars of each; equal machines share their hours.
+  // The draws of rows: hours and dollars of each. Equal machines share their hours.
   const drawn = (at, rows, samples) => {
     const shared = new Map();
     return rows.map((row) => {
@@ -149,7 +149,7 @@ const ranker = (data) => {
       return { hours: of.hours, usd: of.billed.map((each, d) => costOfBilled(row, each, moves ? price * moves[d] : price)) };
     });
   };
-  // How often each row is the lowest of a draw; equal rows share the win.
+  // The share of draws in which each row is the lowest; equal rows share a win.
   const wins = (figures) => {
     const least = zeros().fill(Infinity), winners = zeros();
     for (const of of figures) {
@@ -176,7 +176,7 @@ const ranker = (data) => {
   const ordered = (rows, name) =>
     [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, (row) => row.place)); // offers are already sorted by name
 
-  // A row with the chance of its GPUs from any seller (a rounded sum), and in a toss-up with the likeliest others.
+  // A row with the chance of its GPUs from any seller (a rounded sum), and its likeliest rival in a toss-up.
   const sureness = (rows, row, chance) => {
     const chances = new Map(), guesses = new Set(rows.filter((each) => each.gpu.is_guess).map((each) => each.key));
     rows.forEach((each) => chances.set(each.key, (chances.get(each.key) ?? 0) + chance(each)));
@@ -186,7 +186,7 @@ const ranker = (data) => {
     return { row, p: new Set(rows.map(({ gpu }) => gpu)).size === 1 ? null : p, rival: against > 0 && p < TOSS_UP_ODDS * against ? { row: rival, p: against } : null };
   };
 
-  // The lowest budget within the deadline, and the lowest deadline within the budget; Infinity if none suffices.
+  // The lowest budget that meets the deadline, and the lowest deadline that meets the budget; Infinity if none does.
   const enough = (rows, asked) => {
     const least = (name, other, most) => Math.min(...rows.filter((row) => worst(row[other]) <= (most ?? Infinity)).map((row) => worst(row[name])));
     return { usd: least("usd", "hours", asked.deadline), hours: least("hours", "usd", asked.budget) };
