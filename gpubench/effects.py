@@ -58,13 +58,8 @@ class Result:
     @property
     def batch_words(self) -> str:
         """The batch; "largest that fits" if it was searched for, so it is not mistaken for an equal batch."""
-        return f"batch {', '.join(self.batch_parts)}"
-
-    @property
-    def batch_parts(self) -> tuple[str, ...]:
-        """The batch size, with the addition of ``batch_words``."""
-        searched = ("largest that fits",) if self.measurement.at_largest_batch else ()
-        return (f"{self.case.batch_size:,}", *searched)
+        searched = ", largest that fits" if self.measurement.at_largest_batch else ""
+        return f"batch {self.case.batch_size:,}{searched}"
 
     @property
     def how(self) -> str:

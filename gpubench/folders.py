@@ -18,11 +18,12 @@ from typing import TypeVar
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import TABLE_BYTES, read_bytes, read_text, write_file
+from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes, read_text, write_file
 from gpubench.units import plain
 
 FOLDER_VARIABLE = "GPUBENCH_DATA"
 
+_Shape = TypeVar("_Shape")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
@@ -59,8 +60,18 @@ def data_bytes(name: str) -> bytes:
 
 
 def data_text(name: str) -> str:
-    """Return a table of the data folder as text; errors as in ``data_bytes``."""
-    return data_bytes(name).decode("utf-8")
+    """Return a table of the data folder as text; errors as in ``data_bytes``, or if it is not UTF-8."""
+    return decode_text(data_bytes(name), data_path(name))
+
+
+def data_json(name: str, shape: type[_Shape]) -> _Shape:
+    """Return a JSON table of the data folder.
+
+    Raises:
+        MisuseError: As in ``data_bytes``, or if the content does not have that shape.
+    """
+    hint = f"install gpubench again, or unset {FOLDER_VARIABLE} if it is set"
+    return decode_json(data_bytes(name), shape, data_path(name), what="a table of this gpubench", hint=hint)
 
 
 def data_rows(name: str) -> Iterable[dict[str, str]]:
@@ -81,7 +92,7 @@ def data_table(name: str, shape: type[_T]) -> list[_T]:
     found = []
     for row in reader:
         cells: dict[str, object] = {
-            field: [item for item in cell.split(";") if item] if field in lists else cell or None
+            field: [item for item in (cell or "").split(";") if item] if field in lists else cell or None
             for field, cell in row.items()
         }
         try:

@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-from gpubench.folders import data_bytes, data_rows
+from gpubench.folders import data_json, data_table
 from gpubench.models import Execution, Precision
 
 # --- loops by hand on one H200 ----------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def h200_readings() -> CardReadings:
     """Return the shipped readings."""
-    return msgspec.json.decode(data_bytes("h200_readings.json"), type=CardReadings)
+    return data_json("h200_readings.json", CardReadings)
 
 
 # --- published runs of MLPerf Training --------------------------------------------------------------------
@@ -92,9 +92,9 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
     """Return every published run, sorted by benchmark, round, GPU and time.
 
     Raises:
-        MisuseError: If $GPUBENCH_DATA names a folder without the table.
+        MisuseError: If $GPUBENCH_DATA names a folder without the table, or with a broken one.
     """
-    return tuple(msgspec.convert(row, PublishedRun, strict=False) for row in data_rows("mlperf.csv"))
+    return tuple(data_table("mlperf.csv", PublishedRun))
 
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:

@@ -198,11 +198,13 @@ def isolated(text: str) -> str:
 
 
 def plural(unit: str) -> str:
-    """``image`` becomes ``images``.
+    """Return the plural of a noun; a word ending in a single s is taken to be plural already.
 
-    >>> plural("image"), plural("samples")
-    ('images', 'samples')
+    >>> plural("image"), plural("samples"), plural("batch"), plural("process")
+    ('images', 'samples', 'batches', 'processes')
     """
+    if unit.endswith(("ss", "sh", "ch", "x")):
+        return f"{unit}es"
     return unit if unit.endswith("s") else f"{unit}s"
 
 

@@ -27,6 +27,8 @@ from gpubench import units
         (units.format_usd(0.000036), "under $0.0001"),
         (units.format_percent(0.0213), "2.1 %"),
         (units.count(1, "thread"), "1 thread"),
+        (units.count(2, "other process"), "2 other processes"),
+        (units.plural("batch"), "batches"),
     ],
 )
 def test_a_quantity_is_written_as_its_digits_support(text, expected):

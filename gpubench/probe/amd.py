@@ -10,7 +10,6 @@ import contextlib
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -105,12 +104,7 @@ class AmdReadings(Readings):
 
     def energy_j(self) -> float | None:
         """Read the energy counter [J]."""
-        return self.get(
-            "energy_j",
-            _ENERGY,
-            "energy_count",
-            lambda told: float(told["energy_accumulator"]) * float(told["counter_resolution"]),
-        )
+        return self.get("energy_j", _ENERGY, "energy_count", _energy)
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List the processes on the GPU; the library does not say which of them only do graphics."""
@@ -143,7 +137,7 @@ class AmdReadings(Readings):
             field: The field that the value is for.
             convert: Converts the value.
             read: Function of the library, without its prefix ``amdsmi_get_``.
-            pick: Extracts the value from the answer, or is its key; None if the answer is the value.
+            pick: Key of the value in the answer, or a function that extracts it; None for the answer itself.
             arguments: Arguments besides the GPU.
         """
         function = f"amdsmi_get_{read}"
@@ -153,7 +147,7 @@ class AmdReadings(Readings):
             self.refused[field] = f"{function}: {' '.join(str(error).split())}"
             return None
         if pick is not None:
-            told = (itemgetter(pick) if isinstance(pick, str) else pick)(told)
+            told = told.get(pick) if isinstance(pick, str) else pick(told)
         if told is None or told == "N/A":
             self.refused[field] = f"{function}: N/A"
             return None
@@ -165,6 +159,11 @@ def _power(told: Mapping[str, Any]) -> Any:
     # Return the current socket power, which Instinct cards report; older cards report only a mean.
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
     return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
+
+
+def _energy(told: Mapping[str, Any]) -> float | None:
+    count, resolution = told.get("energy_accumulator"), told.get("counter_resolution")
+    return None if count is None or resolution is None else float(count) * float(resolution)
 
 
 def _processes(told: Any) -> tuple[GpuProcess, ...]:

@@ -132,11 +132,11 @@ class Guard:
 START_FACTOR = 3.0
 """Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
 3 s (NVIDIA's notes on driver persistence) and more on a busy machine."""
-_OLDER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "nvmlDeviceGetCurrentClocksEventReasons": ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-    "nvmlDeviceGetComputeRunningProcesses": ("nvmlDeviceGetComputeRunningProcesses_v2",),
-    "nvmlDeviceGetGraphicsRunningProcesses": ("nvmlDeviceGetGraphicsRunningProcesses_v2",),
-    "nvmlSystemGetCudaDriverVersion_v2": ("nvmlSystemGetCudaDriverVersion",),
+_OLDER_NAMES: Mapping[str, str] = {
+    "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetComputeRunningProcesses": "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetGraphicsRunningProcesses": "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
 }
 
 
@@ -178,10 +178,9 @@ class Session:
             What pynvml returns (native units), or ``Refused``.
         """
         answer = self._ask_one(function, device, arguments)
-        for older in _OLDER_NAMES.get(function, ()):
-            if not isinstance(answer, Refused) or answer.code != FUNCTION_NOT_FOUND:
-                break
-            answer = self._ask_one(older, device, arguments)
+        older = _OLDER_NAMES.get(function)
+        if older and isinstance(answer, Refused) and answer.code == FUNCTION_NOT_FOUND:
+            return self._ask_one(older, device, arguments)
         return answer
 
     def memory(self, device: Device | None) -> Any:
@@ -193,11 +192,6 @@ class Session:
         """The device at this index in PCI order."""
         answer = self.ask("nvmlDeviceGetHandleByIndex", None, index)
         return answer if isinstance(answer, Refused) else Device(answer, str(index))
-
-    def mig_slice(self, parent: Device, index: int) -> Device | Refused:
-        """A MIG slice of a device."""
-        answer = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, index)
-        return answer if isinstance(answer, Refused) else Device(answer, f"{parent.label}/{index}")
 
     def close(self) -> None:
         """Shut NVML down, unless a call is stuck in it."""
@@ -404,8 +398,13 @@ def read(
 def mig_slices(session: Session, device: Device) -> list[Device]:
     """Return the slices of a card; none if it does not report their maximum number."""
     most = Fields(session, device).get("slices", plausible.DEVICES, "nvmlDeviceGetMaxMigDeviceCount")
-    pieces = (session.mig_slice(device, place) for place in range(most or 0))
-    return [piece for piece in pieces if not isinstance(piece, Refused)]
+    function = "nvmlDeviceGetMigDeviceHandleByIndex"
+    answers = (session.ask(function, device, place) for place in range(most or 0))
+    return [
+        Device(answer, f"{device.label}/{place}")
+        for place, answer in enumerate(answers)
+        if not isinstance(answer, Refused)
+    ]
 
 
 def read_state(session: Session, device: Device) -> DeviceState:
