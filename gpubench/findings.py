@@ -352,7 +352,7 @@ def remark(finding: Finding) -> str:
 
 
 def is_unfounded(findings: Iterable[Finding]) -> bool:
-    """Whether a figure with these findings neither leads a ranking nor anchors a prediction."""
+    """Return whether a figure with these findings neither leads a ranking nor anchors a prediction."""
     return any(each.kind in UNFOUNDED for each in findings)
 
 

@@ -103,7 +103,7 @@ def data_table(name: str, shape: type[_T]) -> list[_T]:
 
 
 def results_root(option: Path | str | None = None) -> Path:
-    """The results folder: option, $GPUBENCH_RESULTS, ./results if it exists, or the user's data folder."""
+    """Return the results folder: option, $GPUBENCH_RESULTS, ./results if it exists, or in the user's data."""
     if option is not None:
         return Path(option)
     if named := os.environ.get("GPUBENCH_RESULTS"):
@@ -126,7 +126,7 @@ def require_folder(root: Path) -> None:
     Raises:
         MisuseError: If it is something else.
     """
-    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
+    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - these raise nothing for a long name
         raise MisuseError(f"{plain(str(root), 1000)} is not a folder: name one, such as --results DIR")
 
 

@@ -25,7 +25,7 @@ _NARROW = 0.1
 class Interval(msgspec.Struct, frozen=True, gc=False):
     """An estimate with the lower and upper bound of its interval; None is unknown.
 
-    A lower bound without an upper one means that the value is too uncertain for one.
+    A lower bound without an upper one means that the value is too uncertain for an upper bound.
     """
 
     value: float | None
@@ -43,7 +43,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(self.value) if self.low == self.value == self.high else self
 
     def holds(self, number: float) -> bool | None:
-        """Whether a number is within the interval; None if that is unknown."""
+        """Return whether a number is within the interval; None if a bound is unknown."""
         return None if self.low is None or self.high is None else self.low <= number <= self.high
 
     def each(self, function: Callable[[float], float]) -> Interval:
@@ -192,7 +192,7 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def faster_words(ratio: Interval, first: str, second: str) -> str:
-    """Say which of two is faster, by what factor, with the interval.
+    """State which of two is faster and by what factor, with the interval.
 
     An interval that contains 1 shows no difference, but does not prove that there is none. The text states
     the smallest difference that the interval rules out, in tenths of a percent.

@@ -18,7 +18,7 @@ from gpubench.options import unknown_name
 from gpubench.units import GIB, listing, plain
 
 NO_GPU_NEAR = ("none; `gpubench list --gpus` shows all",)
-"""The message if no name is similar."""
+"""What a message lists if no name is similar."""
 
 
 @cache
@@ -112,7 +112,7 @@ def require_spec(name: str) -> GpuSpec:
     spec = _find_typed(name)
     if spec is None:
         meant = _meanings(name)
-        if not meant and not name.strip().isdigit():  # the names of different cards contain the same number
+        if not meant and not name.strip().isdigit():  # a number alone occurs in the names of many cards
             meant = _cards_of(known_keys(name))
             if len(meant) == 1:
                 return load_specs()[meant[0]]
@@ -227,16 +227,14 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
         for key in keys
         if all(abs(size - have) <= MEMORY_TOLERANCE * have for size in sizes if (have := memory_of[key]))
     ]
-    open_form = [
-        key for key in found if load_specs()[key].variants
-    ]  # this row represents the others of its size
-    held = {variant for key in open_form for variant in load_specs()[key].variants}
-    return tuple(key for key in found if key not in held)
+    # A row with variants represents them.
+    variants = {variant for key in found for variant in load_specs()[key].variants}
+    return tuple(key for key in found if key not in variants)
 
 
 @cache
 def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
-    # Rows by the words of their names, without sizes and without insignificant words.
+    # Return the rows by the words of their names, without sizes and insignificant words.
     index: dict[frozenset[str], tuple[str, ...]] = {}
     for alias, key in chain(_names_by("card"), _names_by("open")):
         told = names.loose_words(alias)

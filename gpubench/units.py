@@ -111,7 +111,7 @@ def format_limit(seconds: float) -> str:
 
 
 LEAST_USD = 0.0001
-"""Smaller amounts of money are not distinguished."""
+"""Smaller amounts of money are shown as "under" this."""
 
 
 def format_usd(value: float | None) -> str:
@@ -218,7 +218,7 @@ def capitalized(words: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 row``, ``2 rows``.
+    """Return a number with its noun, singular or plural.
 
     >>> count(1, "row"), count(1200, "row")
     ('1 row', '1,200 rows')
@@ -227,7 +227,7 @@ def count(number: int, noun: str) -> str:
 
 
 def per_second(sample_unit: str) -> str:
-    """``image`` becomes ``images/s``; a unit from outside becomes safe to print.
+    """Return the unit of a rate; a unit from user input becomes safe to print.
 
     >>> per_second("image"), per_second("tokens")
     ('images/s', 'tokens/s')
@@ -236,7 +236,7 @@ def per_second(sample_unit: str) -> str:
 
 
 def listing(names: Iterable[str], most: int | None = None) -> str:
-    """Join names in a sentence, with at most ``most`` of them, or one more if only one would be left.
+    """Join names in a sentence: at most ``most`` of them, or one more rather than "1 more".
 
     >>> listing(["cnn", "lstm", "vgg16"]), listing(["cnn"]), listing("abcde", most=3)
     ('cnn, lstm and vgg16', 'cnn', 'a, b, c and 2 more')

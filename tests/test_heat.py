@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gpubench.heat import (
-    STANDS_C_PER_S,
+    STEADY_C_PER_S,
     USUAL_PER_C,
     USUAL_RISE_C,
     Moment,
@@ -105,7 +105,7 @@ def test_without_a_useful_temperature_launches_and_clock_are_used(apart_s, celsi
 def test_a_card_warms_up_while_temperature_or_clock_moves(celsius, clocks, warming):
     moments = launches(1.0, 1.0, 1.0, celsius=celsius, clocks=clocks)
     assert is_warming_up(moments) == warming
-    assert is_warming_up(sloping(moments, *[2.01 * STANDS_C_PER_S] * 3))
+    assert is_warming_up(sloping(moments, *[2.01 * STEADY_C_PER_S] * 3))
 
 
 def test_heat_slope_and_its_upper_bound_match_scipy():

@@ -1,7 +1,7 @@
 """AMD GPUs, read through AMD's library ``amdsmi``; without it, only torch sees them.
 
-This module follows the package's interface, and was tested with the package on a mock of its C library. No
-AMD GPU was available.
+This module follows the package's interface and was tested with the package on a mock of its C library. No AMD
+GPU was available.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class AmdReadings(Readings):
             sm_clock_hz=self.get("sm_clock_hz", _CLOCK, "clock_info", "clk", kinds.GFX),
             memory_clock_hz=self.get("memory_clock_hz", _MEMORY_CLOCK, "clock_info", "clk", kinds.MEM),
             power_w=self.get("power_w", plausible.POWER, "power_info", _power),
-            # Instinct cards report only the hot spot
+            # Instinct cards report only the hot spot.
             temperature_c=temperature_c(places.HOTSPOT) if edge_c is None else edge_c,
             utilization=self.get(
                 "utilization", plausible.UTILIZATION_PERCENT, "gpu_activity", "gfx_activity"

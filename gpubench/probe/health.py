@@ -50,7 +50,7 @@ _NARROW_LINK = 4
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a device by others, seen twice. ``refuse`` if it disturbs a run; else it only takes memory."""
+    """Use of a device by others, seen twice; ``refuse`` is False if it only takes memory."""
 
     seen: str
     limit: float | None
@@ -156,7 +156,7 @@ def _use(
 
 
 def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
-    """Why the compute mode excludes a run from a device; None if it does not.
+    """Return why the compute mode excludes a run from a device; None if it does not.
 
     Args:
         device: The probed device.
@@ -178,7 +178,7 @@ def _label(device: DeviceProfile) -> str:
 
 
 def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
-    """What limits a device at the moment: a line for each limit, with a fix if there is one."""
+    """Return what limits a device at the moment: a line for each limit, with a fix if there is one."""
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit is not None and default and (share := _capped_share(limit, default)) is not None:
@@ -234,7 +234,7 @@ _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
 # Variables that slow down every step, with the reason.
 _SLOWING_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the one before",
+    "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the previous one",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "asks the driver for every allocation",
     "TORCH_USE_CUDA_DSA": "checks every access on the device",
 }
@@ -264,7 +264,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
 
 
 def failed(checks: Iterable[Check]) -> bool:
-    """Whether any check prevents a measurement."""
+    """Return whether any check prevents a measurement."""
     return any(check.status == "fail" for check in checks)
 
 
@@ -394,7 +394,7 @@ _LITTLE_SHARED_BYTES = GIB // 2
 
 
 def host_checks(root: Path = Path("/")) -> list[Check]:
-    """Every check of the host; ``root`` is "/" except in tests."""
+    """Run every check of the host; ``root`` is "/" except in tests."""
     return [
         *_nodes(root),
         *_container(root),

@@ -118,7 +118,7 @@ def _device_unusable(index: int, code: int, reason: str | None) -> Problem:
 
 
 def not_opened(code: int, reason: str, library_version: str | None, root: Path = Path("/")) -> Problem:
-    """The library could not be found, loaded or initialized.
+    """Explain why the library could not be found, loaded or initialized.
 
     Args:
         code: NVML's return code.
@@ -149,7 +149,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 
 def loaded_library() -> str | None:
-    """Path of the driver library loaded by this process; None if unknown."""
+    """Return the path of the driver library loaded by this process; None if unknown."""
     for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         if Path(path).name.startswith("libnvidia-ml.so"):
@@ -158,7 +158,7 @@ def loaded_library() -> str | None:
 
 
 def module_version(root: Path = Path("/")) -> str | None:
-    """Version of the loaded kernel module."""
+    """Return the version of the loaded kernel module."""
     if plain := read_text(root / "sys/module/nvidia/version"):
         return plain
     long = read_text(root / "proc/driver/nvidia/version") or ""
@@ -174,13 +174,13 @@ def _not_loaded(root: Path) -> Problem:
     else:  # it loads now: something changed between the two attempts
         text = "it loaded at the second attempt"
     missing = is_absent(text)
-    lying = ""
+    found_at = ""
     if missing:
         folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
         folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
         files = (Path(f) / SONAME for f in folders)
-        lying = next((str(file) for file in files if file.exists()), "")
-    if missing and not lying:
+        found_at = next((str(file) for file in files if file.exists()), "")
+    if missing and not found_at:
         return Problem(
             what="NVIDIA driver not found",
             value=text,
@@ -190,7 +190,7 @@ def _not_loaded(root: Path) -> Problem:
         )
     return Problem(
         what="the NVIDIA library cannot be loaded",
-        value=f"{text}; there is a file at {lying}" if lying else text,
+        value=f"{text}; there is a file at {found_at}" if found_at else text,
         fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
         exit_code=_UNUSABLE,
         torch_may_know=True,
@@ -198,7 +198,7 @@ def _not_loaded(root: Path) -> Problem:
 
 
 def is_absent(text: str, platform: str = sys.platform) -> bool:
-    """Whether the loader's message means that there is no driver, rather than a broken one.
+    """Return whether the loader's message means a missing driver rather than a broken one.
 
     A library with a missing dependency is broken. Outside Linux the messages vary too much to distinguish the
     two, and a missing driver is far more likely.
@@ -272,14 +272,14 @@ class NvmlReadings(Readings):
         self._session = session
         self._fields = Fields(session, device)
         self._device = device
-        self._tells = self.sample() != Reading()
+        self._answers = self.sample() != Reading()
 
     @property
     def source(self) -> str:
         """``nvml``; ``none`` if this device refuses every value; ``hung`` if the driver stopped answering."""
         if self._session.guard.hung:
             return "hung"
-        return "nvml" if self._tells else "none"
+        return "nvml" if self._answers else "none"
 
     @property
     def fault(self) -> str | None:
@@ -379,7 +379,7 @@ class NvmlReadings(Readings):
 
 
 def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
-    """The readings of the device of this profile, on an open session.
+    """Return the readings of the device with this profile, on an open session.
 
     Raises:
         DeviceGoneError: If the driver no longer lists it.
@@ -400,9 +400,9 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
 
 
 def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
-    """The device with this index and UUID; a MIG slice is found by UUID among the slices of its card.
+    """Return the device with this index and UUID; a MIG slice is found by UUID among the slices of its card.
 
-    None if the device at this index is another or missing; the refusal if the driver refuses.
+    The result is None if that index has another device or none, and the refusal if the driver refuses.
     """
     if profile.index is None:
         return None
@@ -572,7 +572,7 @@ def _look_at(
 
 
 def dump() -> list[dict[str, Any]]:
-    """Every driver call that gpubench makes, with its answer; identifiers are masked.
+    """Return every driver call that gpubench makes, with its answer; identifiers are masked.
 
     Raises:
         NoDeviceError: If the driver cannot be opened.
@@ -627,6 +627,6 @@ def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dump_text(calls: Iterable[dict[str, Any]]) -> str:
-    """The file format of a dump: one call per line, so two dumps can be compared."""
+    """Return a dump in its file format: one call per line, so two dumps can be compared."""
     body = ",\n".join(json.dumps(call) for call in calls)
     return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'

@@ -40,7 +40,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def torch_build() -> TorchBuild | None:
-    """The installed torch, or None."""
+    """Return the installed torch, or None."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -54,7 +54,7 @@ def torch_build() -> TorchBuild | None:
 
 
 def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Problem | None:
-    """Why the installed torch cannot reach this GPU; None if no reason is known."""
+    """Return why the installed torch cannot reach this GPU; None if no problem was found."""
     build = torch_build()
     gpu = plain(device.name or "the GPU")
     if build is None:
@@ -86,7 +86,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
 
 
 def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
-    """The problem of a torch built for a newer CUDA than the driver has; torch may report it too."""
+    """Return the problem of a torch built for a newer CUDA than the driver's; torch may report it too."""
     build = torch_build()
     cuda, driver = found or device.cuda_driver_version, device.driver_version
     needs = None if build is None else f"torch {build.version} needs CUDA {build.cuda}"
@@ -99,7 +99,7 @@ def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
 
 
 def _install(build: str) -> str:
-    # How to replace torch with another build: uninstall it first, because pip keeps an installed version.
+    # Say how to replace torch with another build: uninstall it first, because pip keeps an installed version.
     return (
         f"pip uninstall torch, then install its {build} build with the command of the selector at pytorch.org"
     )
@@ -147,13 +147,13 @@ def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
 
 
 def first_words(words: str) -> str:
-    """The message of torch, without its advice."""
+    """Return the message of torch, without its advice."""
     advice = _ADVICE.search(words)
     return plain(" ".join(words[: advice.start() if advice else None].split()), limit=_LONGEST)
 
 
 def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Problem:
-    """The problem that the installed torch has no kernels for this GPU."""
+    """Return the problem that the installed torch has no kernels for this GPU."""
     build = torch_build()
     capability = device.compute_capability
     target = None if capability is None else f"{capability[0]}.{capability[1]}"

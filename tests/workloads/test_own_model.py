@@ -14,7 +14,7 @@ import pytest
 import torch
 from patience import Stopwatch, is_gone, wait_until
 
-from gpubench.children import MOST_ASKED_PRINTED_BYTES
+from gpubench.children import MOST_ANSWER_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, TaskKind, WeightType
@@ -574,7 +574,7 @@ def logged(name: str = "my_model.py") -> str:
 def test_a_users_model_is_profiled_in_a_child_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    just_allowed = f"print('x' * {MOST_ASKED_PRINTED_BYTES - 1000})\n"
+    just_allowed = f"print('x' * {MOST_ANSWER_PRINTED_BYTES - 1000})\n"
     found = profile_of(write(tmp_path, just_allowed + GOOD))
     assert found.name == "my_model.py"
     assert found.forward_flops_per_sample == 100
