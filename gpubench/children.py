@@ -136,7 +136,7 @@ class ParentChannel:
         # End this process if a model has closed the pipe, since its descriptor may now be another file.
         if _identity(descriptor) != self._pipes[descriptor]:
             with contextlib.suppress(OSError):
-                os.write(2, b"the model has closed descriptors that are not its own\n")
+                os.write(2, b"the model has closed descriptors that it did not open\n")
             os._exit(1)
 
     def listen(
@@ -490,7 +490,7 @@ class ChildProcess(Generic[_Report]):
         self._drain.join(1.0)
         if self.flooded:
             most = format_bytes(self._most_printed_bytes)
-            return f"was ended because it printed more than {most}: silence the model"
+            return f"was ended because it printed more than {most}: make the model print less"
         words = self.last_words()
         tail = f"; it last wrote: {words}" if words else ""
         if status == -signal.SIGKILL:

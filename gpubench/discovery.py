@@ -82,8 +82,8 @@ def load_workload(reference: str) -> Workload:
             )
         unknown = options.unknown_name("workload", reference, models_like(reference) or NO_MODEL_NEAR)
         raise MisuseError(
-            f"{unknown}. For a model of your own, `gpubench new-workload my_model` writes the file to fill "
-            "in; a model of the Hugging Face hub is given by its config.json: hf:PATH/config.json"
+            f"{unknown}. For a model of your own, `gpubench new-workload my_model` writes a file to fill in; "
+            "for a model of the Hugging Face hub, give its config.json: hf:PATH/config.json"
         )
     need_torch(f"building {reference}")
     workload = foreign_code.load_plugin("workload", known[reference])

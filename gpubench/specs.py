@@ -155,13 +155,13 @@ def meaning_taken(name: str) -> str | None:
     """Explain how ``usual_spec`` interpreted a name without a form factor; None for other names.
 
     >>> meaning_taken("H100")
-    'H100 is taken for nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
+    'H100 is read as nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
     """
     taken = None if _find_typed(name) else _usual_form(name)
     if taken is None:
         return None
     others = [key for key in _meanings(name) if key != taken.key]
-    return f"{plain(name, 80)} is taken for {taken.key}; it can also be {listing(others)}"
+    return f"{plain(name, 80)} is read as {taken.key}; it can also be {listing(others)}"
 
 
 def _usual_form(name: str) -> GpuSpec | None:

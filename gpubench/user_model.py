@@ -171,7 +171,7 @@ def refuse_namesakes(references: Sequence[str]) -> None:
         if name in known:
             raise MisuseError(
                 f"{known[name]} and {reference} are both called {name} in the records: rename one of them, "
-                "or name it once"
+                "or list it once"
             )
         known[name] = reference
 
@@ -305,7 +305,8 @@ def check_context(name: str, tokens: int, context: int | None) -> None:
     """
     if context is not None and tokens > context:
         raise MisuseError(
-            f"{name}: sequences of {tokens:,} tokens: the context of the model is {context:,} tokens"
+            f"{name}: sequences of {tokens:,} tokens exceed the model's context of {context:,} tokens; give "
+            "a shorter --context"
         )
 
 
@@ -563,11 +564,11 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
-        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}{loader}")
+        raise MisuseError(f"{name}: the inputs contain no tensor, but {_describe(inputs)}{loader}")
     if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(
-            f"{name}: the inputs hold a nested tensor, which gpubench can neither cut nor count; give a "
-            "padded one, and make it nested in forward"
+            f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "
+            "a padded one, and make it nested in forward"
         )
     by_sample = isinstance(inputs, list) and len(inputs) == batch_size
     if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
@@ -623,7 +624,7 @@ def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
     )  # elsewhere a step takes time
     if is_on_meta and (loose := loose_tensor(task)):
         raise MisuseError(
-            f"{name}: the loss holds a tensor that gpubench can neither move nor train ({loose}); return the "
+            f"{name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); return the "
             "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
         )
 

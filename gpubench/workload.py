@@ -250,7 +250,7 @@ def check_weights(
         held = recipe.at(in_memory(precision))
         if wanted is not None and held.weight_type != wanted:
             able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
-            instead = f"ask for --precision {able}, or " if not offered or able in offered else ""
+            instead = f"use --precision {able}, or " if not offered or able in offered else ""
             raise MisuseError(
                 f"{name}: weights in {wanted} at {precision}: they are stored in {held.weight_type}; "
                 f"{instead}leave out --recipe weight-type"

@@ -127,8 +127,8 @@ def _attend_cached(
 def _check(recipe: Recipe, context: int = CONTEXT) -> None:
     if recipe.cache_tokens > context:
         raise MisuseError(
-            f"llama_8b: a prompt of {recipe.prompt_tokens:,} and {recipe.new_tokens:,} new tokens are "
-            f"{recipe.cache_tokens:,}: the context of the model is {context:,} tokens"
+            f"llama_8b: a prompt of {recipe.prompt_tokens:,} tokens and {recipe.new_tokens:,} new ones "
+            f"exceed the model's context of {context:,} tokens; shorten one of them"
         )
 
 

@@ -200,7 +200,7 @@ class AmdBackend(Backend):
         lines = listed()
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
-                what="an AMD GPU is here, but AMD's library does not report it",
+                what="an AMD GPU is present, but AMD's library does not report it",
                 fix=f"{pip_install('amdsmi')}, for the release of the installed ROCm; without it the GPU is "
                 "timed without telemetry",
                 exit_code=0,

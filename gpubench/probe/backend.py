@@ -368,7 +368,7 @@ def _must_agree(what: str, ours: str | int | None, theirs: str | int | None) -> 
     if ours is not None and theirs is not None and ours != theirs:
         raise NoDeviceError(
             f"torch and the driver disagree on the {what} of the device (torch {theirs}, driver {ours}): "
-            "telemetry would be of another GPU",
+            "telemetry would come from another GPU",
             fix="name the GPU by its UUID with --device, and unset CUDA_VISIBLE_DEVICES and "
             "HIP_VISIBLE_DEVICES",
         )

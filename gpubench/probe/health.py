@@ -411,7 +411,7 @@ def _nodes(root: Path) -> Iterator[Check]:
         fix = "join the group that owns them (often video or render), then log in again"
         yield Check("fail", "device nodes", "no access to " + ", ".join(closed), fix)
     elif nodes:
-        yield Check("ok", "device nodes", f"{len(nodes)} below /dev/nvidia*, all open to this user")
+        yield Check("ok", "device nodes", f"{len(nodes)} of /dev/nvidia*, all open to this user")
 
 
 def _container(root: Path) -> Iterator[Check]:
@@ -432,7 +432,7 @@ def _processors(root: Path) -> Iterator[Check]:
     name = cpu_name(root) or "unknown"
     seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
     if quota is not None and threads is not None and quota < threads:
-        seen += f", limited by the control group to the time of {format_number(quota)}"
+        seen += f", limited by the control group to {format_number(quota)} CPUs"
         fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
         yield Check("warn", "processors", seen, fix)
     else:

@@ -133,7 +133,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
         return Problem(
             what="the NVIDIA library found first is a stub without functions",
             value=path,
-            fix=f"take its folder off the loader path (LD_LIBRARY_PATH), {OR_CPU}",
+            fix=f"remove its folder from the loader path (LD_LIBRARY_PATH), {OR_CPU}",
             exit_code=_UNUSABLE,
             torch_may_know=True,
         )
@@ -232,7 +232,7 @@ def _fix(code: int, root: Path = Path("/")) -> str:
         )
     return {
         DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {OR_CPU}",
-        VERSION_MISMATCH: "reboot, or reload the module; in a container restart it",
+        VERSION_MISMATCH: "reboot, or reload the module; restart a container",
         NO_PERMISSION: "join the group that owns /dev/nvidia* (often video or render)",
         IN_USE: "another program holds the driver exclusively: end it",
         GPU_IS_LOST: "a GPU fell off the bus: reboot; check power and seating",
@@ -536,8 +536,8 @@ def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
             Problem(
                 what="the NVIDIA driver works but lists no GPU",
                 value=None if versions.driver is None else f"driver {versions.driver}",
-                fix="in a container pass the GPU through (docker run --gpus all); else check its seating and "
-                "power",
+                fix="in a container, pass the GPU through (docker run --gpus all); else check its seating "
+                "and power",
                 exit_code=_ABSENT,
             )
         )

@@ -244,7 +244,7 @@ def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
         return matches[0]
     here = ", ".join(f"{place} {plain(d.name or '')}" for place, d in _places(visible).items())
     if matches:
-        raise MisuseError(f"--device {wanted!r} fits {len(matches)} GPUs here; name one of: {here}")
+        raise MisuseError(f"--device {wanted!r} matches {len(matches)} GPUs here; name one of: {here}")
     raise MisuseError(f"--device {wanted!r} names no device here; give cpu or one of: {here}")
 
 
@@ -336,7 +336,9 @@ def _entry(
         matches = _by_uuid(word, devices)
     if len(matches) == 1:
         return matches[0]
-    problem = "fits several GPUs" if matches else f"names no GPU of this machine, which has {_here(devices)}"
+    problem = (
+        "matches several GPUs" if matches else f"names no GPU of this machine, which has {_here(devices)}"
+    )
     raise MisuseError(
         f"{variable}: {plain(word)!r} {problem}", fix="give indices or UUIDs as gpubench probe lists them"
     )

@@ -63,7 +63,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
         if build.hip:
             return None
         return _problem(
-            f"{gpu} is here, but torch {build.version} has no ROCm",
+            f"{gpu} is present, but torch {build.version} has no ROCm support",
             None,
             "install the ROCm build of torch, or measure on the CPU with --device cpu",
         )
@@ -204,15 +204,15 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"found no NVIDIA driver|libcuda\.so",
         _says(
             "the driver answers, but torch finds no CUDA library (libcuda)",
-            "in a container add the driver's compute part (NVIDIA_DRIVER_CAPABILITIES=compute,utility); else "
-            "reinstall the driver",
+            "in a container, add the driver's compute part (NVIDIA_DRIVER_CAPABILITIES=compute,utility); "
+            "else reinstall the driver",
         ),
     ),
     (
         r"no CUDA GPUs are available|no CUDA-capable device|invalid device ordinal",
         _says(
-            "the driver lists the GPU, but CUDA shows it to no program",
-            "look for Xid lines in the kernel log, reboot; in a container recreate it",
+            "the driver lists the GPU, but no program can use it through CUDA",
+            "look for Xid lines in the kernel log, reboot; recreate a container",
         ),
     ),
     (
@@ -226,7 +226,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"forward compatibility was attempted|unsupported display driver",
         _says(
             "the versions of the CUDA library and the kernel module do not match",
-            "reboot after an update of the driver; else take CUDA's compat folder off LD_LIBRARY_PATH",
+            "reboot after an update of the driver; else remove CUDA's compat folder from LD_LIBRARY_PATH",
         ),
     ),
     (
@@ -260,7 +260,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
 
 
 _LIMIT_S = 90.0
-_UNKNOWN = "fix what torch says; gpubench measures with this torch"
+_UNKNOWN = "fix what torch reports; gpubench measures with this torch"
 _PROGRAM = ("-m", "gpubench.probe.torch_view")
 
 
@@ -294,7 +294,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
         view = _look(environment)
     except ChildLateError:
         return (
-            f"torch did not open it in {_LIMIT_S:g} s",
+            f"torch did not open it within {_LIMIT_S:g} s",
             "end stuck processes (nvidia-smi), or reboot",
         )
     except ChildEndedError as error:

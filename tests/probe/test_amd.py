@@ -162,7 +162,7 @@ def test_a_torch_without_rocm_measures_on_the_cpu_and_says_what_is_missing(
     monkeypatch.setattr(nvidia, "BACKEND", NoDriver())
     device, said = select_device("auto")
     assert device.is_cpu
-    assert said.startswith("an AMD GPU is here")
+    assert said.startswith("an AMD GPU is present")
 
 
 def test_a_run_without_telemetry_names_the_package() -> None:

@@ -169,7 +169,7 @@ TOO_OLD = (
             "torch finds no CUDA library",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         ),
-        ({"init": fails("No CUDA GPUs are available")}, "CUDA shows it to no program", "Xid"),
+        ({"init": fails("No CUDA GPUs are available")}, "no program can use it through CUDA", "Xid"),
         (
             {
                 "init": fails(
@@ -184,8 +184,8 @@ TOO_OLD = (
             "CUDA does not start",
             "modprobe nvidia_uvm",
         ),
-        ({"compute": fails("something new" + ADVICE)}, "something new", "fix what torch says"),
-        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "fix what torch says"),
+        ({"compute": fails("something new" + ADVICE)}, "something new", "fix what torch reports"),
+        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "fix what torch reports"),
         ({"name": "Tesla T4"}, "disagree on the name", "by its UUID"),
         ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
     ],

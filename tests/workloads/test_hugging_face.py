@@ -258,7 +258,7 @@ def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "asked", "words"),
     [
-        ({}, {"context_tokens": 65}, r"sequences of 65 tokens: the context of the model is 64 tokens"),
+        ({}, {"context_tokens": 65}, r"sequences of 65 tokens exceed the model's context of 64 tokens"),
         ({"num_key_value_heads": 3}, {}, "4 attention heads cannot share 3 key-value heads equally"),
         ({"model_type": 7}, {}, 'has no "model_type": it is not the config of a model'),
     ],

@@ -323,7 +323,7 @@ LOADING = {
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
     "inputs no tensor": (
         body("nn.Linear(1, 1), [1, 2], 0, nn.MSELoss()"),
-        "inputs hold no tensor, but 2 values",
+        "inputs contain no tensor, but 2 values",
     ),
     "a dict with a hole": (body("{'model': nn.Linear(1, 1)}"), "no inputs and no targets and no loss"),
     "half precision": (
