@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpubench import decoders, foreign_code, installing, options, user_model
 from gpubench.errors import MisuseError
-from gpubench.files import read_text
+from gpubench.files import is_there, read_text
 from gpubench.names import letters, nearest
 from gpubench.units import MIB, plain
 from gpubench.workload import Workload, need_torch
@@ -52,7 +52,7 @@ def workload_named(reference: str) -> str:
     if reference in _standard_names():  # without searching all installed packages
         return reference
     known = _installed()
-    is_a_file = reference.startswith((".", "/")) or Path(reference).exists()
+    is_a_file = reference.startswith((".", "/")) or is_there(Path(reference))
     if reference in known or is_a_file or decoders.find_decoder(reference) is not None:
         return reference
     return next((name for name in known if letters(name) == letters(reference)), reference)

@@ -72,7 +72,7 @@ def format_quantity(value: float, unit: str) -> str:
 
 def format_bytes(value: float | None) -> str:
     """Format a memory size in binary units: 150754820096 is "140 GiB"."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return UNKNOWN
     for step, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(value) >= step:
@@ -138,7 +138,7 @@ def format_chance(chance: float | None) -> str:
     >>> format_chance(0.235), format_chance(0.002), format_chance(0.9999), format_chance(0)
     ('24 %', '< 1 %', '> 99 %', '0 %')
     """
-    if chance is None:
+    if chance is None or not math.isfinite(chance):
         return UNKNOWN
     if 0.99 < chance < 1:
         return "> 99 %"
@@ -149,7 +149,7 @@ def format_chance(chance: float | None) -> str:
 
 def format_percent(ratio: float | None, digits: int = 2) -> str:
     """Format a ratio from 0 to 1 as percent: 0.0213 is "2.1 %"."""
-    return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
+    return UNKNOWN if ratio is None or not math.isfinite(ratio) else f"{format_number(ratio * 100, digits)} %"
 
 
 def figure_in(text: str) -> float | None:

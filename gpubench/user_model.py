@@ -242,7 +242,7 @@ def _sources(match: re.Match[str], file: Path | None) -> int:
 
 def _config(match: re.Match[str]) -> Path:
     path = Path(match["config"]).resolve()
-    return path / CONFIG_NAME if path.is_dir() else path
+    return path / CONFIG_NAME if os.path.isdir(path) else path  # noqa: PTH112 - it raises nothing for a long name
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -279,7 +279,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     Raises:
         MisuseError: With one line, if the file does not exist, or describes no model or an impossible one.
     """
-    if not path.exists():
+    if not is_there(path):
         where, asked = plain(str(path), 300), "" if path.suffix == ".json" else path.name
         near = names.nearest(asked, decoders.decoder_names()) if asked else ()
         known = f"; known without a file are {', '.join(near)}" if near else ""

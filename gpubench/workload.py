@@ -373,7 +373,7 @@ def token_batches(
 
 
 def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean loss over every token.
+    """Return the mean loss over every token.
 
     Shapes:
         logits: (N, T, vocabulary); targets: (N, T).

@@ -69,7 +69,7 @@ CELL = ["source", "model", "precision", "task"]
 
 @lru_cache(maxsize=4096)
 def facts_of(source: str) -> tuple[str, str]:
-    """Harness of a source, and the math mode of its "fp32" on Ampere and newer if a row states none.
+    """Return the harness of a source, and the math mode of its "fp32" on Ampere and newer if a row has none.
 
     The longest listed prefix of its name decides; sources that share their benchmark's code share a harness.
     An unlisted source is its own harness. It is assumed to use PyTorch's defaults since 1.12: TF32 in
@@ -84,7 +84,7 @@ def facts_of(source: str) -> tuple[str, str]:
 
 @cache
 def model_profiles() -> pd.DataFrame:
-    """Totals of a step of each published model by (task, model): FLOP by kind, bytes, operators, parameters.
+    """Return a step's totals by (task, model): FLOP by kind, bytes, operators, parameters.
 
     ``approximate`` profiles are valid for ratios of GPUs, but not for levels; the table says why.
     ``tokens_per_sample`` is the publishers' count and is unknown for some models.
@@ -97,13 +97,13 @@ def model_profiles() -> pd.DataFrame:
         (str(task), name): totals_of(profile, task)
         for name, profile in load_profiles().items()
         for task in PROFILES
-        if (str(task), name) not in published.index and is_told_alike(profile, task)
+        if (str(task), name) not in published.index and is_comparable(profile, task)
     }
     return pd.concat([published, pd.DataFrame.from_dict(ours, orient="index")])
 
 
-def is_told_alike(profile: WorkloadProfile, task: TaskKind) -> bool:
-    """Whether a workload's step is described like those of the tables: all weights in FP32, all trained."""
+def is_comparable(profile: WorkloadProfile, task: TaskKind) -> bool:
+    """Return whether a workload's step is like those of the tables: all weights in FP32, all trained."""
     stored = profile.recipe.weight_type is WeightType.FLOAT32
     trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
     return stored and trained and profile.parameters > 0 and task in profile.tasks
@@ -129,7 +129,7 @@ def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
 
 @cache
 def _labels() -> Mapping[tuple[str, str], str]:
-    # The model behind a label, by the prefix of the source's name and the label
+    # Return the model behind a label, by the prefix of the source's name and the label.
     return {(row["prefix"], row["label"]): row["model"] for row in published_rows("labels.csv")}
 
 
@@ -168,7 +168,7 @@ def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
         for step, name in {*each}
         if _is_a_file(name)
         and isinstance(profile := own_profile(name), WorkloadProfile)
-        and is_told_alike(profile, TaskKind(step))
+        and is_comparable(profile, TaskKind(step))
     }
     known = [model_profiles(), *([pd.DataFrame.from_dict(own, orient="index")] if own else [])]
     return pd.concat(known).reindex(each).set_index(task.index)
@@ -232,7 +232,7 @@ class Table:
     arithmetic: roofline.Arithmetic
 
     def __len__(self) -> int:
-        """Number of measurements."""
+        """Return the number of measurements."""
         return len(self.batch)
 
 
@@ -329,8 +329,8 @@ _PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 _NO_TOKENS = "tokens/s of a model whose tokens per sample are not known"
-# The fix for a row that is left out, by a part of its reason.
-MENDS = {
+# How to fix a row that is left out, by a part of the reason.
+FIXES = {
     "unknown GPU": "name it as its driver does, or add gpu_key (gpubench list --gpus has the keys)",
     "scored separately": "none: only GPUs of the vendor in the fit are scored",
     "unknown precision": "use fp32, tf32, amp, amp-fp16, amp-bf16, fp16 or bf16",
@@ -346,9 +346,9 @@ MENDS = {
 }
 
 
-def mend_of(reason: str) -> str | None:
+def fix_of(reason: str) -> str | None:
     """Return the fix for a row that is left out for this reason; None if no fix is known."""
-    return next((mend for part, mend in MENDS.items() if part in reason), None)
+    return next((fix for part, fix in FIXES.items() if part in reason), None)
 
 
 # Columns that order otherwise equal rows, so no answer depends on the order of a file.

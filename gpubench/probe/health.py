@@ -35,7 +35,7 @@ from gpubench.probe.host import (
 )
 from gpubench.probe.select import CUDA_VARIABLE, given_none, visible_devices, why_hidden
 from gpubench.probe.torch_view import torch_problem, torch_view
-from gpubench.units import GIB, Seconds, count, format_bytes, format_number, format_percent, plain
+from gpubench.units import GIB, UNKNOWN, Seconds, count, format_bytes, format_number, format_percent, plain
 from gpubench.workload import OR_CPU_BUILD
 
 BUSY_LIMIT = 0.05
@@ -303,7 +303,7 @@ def _binding() -> Check:
 
 def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
     if gpus:
-        seen = f"{gpus[0].driver_version}, CUDA {gpus[0].cuda_driver_version}"
+        seen = f"{gpus[0].driver_version or UNKNOWN}, CUDA {gpus[0].cuda_driver_version or UNKNOWN}"
         yield Check("ok", "NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path unknown'}")
     for problem in report.problems:
         name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"

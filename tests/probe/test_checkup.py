@@ -266,6 +266,13 @@ def test_each_limit_of_a_gpu_is_a_warning_with_its_fix(inside_nvml) -> None:
     assert checks["GPU 2"][0].fix.endswith("nvidia-smi -i 2 -pl 450")
 
 
+def test_versions_that_the_driver_does_not_report_are_shown_as_unknown(inside_nvml) -> None:
+    refused = [Fault(f"nvmlSystemGet{what}", code=3) for what in ("DriverVersion", "CudaDriverVersion_v2")]
+    inside_nvml("h200", faults=refused)
+    (driver,) = by_name(check_up(probe(), {}))["NVIDIA driver"]
+    assert driver.seen.startswith("—, CUDA —, ")
+
+
 def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> None:
     monkeypatch.setattr("gpubench.probe.nvidia.BACKEND", NvidiaBackend(limit_s=1.0))
     inside_nvml(["h200", "h200"], faults=[Fault("nvmlDeviceGetName", sleep_s=2, device="1")])

@@ -251,7 +251,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     one, two = write(tmp_path, GOOD), write(tmp_path / "other", GOOD)
     with pytest.raises(MisuseError, match=r"both called my_model\.py"):
         profiles_of(["vgg16", one, two])
-    with pytest.raises(MisuseError, match="name it once"):
+    with pytest.raises(MisuseError, match="list it once"):
         profiles_of([one + ":build", one + ":build"])
 
 
