@@ -76,23 +76,23 @@ def data_json(name: str, shape: type[_Shape]) -> _Shape:
 
 def data_rows(name: str) -> Iterable[dict[str, str]]:
     """Return the rows of a CSV table of the data folder by column; errors as in ``data_bytes``."""
-    return csv.DictReader(data_text(name).splitlines())
+    return csv.DictReader(data_text(name).splitlines(), restval="")
 
 
 def data_table(name: str, shape: type[_T]) -> list[_T]:
     """Return the rows of a CSV table of the data folder as structs; columns are named after the fields.
 
-    A blank cell is unknown, or an empty tuple; the items of a tuple are separated by semicolons.
+    A blank or missing cell is unknown, or an empty tuple; a tuple's items are separated by semicolons.
 
     Raises:
         MisuseError: As in ``data_bytes``, or if a cell has the wrong type; the message has its position.
     """
     lists = {field.name for field in msgspec.structs.fields(shape) if field.type == tuple[str, ...]}
-    reader = csv.DictReader(data_text(name).splitlines())
+    reader = csv.DictReader(data_text(name).splitlines(), restval="")
     found = []
     for row in reader:
         cells: dict[str, object] = {
-            field: [item for item in (cell or "").split(";") if item] if field in lists else cell or None
+            field: [item for item in cell.split(";") if item] if field in lists else cell or None
             for field, cell in row.items()
         }
         try:

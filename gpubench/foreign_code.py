@@ -89,8 +89,8 @@ def one_line(error: BaseException) -> str:
     else:
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     place = own_line(error)
-    if lack := _of_shared_memory(error):
-        text = f"{text}: {SHARED_MEMORY} {lack}"
+    if shared_memory_problem := _of_shared_memory(error):
+        text = f"{text}: {SHARED_MEMORY} {shared_memory_problem}"
     text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
     return f"{text} ({place})" if place else text
 

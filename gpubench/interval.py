@@ -90,19 +90,19 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         >>> Interval(73.3, 40.0).text(), Interval(2.0).text("×"), Interval(None).text()
         ('73 (at least 40)', '2.00×', '—')
         """
-        point, ends = self.apart(digits)
+        point, ends = self.parts(digits)
         if self.value is None:
             return point
         return f"{point}{unit} ({ends})" if ends else f"{point}{unit}"
 
-    def apart(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
+    def parts(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
         """Return the value and its bounds as two strings, rounded as in ``text``; unknown bounds are empty.
 
         ``digits`` is the maximum; bounds that look the same as the value at that many digits are not printed.
 
-        >>> Interval(1653.7, 1572.8, 1743.3).apart(), Interval(73.3, 40.0).apart(), Interval(2.0).apart()
+        >>> Interval(1653.7, 1572.8, 1743.3).parts(), Interval(73.3, 40.0).parts(), Interval(2.0).parts()
         (('1,650', '1,570 to 1,740'), ('73', 'at least 40'), ('2.00', ''))
-        >>> Interval(3612.1, 3580.0, 3640.2).apart(3), Interval(3612.1, 3611.9, 3612.3).apart(3)
+        >>> Interval(3612.1, 3580.0, 3640.2).parts(3), Interval(3612.1, 3611.9, 3612.3).parts(3)
         (('3,610', '3,580 to 3,640'), ('3,610', ''))
         """
         if self.value is None:

@@ -235,12 +235,12 @@ def request_from(
             raise WrongArgumentError(
                 f"{prefix}{each.name if call else named(each)} is missing: give {each.takes}"
             )
-    told = {
+    records = {
         "asked": tuple(name for name in names.values() if given[name] is not None),
         "settings": settings_in_words(request_type, given) if file else (),
     }
     return request_type(
-        **values, **{name: told[name] for name in told if name in request_type.__struct_fields__}
+        **values, **{name: records[name] for name in records if name in request_type.__struct_fields__}
     )
 
 

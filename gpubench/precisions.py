@@ -101,7 +101,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         autocast: The torch type of autocast; None if autocast is off.
         whole_model: The torch type of weights, activations and optimizer state; None if the weights are
             float32. It is measured only if a workload or a user requests it.
-        beside: Another precision; a workload that supports it also supports this one.
+        comes_with: Another precision; a workload that supports it also supports this one.
         in_blocks: Whether it applies only to the linear layers of repeated blocks.
         only: The only task that supports it, "train" or "infer"; None for both.
         scales_gradients: Whether training needs a gradient scaler.
@@ -113,7 +113,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         least_capability: First CUDA compute capability with hardware support; None for all.
         hardware: What a GPU with a lower capability lacks, in words.
         of_nvidia: Whether only NVIDIA tensor cores support it.
-        told_by_rate: Whether a GPU of another vendor supports it if its datasheet has a rate for ``format``.
+        needs_rate: Whether a GPU of another vendor supports it if its datasheet has a rate for ``format``.
         on_cpu: Whether a CPU may support it, depending on its instructions for ``format`` and
             ``whole_model``.
         needs: The additional package that computes it.
@@ -125,7 +125,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     autocast: str | None = None
     whole_model: str | None = None
-    beside: str | None = None
+    comes_with: str | None = None
     in_blocks: bool = False
     only: Literal["train", "infer"] | None = None
     scales_gradients: bool = False
@@ -136,7 +136,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     least_capability: tuple[int, int] | None = None
     hardware: str | None = None
     of_nvidia: bool = False
-    told_by_rate: bool = False
+    needs_rate: bool = False
     on_cpu: bool = False
     needs: str | None = None
     keras_policy: str | None = None
@@ -247,7 +247,7 @@ _FACTS = {
         loss_error=2e-2,
         least_capability=_AMPERE,
         hardware="BF16 hardware",
-        told_by_rate=True,
+        needs_rate=True,
         on_cpu=True,
         keras_policy="mixed_bfloat16",
         predicted_as="half",
@@ -259,7 +259,7 @@ _FACTS = {
         loss_error=2e-2,
         least_capability=_AMPERE,
         hardware="BF16 hardware",
-        told_by_rate=True,
+        needs_rate=True,
         on_cpu=True,
         keras_policy="bfloat16",
         predicted_as="half",
@@ -269,7 +269,7 @@ _FACTS = {
         format=FP8,
         words="fp8 (linear layers of the blocks, otherwise bf16)",
         whole_model="bfloat16",
-        beside="bf16",
+        comes_with="bf16",
         in_blocks=True,
         only="train",
         product_error=8e-2,
@@ -284,7 +284,7 @@ _FACTS = {
         format=INT8,
         words="int8 (linear layers, otherwise bf16)",
         whole_model="bfloat16",
-        beside="bf16",
+        comes_with="bf16",
         only="infer",
         product_error=2e-2,
         loss_error=5e-2,

@@ -211,10 +211,10 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
     >>> offered_keys("H100 (80GB) SXM"), len(offered_keys("A100"))
     (('nvidia-h100-sxm-80gb',), 2)
     """
-    told = names.loose_words(name)
-    if told is None:
+    parsed = names.loose_words(name)
+    if parsed is None:
         return ()
-    words, size_gib = told
+    words, size_gib = parsed
     index = _words_index()
     keys = index.get(words) or index.get(words | {"rtx"}) or index.get(words - names.MEMORY_KINDS, ())
     bare = [word for word in words if word.isdigit() and len(word) < 4]
@@ -237,9 +237,9 @@ def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
     # Return the rows by the words of their names, without sizes and insignificant words.
     index: dict[frozenset[str], tuple[str, ...]] = {}
     for alias, key in chain(_names_by("card"), _names_by("open")):
-        told = names.loose_words(alias)
-        if told is not None and key not in (known := index.get(told[0], ())):
-            index[told[0]] = (*known, key)
+        parsed = names.loose_words(alias)
+        if parsed is not None and key not in (known := index.get(parsed[0], ())):
+            index[parsed[0]] = (*known, key)
     return index
 
 
@@ -293,8 +293,8 @@ def _names_by(by: str) -> Iterator[tuple[str, str]]:
     for key, spec in load_specs().items():
         printed = (key, spec.name, spec.short_name)
         own = "open" if spec.variants else "card"
-        told = {own: (*printed, *spec.aliases), "shared": spec.shared_names, "driver": spec.driver_names}
-        yield from ((name, key) for name in (told | {"printed": printed}).get(by, ()))
+        by_kind = {own: (*printed, *spec.aliases), "shared": spec.shared_names, "driver": spec.driver_names}
+        yield from ((name, key) for name in (by_kind | {"printed": printed}).get(by, ()))
 
 
 _LOWEST = (

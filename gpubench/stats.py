@@ -23,7 +23,9 @@ LEAST_FREEDOM = 4.0
 degrees (simulated)."""
 LEAST_CASES = 3
 """Minimum number of cases that show how their variances differ."""
-STANDS_ALONE = 3.0
+# A case with more than this times the prior's variance keeps its own variance.
+UNMODERATED = 3.0
+# Smallest variance used in estimating the prior, over the median of all cases.
 _LEAST_OF_MEDIAN = 1e-5
 _MOST_FREEDOM = 1e6
 _MOST_STEPS = 200
@@ -164,7 +166,7 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
 
     The interval is Student's t over all launch means. With a prior, the variance is the mean of the launches'
     and the prior's variance, weighted by their degrees of freedom, which add up. The prior has at most the
-    weight of the launches, and none if their variance is over ``STANDS_ALONE`` times its own. Without that
+    weight of the launches, and none if their variance is over ``UNMODERATED`` times its own. Without that
     limit, the interval of a single noisy case in a suite would cover the truth in 85 %, not 95 % (simulated,
     three launches).
 
@@ -176,7 +178,7 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
     if count < 2:
         return None
     variance, freedom = variance_of(means) / fmean(means) ** 2, float(count - 1)
-    if prior is not None and variance <= STANDS_ALONE * prior.variance:
+    if prior is not None and variance <= UNMODERATED * prior.variance:
         weight = min(prior.freedom, freedom)
         variance = (weight * prior.variance + freedom * variance) / (weight + freedom)
         freedom += weight

@@ -93,8 +93,8 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
     if match["config"] is None:
         return
     fields = _of_text(read_config(_config(match), name))
-    said = (_number(fields, key) for key in CONTEXT_NAMES)
-    context = next((tokens for tokens in said if tokens is not None), None)
+    lengths = (_number(fields, key) for key in CONTEXT_NAMES)
+    context = next((tokens for tokens in lengths if tokens is not None), None)
     check_context(name, asked.get("context_tokens", 0), context)
     if importlib.util.find_spec("transformers") is None:
         raise no_transformers()
@@ -287,8 +287,8 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
     except NOT_JSON as error:
-        said = f"{type(error).__name__}: {error}"
-        raise MisuseError(f"{name}: {plain(path.name)} is not JSON: {plain(said, 200)}") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise MisuseError(f"{name}: {plain(path.name)} is not JSON: {plain(reason, 200)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
         raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is not the config of a model')
     heads, shared = (_number(_of_text(fields), f"num_{which}_heads") for which in ("attention", "key_value"))

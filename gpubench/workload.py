@@ -395,17 +395,17 @@ def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
 OR_CPU_BUILD = "on a machine without a GPU install its CPU build first, see pytorch.org"
 
 
-def need_torch(who: str, error: type[GpuBenchError] = MisuseError, *, beside: Sequence[str] = ()) -> None:
+def need_torch(who: str, error: type[GpuBenchError] = MisuseError, *, also: Sequence[str] = ()) -> None:
     """Check, without importing it, that torch is installed.
 
     Args:
         who: What needs torch, as the subject of the message.
         error: Raised if torch is missing.
-        beside: Further packages that are needed.
+        also: Further packages that are needed.
 
     Raises:
         GpuBenchError: With the exact line that installs it.
     """
     if importlib.util.find_spec("torch") is None:
-        line = pip_install("torch", *beside)
+        line = pip_install("torch", *also)
         raise error(f"{who} needs PyTorch, which is not installed: {line} ({OR_CPU_BUILD})")

@@ -653,8 +653,8 @@ def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
     for row in rank.ranked(request.RankRequest(as_of=day, draws=1)).rows:
         offer, usd = row.offer, row.usd_per_hour.value
         if offer.pricing is Pricing.ON_DEMAND and usd is not None:
-            told = usd / offer.gpu_count, offer.provider
-            found[offer.gpu_key] = min(told, found.get(offer.gpu_key, told))
+            price = usd / offer.gpu_count, offer.provider
+            found[offer.gpu_key] = min(price, found.get(offer.gpu_key, price))
     return found
 
 
@@ -768,7 +768,7 @@ def regret_cells(settings: Settings) -> list[str]:
 
 def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     """Return the text between the markers of the page."""
-    table, usd = fitted_on(task), {gpu: told for gpu, (told, _) in cheapest(DAY).items()}
+    table, usd = fitted_on(task), {gpu: usd_per_hour for gpu, (usd_per_hour, _) in cheapest(DAY).items()}
     fit = fit_table(table, table.vendor == question.FITTED_VENDOR, aim=LEVEL)
     ways = {
         "harness out": list(without_each(fit, "publisher")),

@@ -245,7 +245,7 @@ def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic
         arrays: ``work``, ``work_low``, ``work_high`` and ``arithmetic`` of the rows.
     """
     specs = [load_specs()[key] for key in rows.gpu_key]
-    told = rows.assign(
+    complete = rows.assign(
         harness=[facts_of(source)[0] for source in rows.source],
         base_model=rows.model.map(base_model),
         architecture=[architecture_of(spec.key) for spec in specs],
@@ -255,7 +255,7 @@ def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic
         inference=rows.task == TaskKind.INFER,
         cell=rows.groupby(CELL).ngroup(),
     ).astype({"batch": float, "batch_low": float, "batch_high": float})
-    columns = {each.name: told[each.name].to_numpy() for each in fields(Table) if each.name in told}
+    columns = {each.name: complete[each.name].to_numpy() for each in fields(Table) if each.name in complete}
     return Table(**columns, chips=chips_of(specs), **arrays)  # type: ignore[arg-type]
 
 
@@ -405,7 +405,7 @@ def read_csv(path: Path) -> Reading:
     """
     header, lines = csv_lines(files.read_bytes(path, files.TABLE_BYTES, follow_links=True))
     names = [units.plain(name.strip().casefold(), 60) for name in header]
-    missing = {name: said for name, said in ({"source": path.stem} | _USUAL).items() if name not in names}
+    missing = {name: usual for name, usual in ({"source": path.stem} | _USUAL).items() if name not in names}
     rows: list[Mapping[str, str]] = []
     broken: dict[str, list[int]] = {}
     for number, cells in lines:
@@ -419,7 +419,7 @@ def read_csv(path: Path) -> Reading:
     what = f"{path} (no column {lacking}; needed: {', '.join(needed)})" if lacking else str(path)
     return replace(
         _read(rows, what, (question.FITTED_VENDOR,), broken),
-        assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
+        assumed=tuple(f"{name}: {usual or 'by the unit'}" for name, usual in missing.items()),
         unread=tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL)),
     )
 
@@ -444,8 +444,10 @@ def _read(
     skipped = Counter(" ".join(filter(None, reason)) for reason in reasons).most_common()
     count = len(rows) + sum(map(len, broken.values()))
     if usable.empty:
-        said = "; ".join(f"{n} x {units.plain(reason)}" for reason, n in skipped[:3])
-        raise errors.MisuseError(f"{what}: none of {count} rows is usable ({said or 'the file is empty'})")
+        reasons_shown = "; ".join(f"{n} x {units.plain(reason)}" for reason, n in skipped[:3])
+        raise errors.MisuseError(
+            f"{what}: none of {count} rows is usable ({reasons_shown or 'the file is empty'})"
+        )
     usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
     merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
     return Reading(
@@ -468,9 +470,9 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
     numbers = text[["value", "batch_size", "batch_low", "batch_high"]].map(units.figure_in).astype(float)
     value, batch, low, high = (numbers[name] for name in numbers)
     figures = (value > 0) & (batch >= 0) & (batch == batch.round()) & (batch <= MOST_BATCH)
-    unit, told = text.unit, text.metric
+    unit, stated = text.unit, text.metric
     is_rate = unit.isin(_PER_SECOND)
-    metric = told.where(told != "", np.where(is_rate, "throughput", "step_time"))
+    metric = stated.where(stated != "", np.where(is_rate, "throughput", "step_time"))
     samples = profile.tokens_per_sample.where(unit == "tokens/s", 1.0)
     rated, timed = (metric == "throughput") & is_rate, (metric == "step_time") & unit.isin(_SECONDS)
     scored = metric == "score"
@@ -549,10 +551,10 @@ def _usual() -> Mapping[str, tuple[str, str]]:
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for name in MEASUREMENTS:
         for line in published_rows(name):
-            said = line.get("execution") or "", line.get("optimizer_in_step") or ""
+            ways = line.get("execution") or "", line.get("optimizer_in_step") or ""
             for owner in {line["source"], facts_of(line["source"])[0]}:
-                counts.setdefault(owner, Counter())[said] += 1
-    return {owner: said.most_common(1)[0][0] for owner, said in counts.items()}
+                counts.setdefault(owner, Counter())[ways] += 1
+    return {owner: ways.most_common(1)[0][0] for owner, ways in counts.items()}
 
 
 _spec = lru_cache(maxsize=4096)(find_spec)

@@ -250,8 +250,8 @@ def _kept(value: Any, name: str, key: str = "") -> Any:
         return [_kept(inner, name, key) for inner in value]
     for words, least, most in _REPEATED:
         if isinstance(value, int) and words.search(key) and not least <= value <= most:
-            said = f"{plain(key, 40)} {plain(str(value), 20)}"
-            raise MisuseError(f"{name}: {said} must be from {least} to {most:,}")
+            shown = f"{plain(key, 40)} {plain(str(value), 20)}"
+            raise MisuseError(f"{name}: {shown} must be from {least} to {most:,}")
     return value
 
 

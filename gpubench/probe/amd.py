@@ -20,7 +20,7 @@ from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import plausible
 from gpubench.probe.backend import (
     NO_SPEC,
-    TOLD_BY_TORCH,
+    ONLY_IN_TORCH,
     Backend,
     BackendReport,
     DeviceGoneError,
@@ -142,36 +142,36 @@ class AmdReadings(Readings):
         """
         function = f"amdsmi_get_{read}"
         try:
-            told = getattr(self.smi, function)(self._handle, *arguments)
+            answer = getattr(self.smi, function)(self._handle, *arguments)
         except self.smi.AmdSmiException as error:
             self.refused[field] = f"{function}: {' '.join(str(error).split())}"
             return None
         if pick is not None:
-            told = told.get(pick) if isinstance(pick, str) else pick(told)
-        if told is None or told == "N/A":
+            answer = answer.get(pick) if isinstance(pick, str) else pick(answer)
+        if answer is None or answer == "N/A":
             self.refused[field] = f"{function}: N/A"
             return None
         self.refused.pop(field, None)
-        return plausible.taken(convert, told, field, self.refused, function)
+        return plausible.taken(convert, answer, field, self.refused, function)
 
 
-def _power(told: Mapping[str, Any]) -> Any:
+def _power(answer: Mapping[str, Any]) -> Any:
     # Return the current socket power, which Instinct cards report; older cards report only a mean.
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
-    return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
+    return next((answer[kind] for kind in kinds if answer.get(kind) not in {0, "N/A", None}), None)
 
 
-def _energy(told: Mapping[str, Any]) -> float | None:
-    count, resolution = told.get("energy_accumulator"), told.get("counter_resolution")
+def _energy(answer: Mapping[str, Any]) -> float | None:
+    count, resolution = answer.get("energy_accumulator"), answer.get("counter_resolution")
     return None if count is None or resolution is None else float(count) * float(resolution)
 
 
-def _processes(told: Any) -> tuple[GpuProcess, ...]:
+def _processes(answer: Any) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(
             pid=int(one["pid"]), memory_bytes=int(one["memory_usage"]["vram_mem"]) or None, compute=True
         )
-        for one in told
+        for one in answer
     )
 
 
@@ -225,7 +225,7 @@ class AmdBackend(Backend):
         Raises:
             DeviceGoneError: If the library no longer lists it.
         """
-        if device.mig_enabled or TOLD_BY_TORCH in device.unavailable.values():
+        if device.mig_enabled or ONLY_IN_TORCH in device.unavailable.values():
             return Readings()
         for line in listed() or ():
             if f"{line.place}.0" == device.pci_bus_id:

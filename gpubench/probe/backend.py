@@ -28,7 +28,7 @@ _DEVICES_IN_REPR = 8
 OR_CPU = "or measure on the CPU with --device cpu"
 NO_SPEC = "no single row of the specification table has this name"
 """The reason why a device has no key."""
-TOLD_BY_TORCH = "the driver library is not available; only torch reports this GPU"
+ONLY_IN_TORCH = "the driver library is not available; only torch reports this GPU"
 """The reason why a working device gives no telemetry."""
 
 
@@ -341,7 +341,7 @@ def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | No
     return "name and SM count only"
 
 
-def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
+def identity_in_torch(properties: Any) -> tuple[str | None, str | None]:
     """Return UUID and PCI bus id from torch's device properties; None if this torch lacks them."""
     uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
     place = None

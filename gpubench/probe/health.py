@@ -86,7 +86,7 @@ def preflight(
     mode = readings.compute_mode()
     if mode not in {None, "default"}:
         foreign = ", ".join(map(str, _foreign(readings)))
-        refusal = kept_out(device, mode, f"PIDs {foreign}" if foreign else None)
+        refusal = why_excluded(device, mode, f"PIDs {foreign}" if foreign else None)
         if refusal is not None:
             raise NoDeviceError(refusal)
     sharing = look_twice(device, readings, wait=wait)
@@ -97,8 +97,8 @@ def preflight(
             "--device; `gpubench run` also takes --allow shared, which marks every figure"
         )
     findings = [] if sharing is None else [sharing.finding()]
-    told = readings.power_limits()
-    capped = power_capped(told.enforced_w, told.default_w)
+    limits_w = readings.power_limits()
+    capped = power_capped(limits_w.enforced_w, limits_w.default_w)
     return (*findings, *(() if capped is None else (capped,)))
 
 
@@ -155,7 +155,7 @@ def _use(
     return None
 
 
-def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
+def why_excluded(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
     """Return why the compute mode excludes a run from a device; None if it does not.
 
     Args:
@@ -355,7 +355,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     name = f"GPU {device.index}"
     if state is not None:
         others = count(state.process_count, "process") if state.process_count else None
-        refusal = kept_out(device, state.compute_mode, others)
+        refusal = why_excluded(device, state.compute_mode, others)
         if refusal is not None:
             yield Check("fail", name, *seen_and_fix(refusal))
             state = msgspec.structs.replace(state, compute_mode=None)  # already reported

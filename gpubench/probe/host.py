@@ -215,9 +215,9 @@ class AppleBackend(Backend):
         """List the GPU of this chip."""
         if platform.system() != "Darwin" or platform.machine() != "arm64":
             return BackendReport()
-        said = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_PROFILER_LIMIT_S)
+        answer = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_PROFILER_LIMIT_S)
         try:
-            listed = msgspec.json.decode(said or "", type=dict[str, list[dict[str, Any]]])
+            listed = msgspec.json.decode(answer or "", type=dict[str, list[dict[str, Any]]])
             display = listed["SPDisplaysDataType"][0]
         except (msgspec.MsgspecError, LookupError):
             display = {}

@@ -25,8 +25,8 @@ from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import plausible
 from gpubench.probe.backend import (
+    ONLY_IN_TORCH,
     OR_CPU,
-    TOLD_BY_TORCH,
     Backend,
     BackendReport,
     DeviceGoneError,
@@ -248,7 +248,7 @@ _UNCORRECTED, _VOLATILE = 1, 0
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
-def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
+def _guarded(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
     # Run a reading on the driver's thread; return ``otherwise`` if a call hangs.
 
     def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
@@ -288,10 +288,10 @@ class NvmlReadings(Readings):
         The driver is queried again, because a device can be lost between two samples.
         """
         if self._device.label not in self._session.fatal:
-            self._ask_once_more()
+            self._query_again()
         return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
 
-    @_or(Reading())
+    @_guarded(Reading())
     def sample(self) -> Reading:
         """Read the fields of a TelemetrySample in one call on the driver's thread."""
         of = self._fields
@@ -302,12 +302,12 @@ class NvmlReadings(Readings):
             memory_used_bytes=of.memory("memory_used_bytes", memory_used),
         )
 
-    @_or(None)
+    @_guarded(None)
     def energy_j(self) -> float | None:
         """Read the energy counter [J]; it updates about every 100 ms, and 0 means unknown."""
         return self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
 
-    @_or({})
+    @_guarded({})
     def held_clocks_s(self) -> dict[str, float]:
         """Read how long each policy has held the clocks down [s]; unreported policies are omitted."""
         answers = {
@@ -316,7 +316,7 @@ class NvmlReadings(Readings):
         }
         return {name: seconds for name, seconds in answers.items() if seconds is not None}
 
-    @_or(None)
+    @_guarded(None)
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List processes on the GPU; None if the driver does not list them."""
         found: dict[int, GpuProcess] = {}
@@ -338,7 +338,7 @@ class NvmlReadings(Readings):
                 )
         return tuple(found.values()) if answered else None
 
-    @_or(PowerLimits())
+    @_guarded(PowerLimits())
     def power_limits(self) -> PowerLimits:
         """Read the power limits [W]."""
         of = self._fields
@@ -349,7 +349,7 @@ class NvmlReadings(Readings):
             ),
         )
 
-    @_or(None)
+    @_guarded(None)
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use without the driver's reserve [B]; an old driver cannot separate the two."""
         answer = self._session.memory(self._device)
@@ -357,14 +357,14 @@ class NvmlReadings(Readings):
             return None
         return self._fields.take("memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer)
 
-    @_or(None)
+    @_guarded(None)
     def ecc_uncorrected(self) -> int | None:
         """Read uncorrected memory errors since the driver was loaded; only a change is meaningful."""
         return self._fields.get(
             "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
         )
 
-    @_or(None)
+    @_guarded(None)
     def compute_mode(self) -> str | None:
         """Read who may use the GPU."""
         return self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode")
@@ -373,8 +373,8 @@ class NvmlReadings(Readings):
         """Shut NVML down."""
         self._session.close()
 
-    @_or(None)
-    def _ask_once_more(self) -> None:
+    @_guarded(None)
+    def _query_again(self) -> None:
         self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU)
 
 
@@ -475,7 +475,7 @@ class NvidiaBackend(Backend):
         Raises:
             DeviceGoneError: If the driver cannot be opened, or no longer lists this device.
         """
-        if TOLD_BY_TORCH in device.unavailable.values():
+        if ONLY_IN_TORCH in device.unavailable.values():
             return Readings()
         session = connect(self.limit_s)
         if isinstance(session, Problem):
@@ -595,8 +595,8 @@ def dump() -> list[dict[str, Any]]:
             ):
                 reading()
         if (hung := session.guard.hung) is not None:
-            told = (problem for problem in report.problems if problem.value == str(hung))
-            raise NoDeviceError(next(told, _hung(hung)).line())
+            hanging = (problem for problem in report.problems if problem.value == str(hung))
+            raise NoDeviceError(next(hanging, _hung(hung)).line())
     finally:
         calls = list(session.calls or ())
         session.close()

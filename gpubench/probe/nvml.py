@@ -593,9 +593,9 @@ def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None,
 
 
 def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
-    told: int | None = of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes")
-    if told is not None:
-        return told
+    reported: int | None = of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes")
+    if reported is not None:
+        return reported
     per_sm = None if capability is None else _CORES_PER_SM.get(capability)
     if cores is None or per_sm is None or cores % per_sm:
         if per_sm is None:

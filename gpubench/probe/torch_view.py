@@ -23,7 +23,13 @@ from gpubench.errors import ExitCode, NoDeviceError
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
 from gpubench.probe.amd import matrix_formats
-from gpubench.probe.backend import TOLD_BY_TORCH, Problem, check_same_device, child_environment, told_by_torch
+from gpubench.probe.backend import (
+    ONLY_IN_TORCH,
+    Problem,
+    check_same_device,
+    child_environment,
+    identity_in_torch,
+)
 from gpubench.probe.host import read_text
 from gpubench.probe.nvml import tensor_core_precisions
 from gpubench.specs import find_spec
@@ -352,7 +358,7 @@ def seen_by_torch() -> DeviceProfile | None:
         l2_bytes=None if spec is None else spec.l2_bytes,
         mig_enabled=mig,
         tensor_core_precisions=tensor_core_precisions(view.compute_capability or (0, 0), spec, view.name),
-        unavailable={"driver_version": TOLD_BY_TORCH},
+        unavailable={"driver_version": ONLY_IN_TORCH},
     )
     if view.cuda is not None:
         return seen
@@ -392,7 +398,7 @@ def main() -> None:
         parent.send(view := replace(view, architectures=built_for, cuda=torch.version.cuda))
         torch.cuda.init()
         properties = torch.cuda.get_device_properties(0)
-        uuid, bus_id = told_by_torch(properties)
+        uuid, bus_id = identity_in_torch(properties)
         view = replace(
             view,
             name=properties.name,

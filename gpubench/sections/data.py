@@ -419,7 +419,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     if heaviest is None:
         return ()
     m = heaviest.measurement
-    point, ends = m.interval.apart(m.digits)
+    point, ends = m.interval.parts(m.digits)
     alone = " of one process" if m.within_one_process else ""
     flagged = f"; flagged {listing(heaviest.doubts)}" if heaviest.doubts else ""
     return (
