@@ -27,13 +27,11 @@ MOVED_C = 2.0
 MOVED_CLOCK = 0.002
 # Minimum sum of squared temperature deviations of a run's launches for estimating a slope.
 LEAST_SQUARES_C = 4.0
-
-
 # Default share by which a step gets longer from a cold card to a warm one.
 USUAL_PER_LAUNCH = USUAL_PER_C * USUAL_RISE_C
 # Default share by which a step gets longer per share by which the clock falls, if only the clock limits it.
 USUAL_PER_CLOCK = 1.0
-# The same minimum for the warmth at the launches; three launches one minute apart have 0.4.
+# Minimum sum of squared deviations of the launches' warmth; three launches one minute apart have 0.4.
 LEAST_SQUARES_WARMTH = 0.1
 # Default time from launch to launch, for files without start times [s].
 USUAL_APART_S = 60.0

@@ -74,6 +74,7 @@ def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ..
     )
 
 
+# A card's default power limit differs from its datasheet by at most this share.
 _POWER_TOLERANCE = 0.15
 
 

@@ -342,7 +342,7 @@ FIXES = {
     "a step time without its batch": "add batch_size, or give samples/s",
     "unknown unit": "use images/s, sequences/s, samples/s or tokens/s, or s, ms or us of a step_time",
     "not closed on its line": "close the quote on the line that opens it",
-    "beyond the first": "score the rest as a file of its own",
+    "beyond the first": "score the rest as a separate file",
 }
 
 

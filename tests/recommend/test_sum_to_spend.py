@@ -76,7 +76,7 @@ def test_budget_of_500_dollars_explains_what_it_buys():
     found = spend(500, "resnet50")
     none, with_pc, rent = found.said("asked")[:3]
     assert none == "$500 does not cover a card and a PC; the PC is assumed to cost $1,000."
-    assert with_pc.startswith("With a PC of your own (`--have pc`), $4")
+    assert with_pc.startswith("With your own PC (`--have pc`), $4")
     jobs = math.floor(500 / found.answers["cheapest"].row.cost_usd.value)
     assert rent.endswith(f"for {jobs} of these jobs.")
     assert found.first.source != "own"
