@@ -57,26 +57,21 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 def slowing_of(rows: Sequence[Sequence[Moment]]) -> dict[str, float]:
     """Return the largest plausible slowdown of a run for each cause, as arguments of ``slowing_to_come``.
 
-    The logarithm of the step time is regressed on temperature, on the time of the launches and on the clock.
+    The logarithm of the step time is regressed on temperature, on the time of the launches and on the clock,
+    one slope each for the whole run. A case with an unknown value of the cause is ignored.
 
     Args:
         rows: The launches of each case.
     """
     return {
-        "per_c": slowing_per_c(rows),
+        "per_c": _largest_slope(rows, map(_celsius, rows), USUAL_PER_C, LEAST_SQUARES_C),
         "per_launch": _largest_slope(rows, map(_warmth, rows), USUAL_PER_LAUNCH, LEAST_SQUARES_WARMTH),
         "per_clock": _largest_slope(rows, map(_falls, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
     }
 
 
-def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
-    """Return the largest plausible share by which a step gets longer per degree; one slope for a whole run.
-
-    Args:
-        rows: The launches of each case; those of unknown temperature are ignored.
-    """
-    celsius = ([each.temperature_c for each in row] for row in rows)
-    return _largest_slope(rows, celsius, USUAL_PER_C, LEAST_SQUARES_C)
+def _celsius(row: Sequence[Moment]) -> list[float | None]:
+    return [each.temperature_c for each in row]
 
 
 def _largest_slope(

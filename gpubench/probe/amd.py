@@ -280,14 +280,21 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
         idle=None if now.utilization is None else now.utilization == 0,
     )
     if parts > 1:
-        whole = ("gpu_key", "memory_bytes", "l2_bytes", "power_limit_w", "power_limit_default_w")
-        unknown |= dict.fromkeys(whole, "the library reports it only for the whole card; this is a partition")
-        changed = {
-            "name": f"{name or 'AMD GPU'}, partition {part + 1} of {parts}",
-            "uuid": None if profile.uuid is None else f"{profile.uuid}-{part}",
-            "mig_enabled": True,
-        }
-        profile, state = replace(profile, **dict.fromkeys(whole), **changed), DeviceState()
-    elif spec is None:
+        return _partition(replace(profile, unavailable=unknown), part, parts), DeviceState()
+    if spec is None:
         unknown["gpu_key"] = f"{NO_SPEC} and memory"
     return replace(profile, unavailable=unknown), state
+
+
+def _partition(card: DeviceProfile, part: int, parts: int) -> DeviceProfile:
+    """Return the profile of one partition of a card, without values of the whole card."""
+    whole = ("gpu_key", "memory_bytes", "l2_bytes", "power_limit_w", "power_limit_default_w")
+    reason = "the library reports it only for the whole card; this is a partition"
+    return replace(
+        card,
+        **dict.fromkeys(whole),
+        name=f"{card.name or 'AMD GPU'}, partition {part + 1} of {parts}",
+        uuid=None if card.uuid is None else f"{card.uuid}-{part}",
+        mig_enabled=True,
+        unavailable=card.unavailable | dict.fromkeys(whole, reason),
+    )
