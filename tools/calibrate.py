@@ -169,7 +169,7 @@ class Fit:
         z = self.z + _step(*sums, self)
         seen = set(self.table.architecture[self.rows][kept])
         for at, (kind, name) in enumerate(self.unknowns):
-            # an architecture without rows takes the deviation of its predecessor
+            # An architecture without rows takes the deviation of its predecessor.
             older = (
                 chips.predecessor(name, seen) if kind in roofline.DEVIATIONS and name not in seen else None
             )
@@ -268,12 +268,12 @@ def _linearize(fit: Fit, full: Floats) -> Fit:
 
 
 def host_prior_s(table: Table) -> Floats:
-    """(n,) host time per operator for rows of a harness that is not in the fit [s]."""
+    """Return the (n,) host times per operator for rows of a harness that is not in the fit [s]."""
     return np.array([roofline.HOST_S_PER_OPERATOR[execution] for execution in table.execution], dtype=float)
 
 
 def batch_spread(table: Table) -> Floats:
-    """(n,) log standard deviation of the seconds per sample due to an unknown batch; 0 if it is stated.
+    """Return the (n,) log standard deviation of seconds per sample due to an unknown batch; 0 if stated.
 
     All batches from the smallest to the largest plausible one are assumed equally likely on a log scale. The
     roofline with prior coefficients gives the difference between the two.
@@ -407,7 +407,7 @@ def log_errors(table: Table, pairs: Pairs, times: roofline.Times) -> Floats:
 
 
 def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
-    """Return the same for the baseline: throughput is proportional to the root of peak times bandwidth."""
+    """Return the log errors of the baseline: throughput follows the root of peak times bandwidth."""
     mode = roofline.leading_mode(table.work, table.arithmetic)
     peak = table.chips.peaks[np.arange(len(table)), mode]
     level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
@@ -486,7 +486,7 @@ def level_errors(table: Table, judged: Judged) -> Floats:
 
 
 def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
-    """(pairs,) log seconds that stay with x if y is another chip; a prediction carries the rest to y."""
+    """Return the (pairs,) log seconds that x keeps if y is another chip; a prediction moves the rest to y."""
     chip = np.array([chips.chip_of(key) for key in table.gpu_key])
     return np.where(chip[pairs.x] == chip[pairs.y], 0.0, model.own_part(-level_error[pairs.x]))
 

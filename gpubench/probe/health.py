@@ -115,7 +115,7 @@ def look_twice(
 
 
 def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
-    """``POWER_CAPPED`` with the enforced share of the default power limit, if that is below the threshold."""
+    """Return ``POWER_CAPPED`` with the enforced share of the default power limit, if that is too low."""
     if (share := _capped_share(enforced_w, default_w)) is None:
         return None
     return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
@@ -129,7 +129,7 @@ def _capped_share(enforced_w: float | None, default_w: float | None) -> float | 
 
 
 def _foreign(readings: Readings) -> list[int]:
-    # Ids of other compute processes on a device, from the driver.
+    # Return the ids of other compute processes on a device, from the driver.
     return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
 
 
@@ -215,13 +215,13 @@ def _link(device: DeviceProfile, state: DeviceState) -> Iterator[str]:
     if generation is not None and best is not None and generation < best and state.idle is False:
         yield f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS"
     if best is not None and state.pcie_generation_card is not None and best < state.pcie_generation_card:
-        yield f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
+        yield f"the slot supports PCIe generation {best}, the card generation {state.pcie_generation_card}"
 
 
 class Check(msgspec.Struct, frozen=True):
     """The result of one check: ``fail`` prevents a run, ``warn`` makes its figures less reliable.
 
-    ``none`` means that the checked thing is absent and not needed.
+    ``none`` means that the part is absent and not needed.
     """
 
     status: Literal["ok", "none", "warn", "fail"]
@@ -411,7 +411,7 @@ def _nodes(root: Path) -> Iterator[Check]:
         fix = "join the group that owns them (often video or render), then log in again"
         yield Check("fail", "device nodes", "no access to " + ", ".join(closed), fix)
     elif nodes:
-        yield Check("ok", "device nodes", f"{len(nodes)} of /dev/nvidia*, all open to this user")
+        yield Check("ok", "device nodes", f"{count(len(nodes), '/dev/nvidia* node')}, all open to this user")
 
 
 def _container(root: Path) -> Iterator[Check]:
