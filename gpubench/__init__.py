@@ -48,7 +48,7 @@ _HOMES = {
     "run": "gpubench.session.session",
 }
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names, all of them
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - all of them are names
 
 
 def __getattr__(name: str) -> Any:
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)
-    # If the module has the function's name, it has just been bound here, and later uses find it.
+    # A module with the name of its function has just been bound here, and later uses will find it.
     return globals().get(name, found)
 
 

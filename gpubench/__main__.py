@@ -11,8 +11,8 @@ from gpubench.errors import ExitCode, is_interrupt
 
 def main() -> None:
     """Run the command line; an interrupt during loading has the same effect as a later one."""
-    if sys.stdout is None:  # closed: the next file that is opened would take what is printed
-        fail("standard output is closed: open it, or send it to /dev/null", ExitCode.STORAGE)
+    if sys.stdout is None:  # closed: the next opened file would get its descriptor and our output
+        fail("standard output is closed: open it, or redirect it to /dev/null", ExitCode.STORAGE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from gpubench.cli.app import main as run
@@ -20,7 +20,7 @@ def main() -> None:
         run()
     except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - as modules were loaded: nobody is shown a traceback
+    except BaseException as error:  # noqa: BLE001 - while loading modules: users see no traceback
         if is_interrupt(error):
             fail("interrupted", ExitCode.INTERRUPTED)
         fail_unexpectedly(error)

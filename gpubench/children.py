@@ -83,15 +83,15 @@ class ParentChannel:
     Attributes:
         arguments: The arguments of the child.
         stop: Set once the parent has sent a stop message.
-        farewell: Called when the parent is gone or done.
+        farewell: Called when the parent has closed the pipe.
     """
 
     def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
         """Bind this process to the parent, and open the pipes, which its own children do not inherit.
 
         Args:
-            descriptors: The pipes to read and write, in a process that represents the parent's child and is
-                already bound to it; None in the child itself.
+            descriptors: The pipes to read and write, in a process that answers for the child and is already
+                bound to it; None in the child itself.
         """
         if descriptors is None:
             *own, parent_pid = map(int, sys.argv[1:4])
@@ -136,7 +136,7 @@ class ParentChannel:
         # End this process if a model has closed the pipe, since its descriptor may now be another file.
         if _identity(descriptor) != self._pipes[descriptor]:
             with contextlib.suppress(OSError):
-                os.write(2, b"the model has closed descriptors that are not its own\n")
+                os.write(2, b"the model has closed descriptors that it did not open\n")
             os._exit(1)
 
     def listen(
@@ -173,14 +173,14 @@ def scratch_folder(mark: str | None = None) -> Path:
     Args:
         mark: Mark of the child; None in the child itself.
     """
-    return Path(os.environ.get("TMPDIR", "/tmp"), f"gpubench-{mark or os.environ[MARK]}")  # noqa: S108 - nobody guesses it
+    return Path(os.environ.get("TMPDIR", "/tmp"), f"gpubench-{mark or os.environ[MARK]}")  # noqa: S108 - the mark is random
 
 
 def die_with_parent(parent_pid: int) -> None:
     """Make Linux end this process with its parent, in case the guard is killed too.
 
     The kernel sends the signal when the thread that started this process ends, so a child must be started and
-    awaited in the same thread. This function detects a parent that is already gone.
+    awaited in the same thread. If the parent is already gone, this process ends at once.
 
     Args:
         parent_pid: The process id, as sent by the parent.
@@ -195,7 +195,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    # Identify an open pipe among all files; None if the descriptor is not open.
+    # Return an id of the open file; None if the descriptor is closed.
     try:
         facts = os.fstat(descriptor)
     except OSError:
@@ -221,14 +221,14 @@ TAIL_BYTES = 64 * 1024
 # A process that prints more than this is ended, because printing would affect its timing.
 MOST_PRINTED_BYTES = 64 * MIB
 # The same limit for a single-answer child, where warnings and progress bars print thousands of bytes.
-MOST_ASKED_PRINTED_BYTES = 8 * MIB
+MOST_ANSWER_PRINTED_BYTES = 8 * MIB
 # Polling interval for a silent child, since its deadline may move, or it may end with its pipe open.
-LOOK_UP_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 
-# Waits without its own descriptor.
+# poll(2) needs no descriptor, unlike epoll.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
-# It takes 10 ms of CPU time and 9 MB, because it loads neither site-packages nor gpubench.
+# The guard takes 10 ms of CPU time and 9 MB, because it loads neither site-packages nor gpubench.
 _GUARD = """
 import os, shutil, signal, sys, time
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -238,7 +238,7 @@ while os.read(0, 1):
 group, mark = int(sys.argv[1]), sys.argv[2].encode()
 try:
     os.killpg(group, signal.SIGKILL)
-except OSError:  # it has ended before
+except OSError:  # it has already ended
     pass
 
 def left():  # processes with the mark that have left the group
@@ -253,13 +253,13 @@ def left():  # processes with the mark that have left the group
 for _ in range(3):  # a daemon may have started another before it was ended
     if not list(left()):
         break
-    time.sleep(0.5)  # the kernel already ends those bound to a process
+    time.sleep(0.5)  # the kernel is ending those bound to their parent
     for pid in left():
         try:
             with open(f"/proc/{pid}/comm") as name:
-                said = f"{name.read().strip()} (process {pid})"
+                label = f"{name.read().strip()} (process {pid})"
             os.kill(pid, signal.SIGKILL)
-            print(said, flush=True)
+            print(label, flush=True)
         except OSError:  # it is gone, or nobody reads this
             pass
 shutil.rmtree(sys.argv[3], ignore_errors=True)
@@ -278,14 +278,14 @@ class ChildLateError(Exception):
 
 
 def exit_words(status: int) -> str:
-    """Return what a status of a process says, negative for a signal.
+    """Describe the exit status of a process; a negative one is a signal.
 
     >>> exit_words(3), exit_words(-9)
     ('ended with status 3', 'was ended by signal 9 (SIGKILL)')
     """
     if status >= 0:
         return f"ended with status {status}"
-    names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few have none
+    names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few signals have no name
     return f"was ended by signal {-status}{names.get(-status, '')}"
 
 
@@ -358,7 +358,7 @@ class ChildProcess(Generic[_Report]):
         arguments: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        # Start the child with its guard and threads, or nothing.
+        # Start the child with its guard and thread; if one fails, undo the others.
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as its_own:
             to_child, self._write_fd = os.pipe()
             its_own.callback(os.close, to_child)
@@ -380,7 +380,7 @@ class ChildProcess(Generic[_Report]):
                 )
             )
             guard = (sys.executable, "-I", "-S", "-c", _GUARD)
-            undo.callback(self.kill)  # sent first; waiting for the end comes later
+            undo.callback(self.kill)  # undone before leaving the process's context, which waits for its end
             self._guard = undo.enter_context(
                 subprocess.Popen(
                     [*guard, str(self.pid), f"{MARK}={self._mark}", scratch_folder(self._mark)],
@@ -421,10 +421,12 @@ class ChildProcess(Generic[_Report]):
             self.was_awaited = not (self._received or selector.select(0))
             while not self._received:
                 left_s = min(until_s, self.end_by_s) - time.monotonic()
-                gone = self._process.poll() is not None  # checked first: earlier messages are in the pipe
-                if selector.select(0 if gone else min(max(0.0, left_s), LOOK_UP_EVERY_S)):
+                gone = (
+                    self._process.poll() is not None
+                )  # checked before the pipe, which may still have messages
+                if selector.select(0 if gone else min(max(0.0, left_s), POLL_EVERY_S)):
                     self._take(os.read(self._read_fd, CHUNK_BYTES))
-                elif gone:  # its own child process keeps the pipe open
+                elif gone:  # a process that it started keeps the pipe open
                     raise ChildEndedError(self.how_it_ended())
                 elif left_s <= 0:
                     raise ChildLateError
@@ -434,8 +436,8 @@ class ChildProcess(Generic[_Report]):
             self.kill()
             raise ChildEndedError(f"sent something that is not a report: {plain(str(error))}") from error
 
-    def has_said_more(self) -> bool:
-        """Whether there is an unread report, without waiting."""
+    def has_more(self) -> bool:
+        """Return whether there is an unread report, without waiting."""
         with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             return bool(
@@ -488,7 +490,7 @@ class ChildProcess(Generic[_Report]):
         self._drain.join(1.0)
         if self.flooded:
             most = format_bytes(self._most_printed_bytes)
-            return f"was ended because it printed more than {most}: silence the model"
+            return f"was ended because it printed more than {most}: make the model print less"
         words = self.last_words()
         tail = f"; it last wrote: {words}" if words else ""
         if status == -signal.SIGKILL:
@@ -503,7 +505,7 @@ class ChildProcess(Generic[_Report]):
         return plain(lines[-1], limit) if lines else ""
 
     def memory_words(self) -> str:
-        """Return facts in parentheses about host memory, if the child may have exhausted it."""
+        """Return figures of host memory in parentheses, if the child may have exhausted it."""
         return ""
 
     def cpu_s(self) -> Seconds:
@@ -515,7 +517,7 @@ class ChildProcess(Generic[_Report]):
             process = psutil.Process(self.pid)
             for each in (process, *process.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    taken_s += sum(each.cpu_times()[:4])  # its own and of ended children
+                    taken_s += sum(each.cpu_times()[:4])  # including children that have ended
         return taken_s
 
     def output(self) -> str:
@@ -591,7 +593,7 @@ def run_child(
             msgspec.json.Decoder(answer_type),
             arguments=arguments,
             environment=environment,
-            most_printed_bytes=MOST_ASKED_PRINTED_BYTES,
+            most_printed_bytes=MOST_ANSWER_PRINTED_BYTES,
         )
     except ChildEndedError as error:
         return Asked(None, str(error), "")
@@ -601,7 +603,7 @@ def run_child(
     try:
         answer = _receive(child, began_s, until_s, cpu_limit_s)
         how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
-        if child.has_said_more():  # other code in the child wrote a line too, so the answer is ambiguous
+        if child.has_more():  # other code in the child wrote a line too, so the answer is ambiguous
             answer, how = None, "sent more than one answer"
     except ChildLateError:
         in_time = time.monotonic() < until_s
@@ -622,12 +624,12 @@ def _receive(
     Raises:
         ChildLateError, ChildEndedError: As in ``ChildProcess.receive``, or if its CPU time is used up.
     """
-    look_s = began_s + cpu_limit_s
+    check_s = began_s + cpu_limit_s
     while True:
         try:
-            return child.receive(min(look_s, until_s))
+            return child.receive(min(check_s, until_s))
         except ChildLateError:
             now_s = time.monotonic()
             if now_s >= until_s or child.cpu_s() >= cpu_limit_s:
                 raise
-            look_s = now_s + LOOK_UP_EVERY_S
+            check_s = now_s + POLL_EVERY_S

@@ -1,4 +1,4 @@
-"""The one reader of data/decoders.csv: the shapes of published decoder language models, by their names."""
+"""Reads data/decoders.csv, the shapes of published decoder language models, and finds them by name."""
 
 from __future__ import annotations
 
@@ -251,15 +251,15 @@ def find_decoder(reference: str) -> Decoder | None:
 def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     """Return the decoder that a Hugging Face config describes.
 
-    None if its family is unknown, if a size is missing or exceeds that of every published decoder, or if it
-    contains anything else that is not understood here.
+    None if its family is unknown, a size is missing or larger than in every published decoder, or the config
+    has a field that is not understood here.
     """
     kind = fields["model_type"]
-    said = {key for key, value in fields.items() if value is not None and value is not False}
+    stated = {key for key, value in fields.items() if value is not None and value is not False}
     if fields.get("use_sliding_window") is False:
-        said.discard("sliding_window")
+        stated.discard("sliding_window")
     tied, made = fields.get("tie_word_embeddings", False), [f"{kind.capitalize()}ForCausalLM"]
-    is_known = kind in _ALIKE and said <= _FIELDS and fields.get("hidden_act") == "silu"
+    is_known = kind in _ALIKE and stated <= _FIELDS and fields.get("hidden_act") == "silu"
     if not is_known or fields.get("architectures") != made or not isinstance(tied, bool):
         return None
     sizes = {name: fields.get(key) for name, key in _SIZES.items()}

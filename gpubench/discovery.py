@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpubench import decoders, foreign_code, installing, options, user_model
 from gpubench.errors import MisuseError
-from gpubench.files import read_text
+from gpubench.files import is_there, read_text
 from gpubench.names import letters, nearest
 from gpubench.units import MIB, plain
 from gpubench.workload import Workload, need_torch
@@ -52,7 +52,7 @@ def workload_named(reference: str) -> str:
     if reference in _standard_names():  # without searching all installed packages
         return reference
     known = _installed()
-    is_a_file = reference.startswith((".", "/")) or Path(reference).exists()
+    is_a_file = reference.startswith((".", "/")) or is_there(Path(reference))
     if reference in known or is_a_file or decoders.find_decoder(reference) is not None:
         return reference
     return next((name for name in known if letters(name) == letters(reference)), reference)
@@ -82,8 +82,8 @@ def load_workload(reference: str) -> Workload:
             )
         unknown = options.unknown_name("workload", reference, models_like(reference) or NO_MODEL_NEAR)
         raise MisuseError(
-            f"{unknown}. For a model of your own, `gpubench new-workload my_model` writes the file to fill "
-            "in; a model of the Hugging Face hub is given by its config.json: hf:PATH/config.json"
+            f"{unknown}. For a model of your own, `gpubench new-workload my_model` writes a file to fill in; "
+            "for a model of the Hugging Face hub, give its config.json: hf:PATH/config.json"
         )
     need_torch(f"building {reference}")
     workload = foreign_code.load_plugin("workload", known[reference])

@@ -28,7 +28,7 @@ INVERSE_NORMAL = {
         (0.012258202635, 0.24197894225, 1),
     ),
 }
-"""Coefficients above and below the line: near the middle, far from it and farthest."""
+"""Coefficients of numerator and denominator: near the median, far from it, and farthest."""
 
 
 def uniforms(n: int, seed: int, *names: str) -> Floats:
@@ -49,7 +49,7 @@ def uniforms(n: int, seed: int, *names: str) -> Floats:
 
 
 def normals(n: int, seed: int, *names: str) -> Floats:
-    """Return (n,) standard normal numbers. Args as in ``uniforms``."""
+    """Return (n,) standard normal numbers; arguments as in ``uniforms``."""
     p = uniforms(n, seed, *names)
     q = p - 0.5
     r = np.sqrt(-np.log(np.minimum(p, 1 - p)))

@@ -58,13 +58,8 @@ class Result:
     @property
     def batch_words(self) -> str:
         """The batch; "largest that fits" if it was searched for, so it is not mistaken for an equal batch."""
-        return f"batch {', '.join(self.batch_parts)}"
-
-    @property
-    def batch_parts(self) -> tuple[str, ...]:
-        """The batch size, with the addition of ``batch_words``."""
-        searched = ("largest that fits",) if self.measurement.at_largest_batch else ()
-        return (f"{self.case.batch_size:,}", *searched)
+        searched = ", largest that fits" if self.measurement.at_largest_batch else ""
+        return f"batch {self.case.batch_size:,}{searched}"
 
     @property
     def how(self) -> str:
@@ -74,7 +69,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class LossGap:
-    """Mean losses at the end of equal steps from the same seed; ``value`` is their ratio minus 1."""
+    """Mean losses after the same number of steps from the same seed; ``value`` is their ratio minus 1."""
 
     of: float
     to: float
@@ -82,7 +77,7 @@ class LossGap:
 
     @property
     def value(self) -> float | None:
-        """The relative increase of the loss; None from a loss of 0."""
+        """The relative increase of the loss; None if ``to`` is 0."""
         return self.of / self.to - 1 if self.to else None
 
 
@@ -101,7 +96,7 @@ class Effect:
     @property
     def value(self) -> float:
         """The ratio without its interval."""
-        assert self.interval.value is not None  # ratio rejects a row without a figure
+        assert self.interval.value is not None  # ``ratio`` rejects a row without a figure
         return self.interval.value
 
     @property
@@ -169,7 +164,7 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     if widths[0] is None or widths[1] is None:
         return Interval(value)
     to_come = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
-    to_come = [each - min(to_come) for each in to_come]  # a slowdown by heat in both cancels
+    to_come = [each - min(to_come) for each in to_come]  # a slowdown by heat that both have cancels out
     down = math.hypot(math.log1p(widths[0] + to_come[0]), math.log1p(widths[1]))
     up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + to_come[1]))
     return Interval(value, value * math.exp(-down), value * math.exp(up))
@@ -375,7 +370,7 @@ def document(run: Run) -> dict[str, Any]:
 
 
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
-    """The key by which results are paired, with this precision in place of theirs."""
+    """Return the key by which results are paired, with this precision in place of the result's own."""
     best = result.measurement.at_largest_batch
     batch = 0 if best else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)

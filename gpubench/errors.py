@@ -37,7 +37,7 @@ _WORDS = {
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is due to Ctrl-C or SIGTERM.
+    """Return whether an error is due to Ctrl-C or SIGTERM.
 
     If that happens during the creation of a class, Python 3.11 raises a RuntimeError instead.
     """

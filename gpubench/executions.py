@@ -26,11 +26,11 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         words: Completes "was measured ...": "as a CUDA graph".
         preparation: The phase between the first steps and the warm-up; None if nothing is prepared.
-        host_s_per_operator: Default host time of a step per operator [s]; None without published speeds of
-            this execution: then it is measured, never predicted.
+        host_s_per_operator: Default host time of a step per operator [s]; None if no speeds of this execution
+            are published, and it is never predicted.
         needs_cuda: Whether it needs a ``cuda`` device of torch.
         on_several_gpus: Whether jobs on several GPUs can use it.
-        of_tensorflow: Whether only TensorFlow has it.
+        of_tensorflow: Whether it exists only in TensorFlow.
         caches_weights: Whether autocast may keep its copies of the weights from step to step.
     """
 
@@ -44,9 +44,9 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution(StrEnum):
-    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA instead.
+    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA under Keras.
 
-    ``tf-graph`` is a step traced by TensorFlow and not compiled: no CUDA graph.
+    ``tf-graph`` is a step that TensorFlow traces but does not compile; it is not a CUDA graph.
 
     Measurements and tables use this order.
     """

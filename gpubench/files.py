@@ -37,7 +37,7 @@ NOT_JSON = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 """The errors that decoding JSON may raise for any input."""
 
 _T = TypeVar("_T")
-_HALF = re.compile(r"\.gpubench-[0-9a-f]{16}\.tmp")
+_PARTIAL = re.compile(r"\.gpubench-[0-9a-f]{16}\.tmp")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
@@ -55,15 +55,17 @@ _KINDS = {
 class BadContentError(MisuseError):
     """A file was read completely, and its content is invalid.
 
-    A file that can't be read, or that has a newer gpubench's schema, isn't necessarily broken.
+    Other errors do not mean that the file is broken: it may be unreadable, or written by a newer gpubench.
     """
 
 
-# --- reading----------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path exists, even as a link; a name that is too long for the file system does not.
+    """Return whether a path exists, even as a broken link.
+
+    A name that is too long for the file system does not exist.
 
     Raises:
         MisuseError: If that cannot be determined.
@@ -93,7 +95,7 @@ def read_bytes(path: Path, most_bytes: Bytes, *, follow_links: bool = False) -> 
             facts = os.fstat(descriptor)
             _require_regular(path, facts, most_bytes)
             data = file.read(most_bytes + 1)
-    except (OSError, ValueError) as error:  # a name that holds NUL is a ValueError
+    except (OSError, ValueError) as error:  # a name with a NUL byte raises ValueError
         raise MisuseError(f"cannot read {_shown(path)}: {cause_of(error)}") from error
     if len(data) != facts.st_size:
         raise MisuseError(f"{_name(path)} changed while it was being read: try again")
@@ -178,11 +180,11 @@ def many_objects() -> Iterator[None]:
             gc.enable()
 
 
-# --- writing---------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------
 
 
 def table_json(value: Any, *, order: Literal["sorted"] | None = None) -> bytes:
-    """Encode a table for reading and comparing by eye, with as much as fits on each line."""
+    """Encode a table for people to read and compare, with as much as fits on each line."""
     return f"{_laid_out(msgspec.to_builtins(value, order=order), 0)}\n".encode()
 
 
@@ -292,7 +294,7 @@ def _open_special(path: Path) -> int | None:
         return None
     if not (stat.S_ISFIFO(facts.st_mode) or stat.S_ISCHR(facts.st_mode)):
         raise ValueError(f"it is {kind_of(facts)}")
-    descriptor = os.open(path, os.O_WRONLY | _OPEN | _NO_LINK | _NO_WAIT)  # a pipe that nobody reads: ENXIO
+    descriptor = os.open(path, os.O_WRONLY | _OPEN | _NO_LINK | _NO_WAIT)  # ENXIO if nobody reads the pipe
     os.set_blocking(descriptor, True)
     return descriptor
 
@@ -314,7 +316,7 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
 
 
 def _temporary(folder: Path) -> Path:
-    # Return an unpredictable name; readers of results skip names that begin with a dot.
+    # The name is unpredictable, and readers of results skip names that begin with a dot.
     return folder / f".gpubench-{os.urandom(8).hex()}.tmp"
 
 
@@ -323,7 +325,7 @@ def _sweep(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         now_s = time.time()
         for entry in entries:
-            if _HALF.fullmatch(entry.name) and now_s - entry.stat(follow_symlinks=False).st_mtime > (
+            if _PARTIAL.fullmatch(entry.name) and now_s - entry.stat(follow_symlinks=False).st_mtime > (
                 ABANDONED_AFTER_S
             ):
                 remove_file(Path(entry.path))
@@ -340,8 +342,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _name(path: Path) -> str:
-    # The name only, because a message about a file's content may end up in a report for others. A path
-    # without a name, such as ``.`` or ``/``, is shown as given.
+    # Only the name, because a message about a file's content may end up in a report for others. A path
+    # without a name, ``.`` or ``/``, is shown as given.
     return plain(path.name or str(path), 300)
 
 

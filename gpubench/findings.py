@@ -138,7 +138,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "raise the batch or use graph; a faster GPU will not help",
     ),
     FindingKind.HOST_BUSY: (
-        "other programs, or other guests of this machine, used its processors while rounds were timed",
+        "other programs or virtual machines used the processors while rounds were timed",
         "stop them and measure again: this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.ON_BATTERY: (
@@ -146,8 +146,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "plug it in and measure again",
     ),
     FindingKind.MEMORY_SPILLED: (
-        "torch held more memory than the card has: the driver used some of the host's, which is slow",
-        "lower the batch, or forbid it (Windows: NVIDIA Control Panel, CUDA - Sysmem Fallback Policy)",
+        "torch held more memory than the card has: the driver used host memory, which is slow",
+        "lower the batch, or disable this (Windows: NVIDIA Control Panel, CUDA - Sysmem Fallback Policy)",
     ),
     FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
@@ -157,7 +157,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.LAUNCHES_DIFFER: (
         "the interval between launches is wider than the target",
-        "processes settle differently here: --publish has more of them",
+        "speeds differ between processes here: --publish times more of them",
     ),
     FindingKind.THROTTLED: (
         "the clock was held down by heat or hardware",
@@ -185,7 +185,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "leave them out of the model: --precision sets them",
     ),
     FindingKind.PRECISION_UNPROVEN: (
-        "nothing proves the precision: a product computed in another one would pass as well",
+        "the precision is unproven: a product in another precision would pass too",
         "measure again with this version; this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
@@ -201,7 +201,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.NO_PEAK: (
         "the peak of this device is unknown, so no row was checked against it",
-        "for information: an impossible rate would go unseen",
+        "for information: an impossible rate would go unnoticed",
     ),
     FindingKind.LOSS_NOT_FALLING: ("the loss did not fall", "do not use this row: the work was not training"),
     FindingKind.LOSS_NOT_FINITE: (
@@ -244,7 +244,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the timed rounds add up to less time than passed while they arrived",
         "do not use this row: something changes the clock of the model's process, as freezegun does",
     ),
-    FindingKind.CLOCK_EVENTS: ("the driver gave other reasons for its clock rate", "for information"),
+    FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for the clock rate", "for information"),
     FindingKind.ENERGY_IMPLAUSIBLE: (
         "the energy counter went backward, did not move or exceeded the power limit",
         "energy stays unknown",
@@ -290,7 +290,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "leave out --quick; on a CPU pass --publish",
     ),
     FindingKind.SHORT_LOOK: (
-        "too brief to see stalls or clocks that change every few seconds, or heat that takes minutes",
+        "too brief to see stalls, clocks that change every few seconds, or slow heating",
         "--publish measures for half a minute in each of eight processes",
     ),
     FindingKind.NOT_HEAT_SOAKED: (
@@ -303,7 +303,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.UNUSED_PARAMETERS: (
         "a step leaves parameters without a gradient, so DDP ran with find_unused_parameters=True",
-        "for information: the search takes time in each step; freeze what is not trained",
+        "for information: the search takes time in each step; freeze the parameters that are not trained",
     ),
     FindingKind.MEMORY_REFUSED: (
         "the device refused to allocate memory that it reports as available",
@@ -352,7 +352,7 @@ def remark(finding: Finding) -> str:
 
 
 def is_unfounded(findings: Iterable[Finding]) -> bool:
-    """Whether a figure with these findings neither leads a ranking nor anchors a prediction."""
+    """Return whether a figure with these findings neither leads a ranking nor anchors a prediction."""
     return any(each.kind in UNFOUNDED for each in findings)
 
 

@@ -18,11 +18,12 @@ from typing import TypeVar
 import msgspec
 
 from gpubench.errors import MisuseError, StorageError
-from gpubench.files import TABLE_BYTES, read_bytes, read_text, write_file
+from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes, read_text, write_file
 from gpubench.units import plain
 
 FOLDER_VARIABLE = "GPUBENCH_DATA"
 
+_Shape = TypeVar("_Shape")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
@@ -59,25 +60,35 @@ def data_bytes(name: str) -> bytes:
 
 
 def data_text(name: str) -> str:
-    """Return a table of the data folder as text; errors as in ``data_bytes``."""
-    return data_bytes(name).decode("utf-8")
+    """Return a table of the data folder as text; errors as in ``data_bytes``, or if it is not UTF-8."""
+    return decode_text(data_bytes(name), data_path(name))
+
+
+def data_json(name: str, shape: type[_Shape]) -> _Shape:
+    """Return a JSON table of the data folder.
+
+    Raises:
+        MisuseError: As in ``data_bytes``, or if the content does not have that shape.
+    """
+    hint = f"install gpubench again, or unset {FOLDER_VARIABLE} if it is set"
+    return decode_json(data_bytes(name), shape, data_path(name), what="a table of this gpubench", hint=hint)
 
 
 def data_rows(name: str) -> Iterable[dict[str, str]]:
     """Return the rows of a CSV table of the data folder by column; errors as in ``data_bytes``."""
-    return csv.DictReader(data_text(name).splitlines())
+    return csv.DictReader(data_text(name).splitlines(), restval="")
 
 
 def data_table(name: str, shape: type[_T]) -> list[_T]:
     """Return the rows of a CSV table of the data folder as structs; columns are named after the fields.
 
-    A blank cell is unknown, or an empty tuple; the items of a tuple are separated by semicolons.
+    A blank or missing cell is unknown, or an empty tuple; a tuple's items are separated by semicolons.
 
     Raises:
         MisuseError: As in ``data_bytes``, or if a cell has the wrong type; the message has its position.
     """
     lists = {field.name for field in msgspec.structs.fields(shape) if field.type == tuple[str, ...]}
-    reader = csv.DictReader(data_text(name).splitlines())
+    reader = csv.DictReader(data_text(name).splitlines(), restval="")
     found = []
     for row in reader:
         cells: dict[str, object] = {
@@ -92,7 +103,7 @@ def data_table(name: str, shape: type[_T]) -> list[_T]:
 
 
 def results_root(option: Path | str | None = None) -> Path:
-    """The results folder: option, $GPUBENCH_RESULTS, ./results if it exists, or the user's data folder."""
+    """Return the results folder: option, $GPUBENCH_RESULTS, ./results if it exists, or in the user's data."""
     if option is not None:
         return Path(option)
     if named := os.environ.get("GPUBENCH_RESULTS"):
@@ -115,7 +126,7 @@ def require_folder(root: Path) -> None:
     Raises:
         MisuseError: If it is something else.
     """
-    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - no error of a name too long
+    if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - these raise nothing for a long name
         raise MisuseError(f"{plain(str(root), 1000)} is not a folder: name one, such as --results DIR")
 
 

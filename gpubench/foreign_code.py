@@ -24,7 +24,7 @@ MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
 """Prefix of the module name of a user's file, so it shadows nothing."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
-LEAST_SHARED_BYTES = 64 * KIB  # a lock takes a page of it
+LEAST_SHARED_BYTES = 64 * KIB  # a lock takes one page
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
@@ -74,7 +74,7 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
 def one_line(error: BaseException) -> str:
     """Return an exception in one line: its type, its message, and the line of the user's code that raised it.
 
-    Errors of gpubench need no addition.
+    An error of gpubench itself keeps its message.
     """
     if isinstance(error, MisuseError):
         return str(error) if error.__cause__ is None else one_line(error.__cause__)
@@ -89,16 +89,16 @@ def one_line(error: BaseException) -> str:
     else:
         text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     place = own_line(error)
-    if lack := _of_shared_memory(error):
-        text = f"{text}: {SHARED_MEMORY} {lack}"
+    if shared_memory_problem := _of_shared_memory(error):
+        text = f"{text}: {SHARED_MEMORY} {shared_memory_problem}"
     text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
     return f"{text} ({place})" if place else text
 
 
 def _of_shared_memory(error: BaseException) -> str | None:
-    """The problem with shared memory that caused an error of a model's workers, if that is the cause.
+    """Return the shared-memory problem that caused an error of a model's workers; None for another cause.
 
-    Python's own error messages do not name it.
+    Python's own error messages do not mention shared memory.
     """
     is_named, no_file = "shared memory" in str(error), getattr(error, "filename", "") is None
     if not (is_named or no_file) or not SHARED_MEMORY.is_dir():
@@ -123,17 +123,17 @@ def own_line(error: BaseException) -> str | None:
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or its cause, is a lack of memory on the host or the device."""
+    """Return whether an error or its cause means that the host or the device ran out of memory."""
     while error is not None:
-        says_so = isinstance(error, RuntimeError) and says_no_memory(str(error))
-        if says_so or isinstance(error, MemoryError):
+        ran_out = isinstance(error, RuntimeError) and says_no_memory(str(error))
+        if ran_out or isinstance(error, MemoryError):
             return True
         error = error.__cause__
     return False
 
 
 def says_no_memory(words: str) -> bool:
-    """Whether an error message of torch, CUDA, cuDNN or cuBLAS means that memory ran out.
+    """Return whether an error message of torch, CUDA, cuDNN or cuBLAS means that memory ran out.
 
     >>> says_no_memory("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
     True
@@ -172,7 +172,7 @@ def source_checksum(root: Path, own: Path | None = None) -> int:
     return total
 
 
-# torch alone loads thousands of files, and each look-up follows the links of every folder above.
+# torch alone loads thousands of files, and resolving a path follows the links of every folder above it.
 _real_path = cache(os.path.realpath)
 
 

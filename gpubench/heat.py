@@ -16,9 +16,9 @@ USUAL_PER_C = 0.0006
 USUAL_RISE_C = 25.0
 # Time constant of a card that is steady from launch to launch but still gets hotter within them.
 USUAL_CONSTANT_S = 60.0
-# The same if a degree costs more than usual, as in a laptop with a warming case (assumed).
+# The same for a card that slows more than usual per degree, such as in a laptop that heats up (assumed).
 SLOW_CONSTANT_S = 120.0
-STANDS_C_PER_S = 1 / 30
+STEADY_C_PER_S = 1 / 30
 """One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
 has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
 # Twice the resolution of the driver's temperature [degrees C].
@@ -27,17 +27,15 @@ MOVED_C = 2.0
 MOVED_CLOCK = 0.002
 # Minimum sum of squared temperature deviations of a run's launches for estimating a slope.
 LEAST_SQUARES_C = 4.0
-
-
 # Default share by which a step gets longer from a cold card to a warm one.
 USUAL_PER_LAUNCH = USUAL_PER_C * USUAL_RISE_C
-# The same per share by which the clock falls, for a step limited only by the clock.
+# Default share by which a step gets longer per share by which the clock falls, if only the clock limits it.
 USUAL_PER_CLOCK = 1.0
-# The same minimum for the warmth at the launches; three launches a minute apart have 0.4.
+# Minimum sum of squared deviations of the launches' warmth; three launches one minute apart have 0.4.
 LEAST_SQUARES_WARMTH = 0.1
 # Default time from launch to launch, for files without start times [s].
 USUAL_APART_S = 60.0
-# Minimum time assumed between launches in estimating how fast a clock falls, because of its 15 MHz steps [s].
+# Minimum time assumed between launches when estimating how fast a clock falls in steps of 15 MHz [s].
 LEAST_APART_S = 20.0
 
 
@@ -57,28 +55,23 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slowing_of(rows: Sequence[Sequence[Moment]]) -> dict[str, float]:
-    """Return the largest plausible slowdown of a run for each cause, as ``slowing_to_come`` takes them.
+    """Return the largest plausible slowdown of a run for each cause, as arguments of ``slowing_to_come``.
 
-    The logarithm of the step time is regressed on temperature, on the time of the launches and on the clock.
+    The logarithm of the step time is regressed on temperature, on the time of the launches and on the clock,
+    one slope each for the whole run. A case with an unknown value of the cause is ignored.
 
     Args:
         rows: The launches of each case.
     """
     return {
-        "per_c": slowing_per_c(rows),
+        "per_c": _largest_slope(rows, map(_celsius, rows), USUAL_PER_C, LEAST_SQUARES_C),
         "per_launch": _largest_slope(rows, map(_warmth, rows), USUAL_PER_LAUNCH, LEAST_SQUARES_WARMTH),
         "per_clock": _largest_slope(rows, map(_falls, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
     }
 
 
-def slowing_per_c(rows: Sequence[Sequence[Moment]]) -> float:
-    """Return the largest plausible share by which a step gets longer per degree; one slope for a whole run.
-
-    Args:
-        rows: The launches of each case; those of unknown temperature are ignored.
-    """
-    celsius = ([each.temperature_c for each in row] for row in rows)
-    return _largest_slope(rows, celsius, USUAL_PER_C, LEAST_SQUARES_C)
+def _celsius(row: Sequence[Moment]) -> list[float | None]:
+    return [each.temperature_c for each in row]
 
 
 def _largest_slope(
@@ -109,7 +102,7 @@ def _times(row: Sequence[Moment]) -> list[float]:
 
 
 def _warmth(row: Sequence[Moment]) -> list[float]:
-    # How warm the card is at each launch: 0 at the first, approaching 1 at its working temperature.
+    # Warmth of the card at each launch: 0 at the first, approaching 1 at its working temperature.
     times_s = _times(row)
     return [1 - math.exp(-max(at_s - times_s[0], 0.0) / USUAL_CONSTANT_S) for at_s in times_s]
 
@@ -166,7 +159,7 @@ def _fall_to_come(moments: Sequence[Moment]) -> float:
 
 
 def is_warming_up(moments: Sequence[Moment]) -> bool:
-    """Whether the clock moved or the temperature rose between the last two launches.
+    """Return whether the clock moved or the temperature rose between the last two launches.
 
     Also true if the temperature rose within the launches by twice the limit of ``--publish``, or if the clock
     fell since the first launch while the temperature rose: heat lowers this card's clock, and cooling between
@@ -175,7 +168,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
     first, before, last = moments[0], *moments[-2:]
     if _warmer(before, last) or abs(_clock(before, last)) > MOVED_CLOCK:
         return True
-    if _slope(moments) > 2 * STANDS_C_PER_S:
+    if _slope(moments) > 2 * STEADY_C_PER_S:
         return True
     return _warmer(first, last) and _clock(first, last) < -MOVED_CLOCK
 
@@ -193,5 +186,5 @@ def _warmer(early: Moment, late: Moment) -> bool:
 
 
 def _clock(early: Moment, late: Moment) -> float:
-    # Relative rise of the clock; 0 if unknown
+    # Relative rise of the clock; 0 if unknown.
     return late.clock_hz / early.clock_hz - 1 if early.clock_hz and late.clock_hz else 0.0

@@ -12,7 +12,7 @@ DISTRIBUTION = "gpubench-suite"
 def pip_install(*packages: str) -> str:
     """Return the pip command for packages, with the version bounds from this package's metadata.
 
-    The command never contains this package, since the index may have another package of that name.
+    The command never names this package, since the index may have another package of that name.
 
     Args:
         packages: Names on the index, with an extra if needed. Options of pip are passed through.
@@ -25,7 +25,7 @@ def pip_install(*packages: str) -> str:
 
 
 def _own_bounds() -> dict[str, str]:
-    """Version bounds of every dependency of gpubench and its extras; empty if it is not installed."""
+    """Return the version bounds of every dependency of gpubench and its extras; empty if not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:

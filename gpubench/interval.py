@@ -25,7 +25,7 @@ _NARROW = 0.1
 class Interval(msgspec.Struct, frozen=True, gc=False):
     """An estimate with the lower and upper bound of its interval; None is unknown.
 
-    A lower bound without an upper one means that the value is too uncertain for one.
+    A lower bound without an upper one means that the value is too uncertain for an upper bound.
     """
 
     value: float | None
@@ -43,7 +43,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(self.value) if self.low == self.value == self.high else self
 
     def holds(self, number: float) -> bool | None:
-        """Whether a number is within the interval; None if that is unknown."""
+        """Return whether a number is within the interval; None if a bound is unknown."""
         return None if self.low is None or self.high is None else self.low <= number <= self.high
 
     def each(self, function: Callable[[float], float]) -> Interval:
@@ -90,19 +90,19 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         >>> Interval(73.3, 40.0).text(), Interval(2.0).text("×"), Interval(None).text()
         ('73 (at least 40)', '2.00×', '—')
         """
-        point, ends = self.apart(digits)
+        point, ends = self.parts(digits)
         if self.value is None:
             return point
         return f"{point}{unit} ({ends})" if ends else f"{point}{unit}"
 
-    def apart(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
+    def parts(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
         """Return the value and its bounds as two strings, rounded as in ``text``; unknown bounds are empty.
 
         ``digits`` is the maximum; bounds that look the same as the value at that many digits are not printed.
 
-        >>> Interval(1653.7, 1572.8, 1743.3).apart(), Interval(73.3, 40.0).apart(), Interval(2.0).apart()
+        >>> Interval(1653.7, 1572.8, 1743.3).parts(), Interval(73.3, 40.0).parts(), Interval(2.0).parts()
         (('1,650', '1,570 to 1,740'), ('73', 'at least 40'), ('2.00', ''))
-        >>> Interval(3612.1, 3580.0, 3640.2).apart(3), Interval(3612.1, 3611.9, 3612.3).apart(3)
+        >>> Interval(3612.1, 3580.0, 3640.2).parts(3), Interval(3612.1, 3611.9, 3612.3).parts(3)
         (('3,610', '3,580 to 3,640'), ('3,610', ''))
         """
         if self.value is None:
@@ -192,7 +192,7 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def faster_words(ratio: Interval, first: str, second: str) -> str:
-    """Say which of two is faster, by what factor, with the interval.
+    """State which of two is faster and by what factor, with the interval.
 
     An interval that contains 1 shows no difference, but does not prove that there is none. The text states
     the smallest difference that the interval rules out, in tenths of a percent.

@@ -95,7 +95,7 @@ def offer_name(offer: Offer) -> str:
 
 def full_name(offer: Offer) -> str:
     """Return provider, instance and region in full: "aws p5.48xlarge us-east-1"."""
-    return f"{offer.provider} {offer.instance} {offer.region or ''}".strip()
+    return plain(f"{offer.provider} {offer.instance} {offer.region or ''}".strip())
 
 
 def offer_lines(offer: Offer, mark: str = "") -> str:

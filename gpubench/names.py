@@ -99,7 +99,7 @@ def without_size(name: str) -> str:
 _PART_OF_A_GPU = re.compile(r"\bmig\b|\d+g\.\d+gb")
 _WORDS = re.compile(r"[a-z\d.]+")
 _SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
-_SAY_NOTHING = frozenset(
+_INSIGNIFICANT = frozenset(
     ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core"]
 ) | {"nvl72", "grace", "hopper", "superchip"}
 """Words in the name of a GPU that do not identify it."""
@@ -129,7 +129,7 @@ def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:
             words.update(joined.groups())
         else:
             words.add(word)
-    words -= _SAY_NOTHING
+    words -= _INSIGNIFICANT
     return (frozenset(words), float(size[1]) if size else None) if words else None
 
 
@@ -157,7 +157,7 @@ _LOOK_ALIKE = str.maketrans("oil", "011")
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[str, ...]:
-    """At most three known names that are similar to this one, for "did you mean ...?".
+    """Return at most three known names that are similar to this one, for "did you mean ...?".
 
     Punctuation and look-alike characters are ignored; among names that differ only in these, the closest
     spelling is returned. A ``cutoff`` of 0 returns some names however dissimilar.

@@ -64,7 +64,7 @@ class Option(msgspec.Struct, frozen=True):
         metavar: Placeholder of its value in the help; if empty, derived from the type.
         short: One-letter spelling, such as ``-o``.
         commas: Whether one text may contain several values, separated by commas.
-        default: The default in words, if the field's value is not descriptive.
+        default: The default in words, if the field's value does not describe it.
         sets: The value that a switch gives its field: ``--quick`` is budget "quick". A field may have several
             switches, of which only one may be given.
         way: How it is given: by a command-line option, as a key of ``--recipe``, in a settings file, or only
@@ -199,7 +199,7 @@ def request_from(
 
     Args:
         request_type: The struct.
-        given: Values by option name. A single value may stand for a list of one.
+        given: Values by option name. A list of one may be given as its item.
         call: The Python function for messages; None for the command line, where values are text.
         file: The settings file, if some of the values are settings.
 
@@ -235,12 +235,12 @@ def request_from(
             raise WrongArgumentError(
                 f"{prefix}{each.name if call else named(each)} is missing: give {each.takes}"
             )
-    told = {
+    records = {
         "asked": tuple(name for name in names.values() if given[name] is not None),
         "settings": settings_in_words(request_type, given) if file else (),
     }
     return request_type(
-        **values, **{name: told[name] for name in told if name in request_type.__struct_fields__}
+        **values, **{name: records[name] for name in records if name in request_type.__struct_fields__}
     )
 
 
@@ -256,7 +256,7 @@ def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, An
 
 
 def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
-    """Return the value of a field from the given value; a single value may stand for a list of one."""
+    """Return the value of a field from the given value; a list of one may be given as its item."""
     if value is None and (each.optional or each.many):
         return each.initial if each.many else None
     if not each.many:
@@ -265,15 +265,17 @@ def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
         value = [value]
     elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise _refusal(each, value, name)
-    if each.commas:
-        value = chain(*(_PARTS.findall(one) if isinstance(one, str) else [one] for one in value))
+    if each.commas and (value := list(value)):
+        value = [*chain(*(_PARTS.findall(one) if isinstance(one, str) else [one] for one in value))]
+        if not value:
+            raise MisuseError(f"{name} is empty: give a value, or leave it out")
     return tuple(_read_one(each, one, name, text=text) for one in value)
 
 
 def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     """Return one value with the type of the field.
 
-    A bool is not accepted as a number, nor a number as a text, since that is likely a mistake.
+    A bool is not accepted as a number, nor a number as text, because that is likely a mistake.
     """
     if isinstance(value, str) and value in each.choices:
         return value
@@ -338,7 +340,7 @@ def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:
 
 
 def is_number(value: Any, kind: type = Real) -> bool:
-    """Whether a value is a number of this kind, including numpy's types but not bool."""
+    """Return whether a value is a number of this kind, including numpy's types but not bool."""
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
@@ -464,7 +466,7 @@ WORKLOAD = Option(
     metavar="NAME|FILE[:NAME]",
 )
 JOB_MODES = (ParallelMode.DDP, ParallelMode.FSDP)
-"""How GPUs share one job: with all weights on each GPU, or a share of them."""
+"""How GPUs share one job: all weights on each GPU, or a share of them."""
 JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp")
 
 

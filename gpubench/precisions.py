@@ -97,11 +97,11 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         format: The format of most products.
-        words: Display name, if the plain name would mislead.
+        words: Display name.
         autocast: The torch type of autocast; None if autocast is off.
         whole_model: The torch type of weights, activations and optimizer state; None if the weights are
             float32. It is measured only if a workload or a user requests it.
-        beside: Another precision; workloads that support it also support this one.
+        comes_with: Another precision; a workload that supports it also supports this one.
         in_blocks: Whether it applies only to the linear layers of repeated blocks.
         only: The only task that supports it, "train" or "infer"; None for both.
         scales_gradients: Whether training needs a gradient scaler.
@@ -111,9 +111,9 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
             limit.
         loss_error: Largest relative difference of a first loss from float32 on the CPU.
         least_capability: First CUDA compute capability with hardware support; None for all.
-        hardware: What a GPU below that lacks, in words.
+        hardware: What a GPU with a lower capability lacks, in words.
         of_nvidia: Whether only NVIDIA tensor cores support it.
-        told_by_rate: Whether a GPU of another vendor supports it if its datasheet has a rate for ``format``.
+        needs_rate: Whether a GPU of another vendor supports it if its datasheet has a rate for ``format``.
         on_cpu: Whether a CPU may support it, depending on its instructions for ``format`` and
             ``whole_model``.
         needs: The additional package that computes it.
@@ -125,7 +125,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     autocast: str | None = None
     whole_model: str | None = None
-    beside: str | None = None
+    comes_with: str | None = None
     in_blocks: bool = False
     only: Literal["train", "infer"] | None = None
     scales_gradients: bool = False
@@ -136,7 +136,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
     least_capability: tuple[int, int] | None = None
     hardware: str | None = None
     of_nvidia: bool = False
-    told_by_rate: bool = False
+    needs_rate: bool = False
     on_cpu: bool = False
     needs: str | None = None
     keras_policy: str | None = None
@@ -153,8 +153,8 @@ class Precision(StrEnum):
     """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler.
 
     ``bf16`` is the entire model in bfloat16, weights included, as is usual for large language models.
-    ``fp8`` is the same with 8-bit products in the linear layers of its blocks, for training; ``int8`` is the
-    same with weights and activations of its linear layers as 8-bit integers, for inference.
+    ``fp8`` adds 8-bit products in the linear layers of its blocks, for training; ``int8`` stores weights and
+    activations of its linear layers as 8-bit integers, for inference.
     """
 
     FP32 = "fp32"
@@ -199,7 +199,7 @@ class Precision(StrEnum):
         return f"{self} is a precision of {other} alone"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
-        """Whether a CUDA compute capability supports it; an unknown one has the formats common to all."""
+        """Return whether a CUDA compute capability supports it; if unknown, only the common formats are."""
         least = self.facts.least_capability
         return least is None or (capability is not None and capability >= least)
 
@@ -247,7 +247,7 @@ _FACTS = {
         loss_error=2e-2,
         least_capability=_AMPERE,
         hardware="BF16 hardware",
-        told_by_rate=True,
+        needs_rate=True,
         on_cpu=True,
         keras_policy="mixed_bfloat16",
         predicted_as="half",
@@ -259,7 +259,7 @@ _FACTS = {
         loss_error=2e-2,
         least_capability=_AMPERE,
         hardware="BF16 hardware",
-        told_by_rate=True,
+        needs_rate=True,
         on_cpu=True,
         keras_policy="bfloat16",
         predicted_as="half",
@@ -269,7 +269,7 @@ _FACTS = {
         format=FP8,
         words="fp8 (linear layers of the blocks, otherwise bf16)",
         whole_model="bfloat16",
-        beside="bf16",
+        comes_with="bf16",
         in_blocks=True,
         only="train",
         product_error=8e-2,
@@ -279,12 +279,12 @@ _FACTS = {
         of_nvidia=True,
         needs=TORCHAO,
     ),
-    # 127 steps up to the largest value of a row: products of normal numbers are off by 0.9 %, including bf16.
+    # 127 steps up to the largest value of a row: products of normal numbers are off by 0.9 %, bf16 included.
     Precision.INT8: PrecisionFacts(
         format=INT8,
         words="int8 (linear layers, otherwise bf16)",
         whole_model="bfloat16",
-        beside="bf16",
+        comes_with="bf16",
         only="infer",
         product_error=2e-2,
         loss_error=5e-2,

@@ -2,8 +2,8 @@
 
 ``data/h200_readings.json`` has readings of one card by loops that share no code with gpubench; they anchor
 predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
-Training runs, with other software that the submitter tuned for its machine. No time in that table is used in
-the fit; docs/workloads.md says which MLPerf data is.
+Training runs, with other software that the submitter tuned for its machine. The fit uses none of these times;
+docs/workloads.md lists the MLPerf data that it does use.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import cache
 
 import msgspec
 
-from gpubench.folders import data_bytes, data_rows
+from gpubench.folders import data_json, data_table
 from gpubench.models import Execution, Precision
 
-# --- loops by hand on one H200 ----------------------------------------------------------------------------
+# --- hand-written loops on one H200 -----------------------------------------------------------------------
 
 
 class StepReading(msgspec.Struct, frozen=True, kw_only=True, rename={"batch_size": "batch"}):
@@ -37,7 +37,7 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
     """The readings of one card; the file has more, such as its micro-benchmarks.
 
     Attributes:
-        not_gpubench_models: What a model is that only has the name of a standard workload.
+        not_gpubench_models: Maps a workload's name to the different model that was measured under it.
     """
 
     card: str
@@ -55,7 +55,7 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def h200_readings() -> CardReadings:
     """Return the shipped readings."""
-    return msgspec.json.decode(data_bytes("h200_readings.json"), type=CardReadings)
+    return data_json("h200_readings.json", CardReadings)
 
 
 # --- published runs of MLPerf Training --------------------------------------------------------------------
@@ -92,9 +92,9 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
     """Return every published run, sorted by benchmark, round, GPU and time.
 
     Raises:
-        MisuseError: If $GPUBENCH_DATA names a folder without the table.
+        MisuseError: If $GPUBENCH_DATA names a folder without the table, or with a broken one.
     """
-    return tuple(msgspec.convert(row, PublishedRun, strict=False) for row in data_rows("mlperf.csv"))
+    return tuple(data_table("mlperf.csv", PublishedRun))
 
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:

@@ -71,7 +71,7 @@ class Stack(StrEnum):
 
 
 ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
-"""The weight type of a frozen base, by the kind of adapters over it."""
+"""The weight type of a frozen base, by its kind of adapters."""
 
 
 LOSS_CHUNKS = 8

@@ -18,7 +18,7 @@ from gpubench.options import unknown_name
 from gpubench.units import GIB, listing, plain
 
 NO_GPU_NEAR = ("none; `gpubench list --gpus` shows all",)
-"""The message if no name is similar."""
+"""What a message lists if no name is similar."""
 
 
 @cache
@@ -74,6 +74,7 @@ def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ..
     )
 
 
+# A card's default power limit differs from its datasheet by at most this share.
 _POWER_TOLERANCE = 0.15
 
 
@@ -112,7 +113,7 @@ def require_spec(name: str) -> GpuSpec:
     spec = _find_typed(name)
     if spec is None:
         meant = _meanings(name)
-        if not meant and not name.strip().isdigit():  # the names of different cards contain the same number
+        if not meant and not name.strip().isdigit():  # a number alone occurs in the names of many cards
             meant = _cards_of(known_keys(name))
             if len(meant) == 1:
                 return load_specs()[meant[0]]
@@ -155,13 +156,13 @@ def meaning_taken(name: str) -> str | None:
     """Explain how ``usual_spec`` interpreted a name without a form factor; None for other names.
 
     >>> meaning_taken("H100")
-    'H100 is taken for nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
+    'H100 is read as nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
     """
     taken = None if _find_typed(name) else _usual_form(name)
     if taken is None:
         return None
     others = [key for key in _meanings(name) if key != taken.key]
-    return f"{plain(name, 80)} is taken for {taken.key}; it can also be {listing(others)}"
+    return f"{plain(name, 80)} is read as {taken.key}; it can also be {listing(others)}"
 
 
 def _usual_form(name: str) -> GpuSpec | None:
@@ -211,10 +212,10 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
     >>> offered_keys("H100 (80GB) SXM"), len(offered_keys("A100"))
     (('nvidia-h100-sxm-80gb',), 2)
     """
-    told = names.loose_words(name)
-    if told is None:
+    parsed = names.loose_words(name)
+    if parsed is None:
         return ()
-    words, size_gib = told
+    words, size_gib = parsed
     index = _words_index()
     keys = index.get(words) or index.get(words | {"rtx"}) or index.get(words - names.MEMORY_KINDS, ())
     bare = [word for word in words if word.isdigit() and len(word) < 4]
@@ -227,21 +228,19 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
         for key in keys
         if all(abs(size - have) <= MEMORY_TOLERANCE * have for size in sizes if (have := memory_of[key]))
     ]
-    open_form = [
-        key for key in found if load_specs()[key].variants
-    ]  # this row represents the others of its size
-    held = {variant for key in open_form for variant in load_specs()[key].variants}
-    return tuple(key for key in found if key not in held)
+    # A row with variants represents them.
+    variants = {variant for key in found for variant in load_specs()[key].variants}
+    return tuple(key for key in found if key not in variants)
 
 
 @cache
 def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
-    # Rows by the words of their names, without sizes and without insignificant words.
+    # Return the rows by the words of their names, without sizes and insignificant words.
     index: dict[frozenset[str], tuple[str, ...]] = {}
     for alias, key in chain(_names_by("card"), _names_by("open")):
-        told = names.loose_words(alias)
-        if told is not None and key not in (known := index.get(told[0], ())):
-            index[told[0]] = (*known, key)
+        parsed = names.loose_words(alias)
+        if parsed is not None and key not in (known := index.get(parsed[0], ())):
+            index[parsed[0]] = (*known, key)
     return index
 
 
@@ -295,8 +294,8 @@ def _names_by(by: str) -> Iterator[tuple[str, str]]:
     for key, spec in load_specs().items():
         printed = (key, spec.name, spec.short_name)
         own = "open" if spec.variants else "card"
-        told = {own: (*printed, *spec.aliases), "shared": spec.shared_names, "driver": spec.driver_names}
-        yield from ((name, key) for name in (told | {"printed": printed}).get(by, ()))
+        by_kind = {own: (*printed, *spec.aliases), "shared": spec.shared_names, "driver": spec.driver_names}
+        yield from ((name, key) for name in (by_kind | {"printed": printed}).get(by, ()))
 
 
 _LOWEST = (

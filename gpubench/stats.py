@@ -23,7 +23,9 @@ LEAST_FREEDOM = 4.0
 degrees (simulated)."""
 LEAST_CASES = 3
 """Minimum number of cases that show how their variances differ."""
-STANDS_ALONE = 3.0
+# A case with more than this times the prior's variance keeps its own variance.
+UNMODERATED = 3.0
+# Smallest variance used in estimating the prior, over the median of all cases.
 _LEAST_OF_MEDIAN = 1e-5
 _MOST_FREEDOM = 1e6
 _MOST_STEPS = 200
@@ -31,9 +33,9 @@ _MOST_STEPS = 200
 
 
 def deviations_of(values: Sequence[float]) -> list[float]:
-    """Deviations from the mean."""
+    """Return the deviations from the mean."""
     low, high = min(values), max(values)
-    mean = min(max(math.fsum(values) / len(values), low), high)  # so that equal values have zero deviation
+    mean = min(max(math.fsum(values) / len(values), low), high)  # equal values have zero deviation
     return [value - mean for value in values]
 
 
@@ -162,11 +164,11 @@ def variance_of(values: Sequence[float]) -> float:
 def between_launches_half_width(means: Sequence[float], prior: Prior | None = None) -> float | None:
     """Relative half-width of the interval from independent launches; None for one launch.
 
-    Student's t over all launch means. With a prior it is moderated: the variance is the mean of the launches'
-    and the prior's variance, weighted by degrees of freedom, which add up. The prior has at most the weight
-    of the launches, and none if their variance is ``STANDS_ALONE`` times its own. Under the plain rule, the
-    interval of a single noisy case in a suite would cover the truth in 85 %, not 95 % (simulated, three
-    launches).
+    The interval is Student's t over all launch means. With a prior, the variance is the mean of the launches'
+    and the prior's variance, weighted by their degrees of freedom, which add up. The prior has at most the
+    weight of the launches, and none if their variance is over ``UNMODERATED`` times its own. Without that
+    limit, the interval of a single noisy case in a suite would cover the truth in 85 %, not 95 % (simulated,
+    three launches).
 
     Args:
         means: One per launch.
@@ -176,7 +178,7 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
     if count < 2:
         return None
     variance, freedom = variance_of(means) / fmean(means) ** 2, float(count - 1)
-    if prior is not None and variance <= STANDS_ALONE * prior.variance:
+    if prior is not None and variance <= UNMODERATED * prior.variance:
         weight = min(prior.freedom, freedom)
         variance = (weight * prior.variance + freedom * variance) / (weight + freedom)
         freedom += weight
@@ -184,14 +186,14 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
 
 
 def rate_interval(rate: float, width: float | None) -> Interval:
-    """Return a rate with ends from the half-width of its times; from a half-width of 1 on, no upper end."""
+    """Return a rate with bounds from the half-width of its times; no upper bound if that is 1 or more."""
     if width is None:
         return Interval(rate)
     return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of independent values with its interval, Student's t; no ends below two values."""
+    """Return the mean of independent values with its interval (Student's t); no bounds below two values."""
     if len(values) < 2:
         return Interval(values[0] if values else None)
     middle, error = fmean(values), math.sqrt(variance_of(values) / len(values))
@@ -247,7 +249,7 @@ def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
 
 
 def _digamma(x: float) -> float:
-    # Derivative of the logarithm of the gamma function: recurrence, then its series (DLMF 5.5.2, 5.11.2).
+    # The derivative of the logarithm of the gamma function: recurrence, then series (DLMF 5.5.2, 5.11.2).
     low = 0.0
     while x < 10:
         low, x = low + 1 / x, x + 1
@@ -255,7 +257,7 @@ def _digamma(x: float) -> float:
 
 
 def _trigamma(x: float) -> float:
-    # Its derivative (DLMF 5.15.5, 5.15.8).
+    # The derivative of the digamma function (DLMF 5.15.5, 5.15.8).
     low = 0.0
     while x < 10:
         low, x = low + 1 / x**2, x + 1
@@ -270,13 +272,13 @@ def _upper_tail(t: float, degrees_of_freedom: float) -> float:
     if y == 0:
         return 0.5
     front = math.exp(_log_half_step(a) - a * math.log1p(square) + b * math.log(y / math.pi))
-    if x < (a + 1) / (a + b + 2):  # where the fraction converges; beyond, its mirror image does
+    if x < (a + 1) / (a + b + 2):  # where the fraction converges; elsewhere its mirror image does
         return front * _beta_fraction(a, b, x) / a / 2
     return 0.5 - front * _beta_fraction(b, a, y) / b / 2
 
 
 def _log_half_step(a: float) -> float:
-    # ``log(gamma(a + 1/2) / gamma(a))``; for large ``a`` by its series, as the difference loses digits.
+    # ``log(gamma(a + 1/2) / gamma(a))``; for large ``a`` by its series, because the difference loses digits.
     if a < 50:
         return math.lgamma(a + 0.5) - math.lgamma(a)
     return math.log(a) / 2 - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5)

@@ -73,7 +73,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 def storage_id(tensor: Tensor) -> int:
     """Identity of a tensor's storage during its lifetime, since data on the meta device have no address."""
     if tensor.layout is not torch.strided:
-        return id(tensor)  # it has several
+        return id(tensor)  # a sparse tensor has several storages
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
 
 
@@ -92,7 +92,7 @@ class EveryCall(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and the guard would take as long as a call
+        return False  # nothing is compiled here, and this check would take as long as a call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -105,9 +105,8 @@ _CHANGING = (torch.dtype, torch.memory_format, Tensor)
 class OffGpu(TorchFunctionMode):
     """Keeps a model's tensors off a GPU that the model's code names.
 
-    It is active while models are built, traced, and computed as the reference.
-
-    Many scripts check ``torch.cuda.is_available()`` once and then always name that device.
+    It is active while a model is built, traced, or run as the reference. Many scripts check
+    ``torch.cuda.is_available()`` once and then always name that device.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

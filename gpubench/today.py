@@ -1,4 +1,4 @@
-"""The current date, and the rule for replacing it by another day.
+"""The current date, and the rule for using another day instead.
 
 The day is in UTC, like every timestamp in a file, so it is the same on every machine. It is read when a verb
 starts and passed down as an argument, never stored.

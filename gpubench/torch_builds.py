@@ -72,7 +72,7 @@ def load_builds() -> tuple[Build, ...]:
 
 @cache
 def read_on() -> date:
-    """Return the retrieval date of the newest row; no correct clock is before it."""
+    """Return the retrieval date of the newest row; a correct clock is never before it."""
     return max(date.fromisoformat(row["date"]) for row in data_rows("torch_builds.csv"))
 
 
@@ -80,9 +80,9 @@ def read_on() -> date:
 def runs_on_todays_torch(target: str | None) -> bool | None:
     """Return whether the torch that ``pip install torch`` installs today has kernels for a GPU.
 
-    That is the default CUDA build of the newest release. No ROCm build is the default, so any ROCm build of
-    the newest release that has one counts. None if the GPU's target or a build's architectures are unknown,
-    or for a system on a chip, which has builds from its vendor.
+    That is the default CUDA build of the newest release. No ROCm build is a default, so for an AMD GPU every
+    ROCm build of the newest release that has one counts. None if the GPU's target or a build's architectures
+    are unknown, or for a system on a chip, which uses its vendor's builds.
 
     Args:
         target: Compute capability ("7.0") or AMD target ("gfx942") of the GPU.
@@ -101,7 +101,7 @@ def runs_on_todays_torch(target: str | None) -> bool | None:
 
 @cache
 def newest_build_for(target: str | None) -> Build | None:
-    """Return the newest build that has kernels for a GPU; None if none is known.
+    """Return the newest build that has kernels for a GPU; None if the table has none.
 
     >>> str(newest_build_for("7.0")), str(newest_build_for("3.7"))
     ('torch 2.14 cu126', 'torch 2.7 cu118')

@@ -72,7 +72,7 @@ def format_quantity(value: float, unit: str) -> str:
 
 def format_bytes(value: float | None) -> str:
     """Format a memory size in binary units: 150754820096 is "140 GiB"."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return UNKNOWN
     for step, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(value) >= step:
@@ -111,7 +111,7 @@ def format_limit(seconds: float) -> str:
 
 
 LEAST_USD = 0.0001
-"""Smaller amounts of money are not distinguished."""
+"""Smaller amounts of money are shown as "under" this."""
 
 
 def format_usd(value: float | None) -> str:
@@ -138,7 +138,7 @@ def format_chance(chance: float | None) -> str:
     >>> format_chance(0.235), format_chance(0.002), format_chance(0.9999), format_chance(0)
     ('24 %', '< 1 %', '> 99 %', '0 %')
     """
-    if chance is None:
+    if chance is None or not math.isfinite(chance):
         return UNKNOWN
     if 0.99 < chance < 1:
         return "> 99 %"
@@ -149,7 +149,7 @@ def format_chance(chance: float | None) -> str:
 
 def format_percent(ratio: float | None, digits: int = 2) -> str:
     """Format a ratio from 0 to 1 as percent: 0.0213 is "2.1 %"."""
-    return UNKNOWN if ratio is None else f"{format_number(ratio * 100, digits)} %"
+    return UNKNOWN if ratio is None or not math.isfinite(ratio) else f"{format_number(ratio * 100, digits)} %"
 
 
 def figure_in(text: str) -> float | None:
@@ -198,11 +198,13 @@ def isolated(text: str) -> str:
 
 
 def plural(unit: str) -> str:
-    """``image`` becomes ``images``.
+    """Return the plural of a noun; a word ending in a single s is taken to be plural already.
 
-    >>> plural("image"), plural("samples")
-    ('images', 'samples')
+    >>> plural("image"), plural("samples"), plural("batch"), plural("process")
+    ('images', 'samples', 'batches', 'processes')
     """
+    if unit.endswith(("ss", "sh", "ch", "x")):
+        return f"{unit}es"
     return unit if unit.endswith("s") else f"{unit}s"
 
 
@@ -216,7 +218,7 @@ def capitalized(words: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 row``, ``2 rows``.
+    """Return a number with its noun, singular or plural.
 
     >>> count(1, "row"), count(1200, "row")
     ('1 row', '1,200 rows')
@@ -225,7 +227,7 @@ def count(number: int, noun: str) -> str:
 
 
 def per_second(sample_unit: str) -> str:
-    """``image`` becomes ``images/s``; a unit from outside becomes safe to print.
+    """Return the unit of a rate; a unit from user input becomes safe to print.
 
     >>> per_second("image"), per_second("tokens")
     ('images/s', 'tokens/s')
@@ -234,7 +236,7 @@ def per_second(sample_unit: str) -> str:
 
 
 def listing(names: Iterable[str], most: int | None = None) -> str:
-    """Join names in a sentence, with at most ``most`` of them, or one more if only one would be left.
+    """Join names in a sentence: at most ``most`` of them, or one more rather than "1 more".
 
     >>> listing(["cnn", "lstm", "vgg16"]), listing(["cnn"]), listing("abcde", most=3)
     ('cnn, lstm and vgg16', 'cnn', 'a, b, c and 2 more')

@@ -1,4 +1,4 @@
-"""Losses with their own tensors: a loss module moves with the model; other cases are refused."""
+"""Losses that have tensors: a loss module moves with the model; other losses with tensors are refused."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def loose_tensor(task: Task) -> str | None:
     """Return a tensor that a loss uses without registering it in itself or the model; None if there is none.
 
     A single number on the CPU works on every device, and tensors that the loss moves itself are fine. The
-    step is executed to find out, so a loss that is never reached has no such tensor.
+    step is run to find out; if it fails before the loss, nothing is found.
     """
     watch = _Watch(task)
     seen = EveryCall(watch.call)

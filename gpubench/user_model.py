@@ -49,7 +49,7 @@ _REFERENCE = re.compile(
 
 
 def is_own(reference: str) -> bool:
-    """Whether a workload name refers to a user's file or module rather than a published decoder.
+    """Return whether a workload name refers to a user's file or module rather than a published decoder.
 
     >>> is_own("vgg16"), is_own("./my_model.py"), is_own("package.module:NET"), is_own("Qwen/Qwen2.5-7B")
     (False, True, True, False)
@@ -93,8 +93,8 @@ def check_own(reference: str, asked: Mapping[str, Any]) -> None:
     if match["config"] is None:
         return
     fields = _of_text(read_config(_config(match), name))
-    said = (_number(fields, key) for key in CONTEXT_NAMES)
-    context = next((tokens for tokens in said if tokens is not None), None)
+    lengths = (_number(fields, key) for key in CONTEXT_NAMES)
+    context = next((tokens for tokens in lengths if tokens is not None), None)
     check_context(name, asked.get("context_tokens", 0), context)
     if importlib.util.find_spec("transformers") is None:
         raise no_transformers()
@@ -150,7 +150,7 @@ def own_name(reference: str) -> str:
     match = _match(reference)
     if match["config"] is not None:
         path = _config(match)
-        own = path.stem if path.suffix == ".json" else path.name  # folder names have periods
+        own = path.stem if path.suffix == ".json" else path.name  # a folder name may contain periods
         name = path.parent.name if path.name == CONFIG_NAME else own
         return f"{HUGGING_FACE}{plain(name, _MOST_NAME)}"
     if match["file"] is None:
@@ -171,7 +171,7 @@ def refuse_namesakes(references: Sequence[str]) -> None:
         if name in known:
             raise MisuseError(
                 f"{known[name]} and {reference} are both called {name} in the records: rename one of them, "
-                "or name it once"
+                "or list it once"
             )
         known[name] = reference
 
@@ -242,7 +242,7 @@ def _sources(match: re.Match[str], file: Path | None) -> int:
 
 def _config(match: re.Match[str]) -> Path:
     path = Path(match["config"]).resolve()
-    return path / CONFIG_NAME if path.is_dir() else path
+    return path / CONFIG_NAME if os.path.isdir(path) else path  # noqa: PTH112 - it raises nothing for a long name
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -251,9 +251,8 @@ def _import_file(path: Path) -> ModuleType:
         raise MisuseError(
             f"cannot read {path}: there is no such file; give a Python file that defines build(batch_size)"
         )
-    read_bytes(
-        path, foreign_code.MOST_SOURCE_BYTES, follow_links=True
-    )  # Python itself would read a pipe, or a file of any size
+    # Python itself would read a pipe, or a file of any size.
+    read_bytes(path, foreign_code.MOST_SOURCE_BYTES, follow_links=True)
     spec = importlib.util.spec_from_file_location(f"{foreign_code.OWN_PREFIX}{path.stem}", path)
     if spec is None or spec.loader is None:
         raise MisuseError(f"cannot import {path}: not a Python file")
@@ -280,7 +279,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     Raises:
         MisuseError: With one line, if the file does not exist, or describes no model or an impossible one.
     """
-    if not path.exists():
+    if not is_there(path):
         where, asked = plain(str(path), 300), "" if path.suffix == ".json" else path.name
         near = names.nearest(asked, decoders.decoder_names()) if asked else ()
         known = f"; known without a file are {', '.join(near)}" if near else ""
@@ -288,8 +287,8 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(read_bytes(path, MOST_CONFIG_BYTES, follow_links=True))
     except NOT_JSON as error:
-        said = f"{type(error).__name__}: {error}"
-        raise MisuseError(f"{name}: {plain(path.name)} is not JSON: {plain(said, 200)}") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise MisuseError(f"{name}: {plain(path.name)} is not JSON: {plain(reason, 200)}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("model_type"), str):
         raise MisuseError(f'{name}: {plain(path.name)} has no "model_type": it is not the config of a model')
     heads, shared = (_number(_of_text(fields), f"num_{which}_heads") for which in ("attention", "key_value"))
@@ -306,18 +305,19 @@ def check_context(name: str, tokens: int, context: int | None) -> None:
     """
     if context is not None and tokens > context:
         raise MisuseError(
-            f"{name}: sequences of {tokens:,} tokens: the context of the model is {context:,} tokens"
+            f"{name}: sequences of {tokens:,} tokens exceed the model's context of {context:,} tokens; give "
+            "a shorter --context"
         )
 
 
 def _of_text(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    # The part of a config that describes the text model.
+    # Return the part of a config that describes the text model.
     inner = fields.get("text_config")
     return inner if isinstance(inner, dict) else fields
 
 
 def _number(fields: Mapping[str, Any], key: str) -> int | None:
-    # A positive number; None for anything else, which is left to transformers.
+    # Return a positive number; None for anything else, which transformers checks.
     value = fields.get(key)
     return value if type(value) is int and value > 0 else None
 
@@ -386,7 +386,7 @@ def _called(name: str, build: Callable[[], Any]) -> Any:
 
 
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> workload.Workload:
-    """Wrap a plain ``build``; shape and kind of a sample are read from a batch of two.
+    """Wrap a plain ``build``; a batch of two shows the shape and kind of a sample.
 
     A build gives one batch, and training on a single batch memorizes it. It is therefore called with further
     seeds for the other batches, of which only inputs and targets are kept.
@@ -464,7 +464,7 @@ def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
 
 
 def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
-    """Whether a batch has the same form but other values; a build that fixes its seed repeats its values."""
+    """Return whether a batch has the same form but other values; a build with a fixed seed repeats them."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -491,7 +491,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def takes_seed(name: str, build: Callable[..., Any]) -> bool:
-    """Whether a build takes a seed in addition to the batch size.
+    """Return whether a build takes a seed in addition to the batch size.
 
     Raises:
         MisuseError: If it takes neither one argument nor two.
@@ -545,18 +545,18 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
 
 
 def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
-    """Return the inputs in the form that ``forward`` calls the model on: one argument, several, or by name.
+    """Return the inputs in the form that ``forward`` expects: one argument, several, or named ones.
 
     A list of batches becomes several arguments and a mapping keyword arguments, if the model accepts them.
     """
     if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
-        return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # else one argument
+        return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # otherwise they are one argument
     if isinstance(inputs, Mapping):
         takes = inspect.signature(model.forward).parameters
         is_named = inputs.keys() <= takes.keys() and _binds(model.forward, **inputs)
         return workload.Named(inputs) if is_named else inputs
     is_one = isinstance(inputs, tuple) and not _binds(model.forward, *inputs)
-    return (inputs,) if is_one and _binds(model.forward, inputs) else inputs  # as a packed sequence is
+    return (inputs,) if is_one and _binds(model.forward, inputs) else inputs  # such as a packed sequence
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
@@ -564,11 +564,11 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
-        raise MisuseError(f"{name}: the inputs hold no tensor, but {_describe(inputs)}{loader}")
+        raise MisuseError(f"{name}: the inputs contain no tensor, but {_describe(inputs)}{loader}")
     if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(
-            f"{name}: the inputs hold a nested tensor, which gpubench can neither cut nor count; give a "
-            "padded one, and make it nested in forward"
+            f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "
+            "a padded one, and make it nested in forward"
         )
     by_sample = isinstance(inputs, list) and len(inputs) == batch_size
     if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
@@ -596,7 +596,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
     _give_shapes(task)
     for module in task.model.modules():
         if isinstance(module, torch.nn.DataParallel):
-            module.device_ids = []  # then use only its module, because the case determines the GPUs
+            module.device_ids = []  # it then uses only its module; the case determines the GPUs
     model, loss = joined(task.model, task.loss)
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
@@ -619,10 +619,12 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
 def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
     from gpubench.user_loss import loose_tensor
 
-    is_on_meta = any(parameter.is_meta for parameter in task.model.parameters())  # else a step takes time
+    is_on_meta = any(
+        parameter.is_meta for parameter in task.model.parameters()
+    )  # elsewhere a step takes time
     if is_on_meta and (loose := loose_tensor(task)):
         raise MisuseError(
-            f"{name}: the loss holds a tensor that gpubench can neither move nor train ({loose}); return the "
+            f"{name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); return the "
             "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
         )
 
@@ -639,7 +641,7 @@ def _give_shapes(task: workload.Task) -> None:
 
 
 def _is_of_keras(made: Any) -> bool:
-    """Whether a build returned a Keras model, alone or in a tuple, without importing Keras."""
+    """Return whether a build returned a Keras model, alone or in a tuple, without importing Keras."""
     import torch
 
     keras = sys.modules.get("keras")

@@ -119,13 +119,13 @@ class Workload:
         variants: Other recipes with shipped profiles, so questions about them need no torch.
         checkpointing_from: Default checkpointing by the minimum number of GPUs of a job, in ascending order
             from 1; empty to use the recipe for any number.
-        parallel_mode: How the GPUs of one job share it by default: with complete copies, or a share each.
+        parallel_mode: How the GPUs of one job share the model by default: a full copy on each, or a shard.
         is_classic: Whether it is part of "all", and may be built for any trace. False for workloads that need
             a large card, take minutes to trace, or were added later.
         check: Raises ``MisuseError`` for a recipe that is impossible for the model, before anything is built.
         is_run: Whether it is built and measured; else it is only described, for memory and ranking.
-        shorter: The same with fewer layers, with one period of layers more than that, and how many periods
-            more than the first it has itself: it is traced by these two. None to trace it whole.
+        shorter: Two versions with fewer layers from which its trace is extrapolated, the second with one
+            more period of layers; and how many periods it has beyond the first. None to trace all layers.
     """
 
     name: str
@@ -152,7 +152,7 @@ class Workload:
     shorter: tuple[Workload, Workload, int] | None = None
 
     def at(self, recipe: Recipe) -> Workload:
-        """The workload with another recipe.
+        """Return the workload with another recipe.
 
         A workload need not support half-precision weights: ``measure`` casts them.
 
@@ -174,7 +174,7 @@ class Workload:
         )
 
     def built(self, by: Callable[[Callable[..., Task]], Callable[..., Task]], **fields: Any) -> Workload:
-        """The workload and the shorter ones, with what is made of the build of each, and other fields."""
+        """Return the workload with other fields, and with ``by`` applied to every ``build``."""
         shorter = self.shorter and (
             self.shorter[0].built(by, **fields),
             self.shorter[1].built(by, **fields),
@@ -198,13 +198,13 @@ CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
 
 
 def _contradiction(recipe: Recipe) -> str | None:
-    lies_in, how = recipe.weight_type, recipe.trainable
-    if how is Trainable.QLORA and lies_in is not WeightType.NF4:
-        return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {lies_in}: use LoRA for that"
-    if how is Trainable.LORA and lies_in not in CASTS:
-        return f"LoRA trains adapters over a base in 16 or 32 bits, not in {lies_in}: use QLoRA for 4 bits"
-    if how is Trainable.FULL and lies_in not in CASTS and not recipe.new_tokens:
-        return f"weights in {lies_in} cannot be trained: use QLoRA, or leave out the type of the weights"
+    stored, how = recipe.weight_type, recipe.trainable
+    if how is Trainable.QLORA and stored is not WeightType.NF4:
+        return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {stored}: use LoRA for that"
+    if how is Trainable.LORA and stored not in CASTS:
+        return f"LoRA trains adapters over a base in 16 or 32 bits, not in {stored}: use QLoRA for 4 bits"
+    if how is Trainable.FULL and stored not in CASTS and not recipe.new_tokens:
+        return f"weights in {stored} cannot be trained: use QLoRA, or leave out the type of the weights"
     return None
 
 
@@ -250,7 +250,7 @@ def check_weights(
         held = recipe.at(in_memory(precision))
         if wanted is not None and held.weight_type != wanted:
             able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
-            instead = f"ask for --precision {able}, or " if not offered or able in offered else ""
+            instead = f"use --precision {able}, or " if not offered or able in offered else ""
             raise MisuseError(
                 f"{name}: weights in {wanted} at {precision}: they are stored in {held.weight_type}; "
                 f"{instead}leave out --recipe weight-type"
@@ -267,7 +267,7 @@ class Named(dict[str, Any]):
 
 
 def forward(model: nn.Module, inputs: Any) -> Any:
-    """Call a model on its inputs: items of a tuple or of ``Named`` are its arguments, else there is one."""
+    """Call a model on its inputs: the items of a tuple or of ``Named`` are arguments, else there is one."""
     if isinstance(inputs, Named):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
@@ -311,7 +311,7 @@ def seeded(seed: int) -> Iterator[None]:
     before = random.getstate(), np.random.get_state()  # noqa: NPY002 - models draw from the global generator
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_initialized():  # else torch would keep this call, and the stack that made it
+        if torch.cuda.is_initialized():  # otherwise torch would store this call with its stack trace
             torch.cuda.manual_seed_all(seed)
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - as above
@@ -373,7 +373,7 @@ def token_batches(
 
 
 def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean loss over every token.
+    """Return the mean loss over every token.
 
     Shapes:
         logits: (N, T, vocabulary); targets: (N, T).
@@ -395,17 +395,17 @@ def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
 OR_CPU_BUILD = "on a machine without a GPU install its CPU build first, see pytorch.org"
 
 
-def need_torch(who: str, error: type[GpuBenchError] = MisuseError, *, beside: Sequence[str] = ()) -> None:
+def need_torch(who: str, error: type[GpuBenchError] = MisuseError, *, also: Sequence[str] = ()) -> None:
     """Check, without importing it, that torch is installed.
 
     Args:
         who: What needs torch, as the subject of the message.
         error: Raised if torch is missing.
-        beside: Further packages that are needed.
+        also: Further packages that are needed.
 
     Raises:
         GpuBenchError: With the exact line that installs it.
     """
     if importlib.util.find_spec("torch") is None:
-        line = pip_install("torch", *beside)
+        line = pip_install("torch", *also)
         raise error(f"{who} needs PyTorch, which is not installed: {line} ({OR_CPU_BUILD})")

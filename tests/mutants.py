@@ -320,7 +320,7 @@ MUTANTS = (
     Mutant(
         name="a restless case is as sure as the calm ones beside it",
         file="gpubench/stats.py",
-        old="if prior is not None and variance <= STANDS_ALONE * prior.variance:",
+        old="if prior is not None and variance <= UNMODERATED * prior.variance:",
         new="if prior is not None:",
         killer="test_stats.py::test_launch_variance_prior_is_weighed_against_the_measured_launches",
     ),

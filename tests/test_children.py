@@ -36,7 +36,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch):
-    monkeypatch.setattr("gpubench.children.LOOK_UP_EVERY_S", 0.05)
+    monkeypatch.setattr("gpubench.children.POLL_EVERY_S", 0.05)
 
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -13,7 +13,14 @@ import pytest
 
 from gpubench.errors import MisuseError
 from gpubench.files import table_json
-from gpubench.folders import FOLDER_VARIABLE, data_bytes, data_path, data_table, data_text
+from gpubench.folders import (
+    FOLDER_VARIABLE,
+    data_bytes,
+    data_json,
+    data_path,
+    data_table,
+    data_text,
+)
 from gpubench.models import GpuSpec, Offer
 from gpubench.offers.hardware import CardPrice
 from gpubench.offers.quotes import Machine
@@ -101,13 +108,37 @@ def test_a_table_is_read_by_the_names_of_the_fields(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("row", "why"),
-    [("yes,,a,8", "`bool | null`.*ecc"), (",,,8", "`str`.*key"), (",,a,8 GiB", "memory_bytes")],
+    [
+        ("yes,,a,8", "`bool | null`.*ecc"),
+        (",,,8", "`str`.*key"),
+        (",,a,8 GiB", "memory_bytes"),
+        ("true", "`str`.*key"),
+    ],
 )
 def test_a_cell_that_is_not_of_its_field_is_refused_with_its_place(tmp_path, monkeypatch, row, why):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     (tmp_path / "cards.csv").write_text(f"ecc,aliases,key,memory_bytes\n,,a,8\n{row}\n")
     with pytest.raises(MisuseError, match=rf"cards\.csv, line 3: .*{why}"):
         data_table("cards.csv", _Card)
+
+
+def test_a_table_that_a_spreadsheet_saved_is_read_or_refused_with_the_fix(tmp_path, monkeypatch):
+    """With a byte order mark, or in the encoding of an old system."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    text = "key,memory_bytes,ecc,aliases\nCafé,8,,\n"
+    (tmp_path / "cards.csv").write_text(text, encoding="utf-8-sig")
+    assert data_table("cards.csv", _Card) == [_Card("Café", 8, None, ())]
+    (tmp_path / "cards.csv").write_text(text, encoding="latin-1")
+    with pytest.raises(MisuseError, match=r"cards\.csv is not UTF-8 text .*save it as UTF-8"):
+        data_table("cards.csv", _Card)
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"key": 1}'])
+def test_a_broken_json_table_is_refused_by_name(tmp_path, monkeypatch, content):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / "card.json").write_bytes(content)
+    with pytest.raises(MisuseError, match=r"card\.json is not a table of this gpubench: "):
+        data_json("card.json", _Card)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gpubench.heat import (
-    STANDS_C_PER_S,
+    STEADY_C_PER_S,
     USUAL_PER_C,
     USUAL_RISE_C,
     Moment,
     is_warming_up,
     slowing_of,
-    slowing_per_c,
     slowing_to_come,
 )
 
@@ -105,7 +104,7 @@ def test_without_a_useful_temperature_launches_and_clock_are_used(apart_s, celsi
 def test_a_card_warms_up_while_temperature_or_clock_moves(celsius, clocks, warming):
     moments = launches(1.0, 1.0, 1.0, celsius=celsius, clocks=clocks)
     assert is_warming_up(moments) == warming
-    assert is_warming_up(sloping(moments, *[2.01 * STANDS_C_PER_S] * 3))
+    assert is_warming_up(sloping(moments, *[2.01 * STEADY_C_PER_S] * 3))
 
 
 def test_heat_slope_and_its_upper_bound_match_scipy():
@@ -119,10 +118,10 @@ def test_heat_slope_and_its_upper_bound_match_scipy():
     centered = [(each - each.mean(1, keepdims=True)).ravel() for each in (celsius, np.log(times))]
     fit = linregress(*centered)
     reach = t.ppf(0.975, 13) * fit.stderr * math.sqrt(19 / 13)  # each case has its own mean
-    assert slowing_per_c(rows) == pytest.approx(fit.slope + reach, rel=1e-6)
-    assert 0.001 < slowing_per_c(rows) < 0.0012
+    assert slowing_of(rows)["per_c"] == pytest.approx(fit.slope + reach, rel=1e-6)
+    assert 0.001 < slowing_of(rows)["per_c"] < 0.0012
     blind = [structs.replace(m, temperature_c=None) for m in rows[0]]
-    assert slowing_per_c([*rows, blind]) == slowing_per_c(rows)
+    assert slowing_of([*rows, blind])["per_c"] == slowing_of(rows)["per_c"]
 
 
 def test_card_not_slowed_by_heat_has_almost_no_expected_slowdown():
@@ -132,23 +131,25 @@ def test_card_not_slowed_by_heat_has_almost_no_expected_slowdown():
         launches(*(1 + 0.0003 * rng.standard_normal(3)).tolist(), celsius=(45.0, 52.0, 56.0))
         for _ in range(7)
     ]
-    assert 0 <= slowing_per_c(rows) < 0.1 * USUAL_PER_C
+    assert 0 <= slowing_of(rows)["per_c"] < 0.1 * USUAL_PER_C
     faster = launches(*(math.exp(-0.001 * celsius) for celsius in (50.0, 60.0, 64.0)))
-    assert slowing_per_c([faster, faster]) == 0.0
+    assert slowing_of([faster, faster])["per_c"] == 0.0
 
 
 def test_launches_that_are_too_noisy_or_too_similar_give_no_slope():
     rng = np.random.default_rng(2)
     restless = [launches(*(1 + 0.07 * rng.standard_normal(3)).tolist()) for _ in range(7)]
     alike = [launches(1.0, 1.001, 1.002, celsius=(60.0, 60.0, 61.0))] * 3
-    assert slowing_per_c(restless) == slowing_per_c(alike) == slowing_per_c([]) == USUAL_PER_C
+    assert (
+        slowing_of(restless)["per_c"] == slowing_of(alike)["per_c"] == slowing_of([])["per_c"] == USUAL_PER_C
+    )
     steep = [launches(1.0, math.exp(0.1), math.exp(0.15)), launches(1.0, math.exp(0.11), math.exp(0.13))]
-    assert slowing_per_c(steep) > 0.005, "the lower end, where even that is more than usual"
+    assert slowing_of(steep)["per_c"] > 0.005, "the lower end, where even that is more than usual"
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(20.0, 90.0)), min_size=2, max_size=8))
 def test_heat_never_makes_a_card_faster(pairs):
     moments = [Moment(step_s=s, clock_hz=None, temperature_c=c) for s, c in pairs]
-    per_c = slowing_per_c([moments])
+    per_c = slowing_of([moments])["per_c"]
     assert per_c >= 0
     assert 0 <= slowing_to_come(moments, per_c) <= per_c * (USUAL_RISE_C + 70)

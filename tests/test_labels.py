@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from recommend.builders import offer
 
-from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, card_condition, gpu_name, offer_name
+from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, card_condition, full_name, gpu_name, offer_name
 from gpubench.models import PriceCondition, Pricing
 from gpubench.offers.hardware import CONDITIONS
 from gpubench.specs import load_specs
@@ -35,4 +35,5 @@ def test_unstated_card_condition_is_blank(condition: PriceCondition) -> None:
 
 def test_text_from_outside_is_stripped_of_escapes() -> None:
     assert "\x1b" not in offer_name(offer(provider="evil\x1b[31m"))
+    assert "\x1b" not in full_name(offer(provider="evil\x1b[31m"))
     assert "\x1b" not in gpu_name("\x1b[31mred")

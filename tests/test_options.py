@@ -73,6 +73,14 @@ def test_names_may_be_separated_by_commas_as_well(request_type: type, name: str)
     assert [getattr(request_from(request_type, each), f"{name}s") for each in given] == [("one", "two")] * 2
 
 
+@pytest.mark.parametrize("empty", ["", " , ", [""]])
+def test_an_empty_name_is_refused_because_it_would_mean_every_gpu(empty: object) -> None:
+    """As from an unset variable of the shell: ``--gpu "$GPU"``."""
+    with pytest.raises(MisuseError, match="--gpu is empty: give a value, or leave it out"):
+        request_from(RankRequest, {"gpu": empty})
+    assert request_from(RankRequest, {"gpu": []}).gpus == ()
+
+
 def test_a_price_of_zero_is_a_ceiling_too() -> None:
     assert request_from(RankRequest, {"max_usd_per_hour": 0.0}, "rank").max_usd_per_hour == 0
     with pytest.raises(MisuseError, match="max_usd_per_hour -1"):

@@ -31,7 +31,7 @@ def test_a_name_without_a_form_factor_means_the_module_and_says_so(name, key):
     assert usual_spec(name).key == key
     said = meaning_taken(name)
     assert (said is None) == (name not in {"H100", "A100", "V100"})
-    assert said is None or said.startswith(f"{name} is taken for {key}; it can also be nvidia-")
+    assert said is None or said.startswith(f"{name} is read as {key}; it can also be nvidia-")
 
 
 @pytest.mark.parametrize("name", ["RTX 6000", "no such card"])

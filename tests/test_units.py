@@ -26,7 +26,12 @@ from gpubench import units
         (units.format_usd(53.52), "$53.52"),
         (units.format_usd(0.000036), "under $0.0001"),
         (units.format_percent(0.0213), "2.1 %"),
+        (units.format_percent(float("nan")), "—"),
+        (units.format_bytes(float("inf")), "—"),
+        (units.format_chance(float("nan")), "—"),
         (units.count(1, "thread"), "1 thread"),
+        (units.count(2, "other process"), "2 other processes"),
+        (units.plural("batch"), "batches"),
     ],
 )
 def test_a_quantity_is_written_as_its_digits_support(text, expected):

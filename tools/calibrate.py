@@ -169,7 +169,7 @@ class Fit:
         z = self.z + _step(*sums, self)
         seen = set(self.table.architecture[self.rows][kept])
         for at, (kind, name) in enumerate(self.unknowns):
-            # an architecture without rows takes the deviation of its predecessor
+            # An architecture without rows takes the deviation of its predecessor.
             older = (
                 chips.predecessor(name, seen) if kind in roofline.DEVIATIONS and name not in seen else None
             )
@@ -268,12 +268,12 @@ def _linearize(fit: Fit, full: Floats) -> Fit:
 
 
 def host_prior_s(table: Table) -> Floats:
-    """(n,) host time per operator for rows of a harness that is not in the fit [s]."""
+    """Return the (n,) host times per operator for rows of a harness that is not in the fit [s]."""
     return np.array([roofline.HOST_S_PER_OPERATOR[execution] for execution in table.execution], dtype=float)
 
 
 def batch_spread(table: Table) -> Floats:
-    """(n,) log standard deviation of the seconds per sample due to an unknown batch; 0 if it is stated.
+    """Return the (n,) log standard deviation of seconds per sample due to an unknown batch; 0 if stated.
 
     All batches from the smallest to the largest plausible one are assumed equally likely on a log scale. The
     roofline with prior coefficients gives the difference between the two.
@@ -407,7 +407,7 @@ def log_errors(table: Table, pairs: Pairs, times: roofline.Times) -> Floats:
 
 
 def geometric_mean_errors(table: Table, pairs: Pairs) -> Floats:
-    """Return the same for the baseline: throughput is proportional to the root of peak times bandwidth."""
+    """Return the log errors of the baseline: throughput follows the root of peak times bandwidth."""
     mode = roofline.leading_mode(table.work, table.arithmetic)
     peak = table.chips.peaks[np.arange(len(table)), mode]
     level = np.log(table.batch / np.sqrt(peak * table.chips.bandwidth)) - table.log_seconds
@@ -486,7 +486,7 @@ def level_errors(table: Table, judged: Judged) -> Floats:
 
 
 def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
-    """(pairs,) log seconds that stay with x if y is another chip; a prediction carries the rest to y."""
+    """Return the (pairs,) log seconds that x keeps if y is another chip; a prediction moves the rest to y."""
     chip = np.array([chips.chip_of(key) for key in table.gpu_key])
     return np.where(chip[pairs.x] == chip[pairs.y], 0.0, model.own_part(-level_error[pairs.x]))
 
@@ -591,7 +591,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
     root = np.sqrt(rows.weight.to_numpy()) / _JOB_NOISE
 
     def residuals(logs: Floats) -> Floats:
-        each = (_told(logs, rows) - rows.log_ratio.to_numpy()) * -root
+        each = (_log_efficiencies(logs, rows) - rows.log_ratio.to_numpy()) * -root
         tamed = np.sqrt(2 * (np.sqrt(1 + (each / _ROBUST_SCALE) ** 2) - 1)) * _ROBUST_SCALE
         return np.concatenate([np.copysign(tamed, each), (logs - mean) / deviation])
 
@@ -610,7 +610,7 @@ def _shares(rows: pd.DataFrame) -> ScalingShares:
     )
 
 
-def _told(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
+def _log_efficiencies(logs: Floats | tuple[float, ...], rows: pd.DataFrame) -> Floats:
     return np.array([scaling.log_efficiency(logs, *job) for job in rows.asked])
 
 
@@ -620,7 +620,7 @@ def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
     for name in set(rows.harness):
         mine = (rows.harness == name).to_numpy()
         shares = _shares(rows[~mine])
-        error[mine] = _told(shares.logs, rows[mine]) - rows.log_ratio[mine]
+        error[mine] = _log_efficiencies(shares.logs, rows[mine]) - rows.log_ratio[mine]
         usual[mine] = [scaling.usual_error(shares, *job) for job in rows.asked[mine]]
     return error, usual
 
@@ -642,7 +642,7 @@ def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
 
 # The hold-out that sets the width of a GPU's interval, by whether its architecture has rows.
 KINDS = {"known": "harness", "stranger": "stranger"}
-# Fewest cards of another vendor's architecture for an interval of its own.
+# Fewest cards with which another vendor's architecture has its own interval.
 FEWEST_CARDS = 3
 _DIGITS = 6  # enough for every prediction, and few enough to be equal on every machine
 
@@ -708,7 +708,7 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
 
 
 def _fitted(task: TaskKind, own: Table | None) -> Fitted:
-    """Both fits of one task, and their data.
+    """Make both fits of one task, and count their data.
 
     GPUs of other vendors are in the table, but never in the fit.
     """
@@ -790,7 +790,7 @@ def _others(
 
 
 def _widths(name: str, judged: pd.DataFrame) -> dict[str, float]:
-    # Half-width of a group by arithmetic, because the errors of matrix cores and vector units differ
+    # Return the half-widths of a group by arithmetic: the errors of matrix cores and vector units differ.
     return {
         halved(name) if half else name: factor_of(mine.error.abs().to_numpy(), mine.weight.to_numpy())
         for half, mine in judged.groupby("half")

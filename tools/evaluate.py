@@ -67,7 +67,7 @@ from tools.calibrate import (
     weighted_quantile,
     without_each,
 )
-from tools.published import Table, fitted_on, mend_of, read_csv
+from tools.published import Table, fitted_on, fix_of, read_csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ def score(path: Path) -> dict[str, Any]:
         else None,
         "rows": {"read": reading.rows, "used": len(reading.table), "skipped": sum(reading.skipped.values())},
         "skipped": dict(reading.skipped),
-        "mends": {reason: mend_of(reason) for reason in reading.skipped},
+        "fixes": {reason: fix_of(reason) for reason in reading.skipped},
         "assumed": list(reading.assumed),
         "columns_not_read": list(reading.unread),
     }
@@ -562,7 +562,7 @@ def markdown(rows: Sequence[Row]) -> str:
     ])  # fmt: skip
 
 
-def _beside_the_plain_rule(row: Row) -> str:
+def _baseline_cell(row: Row) -> str:
     mine, plain = row["mape"], row["geometric_mean_mape"]
     beaten = "" if plain is None or mine is None or mine < plain else " (**better**)"
     return f"{_percents(row, 'geometric_mean_mape', 'geometric_mean_median_ape')}{beaten}"
@@ -580,7 +580,7 @@ _CELLS: Mapping[str, Callable[[Row], str]] = {
     "MAPE / median": lambda row: _percents(row, "mape", "median_ape"),
     "90 % covers": lambda row: units.format_percent(row["coverage_90"], 3),
     "half-width": lambda row: f"x{units.format_number(row['half_width_factor'])}",
-    "geometric mean": _beside_the_plain_rule,
+    "geometric mean": _baseline_cell,
     "Spearman": lambda row: units.format_number(row["spearman"]),
     "lost by the first": lambda row: units.format_percent(row["lost"], 3),
 }
@@ -653,8 +653,8 @@ def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
     for row in rank.ranked(request.RankRequest(as_of=day, draws=1)).rows:
         offer, usd = row.offer, row.usd_per_hour.value
         if offer.pricing is Pricing.ON_DEMAND and usd is not None:
-            told = usd / offer.gpu_count, offer.provider
-            found[offer.gpu_key] = min(told, found.get(offer.gpu_key, told))
+            price = usd / offer.gpu_count, offer.provider
+            found[offer.gpu_key] = min(price, found.get(offer.gpu_key, price))
     return found
 
 
@@ -739,8 +739,8 @@ def regrets(settings: Settings, way: Way) -> Floats:
     return np.array([JOB_USD * (named / every.min() - 1) for every, named in costs])
 
 
-def in_the_mean(logs: Floats) -> str:
-    """Return the mean of logarithms as a relative error, with its standard error."""
+def mean_error(logs: Floats) -> str:
+    """Format the mean of logarithms as a relative error, with its standard error."""
     return f"{np.expm1(logs.mean()):+.1%} ± {logs.std(ddof=1) / math.sqrt(len(logs)):.1%}"
 
 
@@ -768,7 +768,7 @@ def regret_cells(settings: Settings) -> list[str]:
 
 def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     """Return the text between the markers of the page."""
-    table, usd = fitted_on(task), {gpu: told for gpu, (told, _) in cheapest(DAY).items()}
+    table, usd = fitted_on(task), {gpu: usd_per_hour for gpu, (usd_per_hour, _) in cheapest(DAY).items()}
     fit = fit_table(table, table.vendor == question.FITTED_VENDOR, aim=LEVEL)
     ways = {
         "harness out": list(without_each(fit, "publisher")),
@@ -778,7 +778,7 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"
-        columns[f"{words}, {by}"] = [*regret_cells(settings), *map(in_the_mean, disappointments(settings))]
+        columns[f"{words}, {by}"] = [*regret_cells(settings), *map(mean_error, disappointments(settings))]
     names = [
         *ways_of(settings),
         "disappointment, picked GPU",
@@ -788,7 +788,7 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
     prices = price_disappointments()
     return (
         f"{as_table([('choose by', *columns), *zip(names, *columns.values(), strict=True)])}\n\n"
-        f"Disappointment of prices: {in_the_mean(prices)} on average over {len(prices)} offers."
+        f"Disappointment of prices: {mean_error(prices)} on average over {len(prices)} offers."
     )
 
 

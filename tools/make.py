@@ -197,7 +197,7 @@ def fit_compiled_loss(readings: pd.DataFrame) -> CompiledLoss | None:
 
 
 def _half_width(spread: float, count: int) -> float:
-    """Half-width of the interval for a new value: Student's t over ``count`` values with this spread."""
+    """Return the half-width for a new value: Student's t over ``count`` values with this spread."""
     t = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
     return round(t * float(spread) * math.sqrt(1 + 1 / count), _DIGITS)
 

@@ -69,7 +69,7 @@ CELL = ["source", "model", "precision", "task"]
 
 @lru_cache(maxsize=4096)
 def facts_of(source: str) -> tuple[str, str]:
-    """Harness of a source, and the math mode of its "fp32" on Ampere and newer if a row states none.
+    """Return the harness of a source, and the math mode of its "fp32" on Ampere and newer if a row has none.
 
     The longest listed prefix of its name decides; sources that share their benchmark's code share a harness.
     An unlisted source is its own harness. It is assumed to use PyTorch's defaults since 1.12: TF32 in
@@ -84,7 +84,7 @@ def facts_of(source: str) -> tuple[str, str]:
 
 @cache
 def model_profiles() -> pd.DataFrame:
-    """Totals of a step of each published model by (task, model): FLOP by kind, bytes, operators, parameters.
+    """Return a step's totals by (task, model): FLOP by kind, bytes, operators, parameters.
 
     ``approximate`` profiles are valid for ratios of GPUs, but not for levels; the table says why.
     ``tokens_per_sample`` is the publishers' count and is unknown for some models.
@@ -97,13 +97,13 @@ def model_profiles() -> pd.DataFrame:
         (str(task), name): totals_of(profile, task)
         for name, profile in load_profiles().items()
         for task in PROFILES
-        if (str(task), name) not in published.index and is_told_alike(profile, task)
+        if (str(task), name) not in published.index and is_comparable(profile, task)
     }
     return pd.concat([published, pd.DataFrame.from_dict(ours, orient="index")])
 
 
-def is_told_alike(profile: WorkloadProfile, task: TaskKind) -> bool:
-    """Whether a workload's step is described like those of the tables: all weights in FP32, all trained."""
+def is_comparable(profile: WorkloadProfile, task: TaskKind) -> bool:
+    """Return whether a workload's step is like those of the tables: all weights in FP32, all trained."""
     stored = profile.recipe.weight_type is WeightType.FLOAT32
     trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
     return stored and trained and profile.parameters > 0 and task in profile.tasks
@@ -129,7 +129,7 @@ def totals_of(profile: WorkloadProfile, task: TaskKind) -> dict[str, float]:
 
 @cache
 def _labels() -> Mapping[tuple[str, str], str]:
-    # The model behind a label, by the prefix of the source's name and the label
+    # Return the model behind a label, by the prefix of the source's name and the label.
     return {(row["prefix"], row["label"]): row["model"] for row in published_rows("labels.csv")}
 
 
@@ -168,7 +168,7 @@ def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
         for step, name in {*each}
         if _is_a_file(name)
         and isinstance(profile := own_profile(name), WorkloadProfile)
-        and is_told_alike(profile, TaskKind(step))
+        and is_comparable(profile, TaskKind(step))
     }
     known = [model_profiles(), *([pd.DataFrame.from_dict(own, orient="index")] if own else [])]
     return pd.concat(known).reindex(each).set_index(task.index)
@@ -232,7 +232,7 @@ class Table:
     arithmetic: roofline.Arithmetic
 
     def __len__(self) -> int:
-        """Number of measurements."""
+        """Return the number of measurements."""
         return len(self.batch)
 
 
@@ -245,7 +245,7 @@ def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic
         arrays: ``work``, ``work_low``, ``work_high`` and ``arithmetic`` of the rows.
     """
     specs = [load_specs()[key] for key in rows.gpu_key]
-    told = rows.assign(
+    complete = rows.assign(
         harness=[facts_of(source)[0] for source in rows.source],
         base_model=rows.model.map(base_model),
         architecture=[architecture_of(spec.key) for spec in specs],
@@ -255,7 +255,7 @@ def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic
         inference=rows.task == TaskKind.INFER,
         cell=rows.groupby(CELL).ngroup(),
     ).astype({"batch": float, "batch_low": float, "batch_high": float})
-    columns = {each.name: told[each.name].to_numpy() for each in fields(Table) if each.name in told}
+    columns = {each.name: complete[each.name].to_numpy() for each in fields(Table) if each.name in complete}
     return Table(**columns, chips=chips_of(specs), **arrays)  # type: ignore[arg-type]
 
 
@@ -329,8 +329,8 @@ _PRECISIONS = {p for p in Precision if p.facts.predicted_as} | _HALF_LABELS
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PER_SECOND = frozenset({"images/s", "sequences/s", "samples/s", "items/s", "tokens/s"})
 _NO_TOKENS = "tokens/s of a model whose tokens per sample are not known"
-# The fix for a row that is left out, by a part of its reason.
-MENDS = {
+# How to fix a row that is left out, by a part of the reason.
+FIXES = {
     "unknown GPU": "name it as its driver does, or add gpu_key (gpubench list --gpus has the keys)",
     "scored separately": "none: only GPUs of the vendor in the fit are scored",
     "unknown precision": "use fp32, tf32, amp, amp-fp16, amp-bf16, fp16 or bf16",
@@ -342,13 +342,13 @@ MENDS = {
     "a step time without its batch": "add batch_size, or give samples/s",
     "unknown unit": "use images/s, sequences/s, samples/s or tokens/s, or s, ms or us of a step_time",
     "not closed on its line": "close the quote on the line that opens it",
-    "beyond the first": "score the rest as a file of its own",
+    "beyond the first": "score the rest as a separate file",
 }
 
 
-def mend_of(reason: str) -> str | None:
+def fix_of(reason: str) -> str | None:
     """Return the fix for a row that is left out for this reason; None if no fix is known."""
-    return next((mend for part, mend in MENDS.items() if part in reason), None)
+    return next((fix for part, fix in FIXES.items() if part in reason), None)
 
 
 # Columns that order otherwise equal rows, so no answer depends on the order of a file.
@@ -405,7 +405,7 @@ def read_csv(path: Path) -> Reading:
     """
     header, lines = csv_lines(files.read_bytes(path, files.TABLE_BYTES, follow_links=True))
     names = [units.plain(name.strip().casefold(), 60) for name in header]
-    missing = {name: said for name, said in ({"source": path.stem} | _USUAL).items() if name not in names}
+    missing = {name: usual for name, usual in ({"source": path.stem} | _USUAL).items() if name not in names}
     rows: list[Mapping[str, str]] = []
     broken: dict[str, list[int]] = {}
     for number, cells in lines:
@@ -419,7 +419,7 @@ def read_csv(path: Path) -> Reading:
     what = f"{path} (no column {lacking}; needed: {', '.join(needed)})" if lacking else str(path)
     return replace(
         _read(rows, what, (question.FITTED_VENDOR,), broken),
-        assumed=tuple(f"{name}: {said or 'by the unit'}" for name, said in missing.items()),
+        assumed=tuple(f"{name}: {usual or 'by the unit'}" for name, usual in missing.items()),
         unread=tuple(name for name in names if name not in (*COLUMNS, *_OPTIONAL)),
     )
 
@@ -444,8 +444,10 @@ def _read(
     skipped = Counter(" ".join(filter(None, reason)) for reason in reasons).most_common()
     count = len(rows) + sum(map(len, broken.values()))
     if usable.empty:
-        said = "; ".join(f"{n} x {units.plain(reason)}" for reason, n in skipped[:3])
-        raise errors.MisuseError(f"{what}: none of {count} rows is usable ({said or 'the file is empty'})")
+        reasons_shown = "; ".join(f"{n} x {units.plain(reason)}" for reason, n in skipped[:3])
+        raise errors.MisuseError(
+            f"{what}: none of {count} rows is usable ({reasons_shown or 'the file is empty'})"
+        )
     usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
     merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
     return Reading(
@@ -468,9 +470,9 @@ def _judged(text: pd.DataFrame, vendors: tuple[str, ...]) -> pd.DataFrame:
     numbers = text[["value", "batch_size", "batch_low", "batch_high"]].map(units.figure_in).astype(float)
     value, batch, low, high = (numbers[name] for name in numbers)
     figures = (value > 0) & (batch >= 0) & (batch == batch.round()) & (batch <= MOST_BATCH)
-    unit, told = text.unit, text.metric
+    unit, stated = text.unit, text.metric
     is_rate = unit.isin(_PER_SECOND)
-    metric = told.where(told != "", np.where(is_rate, "throughput", "step_time"))
+    metric = stated.where(stated != "", np.where(is_rate, "throughput", "step_time"))
     samples = profile.tokens_per_sample.where(unit == "tokens/s", 1.0)
     rated, timed = (metric == "throughput") & is_rate, (metric == "step_time") & unit.isin(_SECONDS)
     scored = metric == "score"
@@ -549,10 +551,10 @@ def _usual() -> Mapping[str, tuple[str, str]]:
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for name in MEASUREMENTS:
         for line in published_rows(name):
-            said = line.get("execution") or "", line.get("optimizer_in_step") or ""
+            ways = line.get("execution") or "", line.get("optimizer_in_step") or ""
             for owner in {line["source"], facts_of(line["source"])[0]}:
-                counts.setdefault(owner, Counter())[said] += 1
-    return {owner: said.most_common(1)[0][0] for owner, said in counts.items()}
+                counts.setdefault(owner, Counter())[ways] += 1
+    return {owner: ways.most_common(1)[0][0] for owner, ways in counts.items()}
 
 
 _spec = lru_cache(maxsize=4096)(find_spec)

@@ -183,8 +183,8 @@ class Attention(nn.Module):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention with as many queries as keys; heads of a group share a key and a value."""
-    if _knows_groups():
+    """Compute causal attention with as many queries as keys; heads of a group share a key and a value."""
+    if _has_grouped_queries():
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
     again = query.shape[1] // key.shape[1]
     key, value = (part.repeat_interleave(again, dim=1) for part in (key, value))
@@ -192,8 +192,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 @cache
-def _knows_groups() -> bool:
-    """Whether this torch supports grouped-query attention without copies of the keys: from 2.5 on."""
+def _has_grouped_queries() -> bool:
+    """Return whether this torch has grouped-query attention without copies of the keys: from 2.5 on."""
     major, minor = torch.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (2, 5)
 
@@ -281,7 +281,7 @@ def _keep_some() -> Any:
 
 
 def chunked_cross_entropy(hidden: Tensor, head: Tensor, targets: Tensor, chunks: int) -> Tensor:
-    """Mean loss over all tokens, with logits computed for one chunk of tokens at a time.
+    """Return the mean loss over all tokens, with logits computed for one chunk of tokens at a time.
 
     With several chunks the logits of all tokens are never in memory; those of a chunk are recomputed in the
     backward pass.

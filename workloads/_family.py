@@ -64,7 +64,7 @@ def _trained(units: int, seed: int, *, sizes: Sizes, recipe: Recipe) -> Task:
 
 
 def _run(units: int, seed: int, *, sizes: Sizes, recipe: Recipe) -> Task:
-    """The prompt fills the context except for the generated tokens."""
+    """Build a prompt that fills the context except for the generated tokens."""
     length = UNIT_TOKENS * units
     at = msgspec.structs.replace(
         recipe, prompt_tokens=length - NEW_TOKENS, new_tokens=NEW_TOKENS, cache_tokens=length

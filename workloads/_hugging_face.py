@@ -83,7 +83,7 @@ class Described:
     layers: int | None = None
 
     def config(self) -> Any:
-        """A new config object without dropout, so equal seeds give equal losses on any device."""
+        """Return a new config object without dropout, so equal seeds give equal losses on any device."""
         made = _types()[self.fields["model_type"]].from_dict(dict(self.fields))
         for part in (made, *(getattr(made, name, None) for name in getattr(made, "sub_configs", {}))):
             for name, value in vars(part).items() if part is not None else ():
@@ -146,10 +146,10 @@ MOST_PERIOD = 16
 
 
 def _shorter(described: Described) -> tuple[int, int, int] | None:
-    """Two numbers of layers, one period apart, from which the model's trace can be extrapolated.
+    """Return two numbers of layers, one period apart, from which the model's trace can be extrapolated.
 
     The third number is how many more periods the model has than the first. None if its layers do not repeat,
-    or are so few that the two would be no shorter.
+    or are too few for two shorter models.
     """
     kinds = _layer_kinds(described)
     layers = len(kinds)
@@ -166,13 +166,13 @@ def _shorter(described: Described) -> tuple[int, int, int] | None:
 
 
 def _layer_kinds(described: Described) -> list[Any]:
-    """All properties that distinguish layers of the model; empty if its layers cannot be counted."""
+    """Return all properties that distinguish layers of the model; empty if its layers cannot be counted."""
     try:
         with torch.device("meta"):
             model = _model(described, torch.bfloat16)
         text = _of_text(model.config)
         layers, blocks = text.num_hidden_layers, repeated_blocks(model)
-    except Exception:  # noqa: BLE001 - the library has its own checks; tracing the whole model reports them
+    except Exception:  # noqa: BLE001 - the library may raise anything; tracing the whole model reports it
         return []
     if len(blocks) != layers:
         return []
@@ -185,14 +185,14 @@ def _kind_of(block: nn.Module) -> list[Any]:
         (
             name,
             type(module).__name__,
-            {key: value for key, value in vars(module).items() if _tells_kinds(key, value)},
+            {key: value for key, value in vars(module).items() if _is_property(key, value)},
             {key: tensor.shape for key, tensor in module.named_parameters(recurse=False)},
         )
         for name, module in block.named_modules()
     ]
 
 
-def _tells_kinds(name: str, value: Any) -> bool:
+def _is_property(name: str, value: Any) -> bool:
     return isinstance(value, bool | int | float | str) and "idx" not in name and "index" not in name
 
 
@@ -232,7 +232,7 @@ def describe(path: Path, name: str) -> Described:
         kind = _kind(name, config)
     except MisuseError:
         raise
-    except Exception as error:  # the library has its own checks of config values
+    except Exception as error:  # the library checks config values itself
         raise MisuseError(f"{name}: {one_line(error)}") from error
     context = next((value for value in contexts if isinstance(value, int) and value > 0), None)
     return Described(name, kept, kind, context)
@@ -250,8 +250,8 @@ def _kept(value: Any, name: str, key: str = "") -> Any:
         return [_kept(inner, name, key) for inner in value]
     for words, least, most in _REPEATED:
         if isinstance(value, int) and words.search(key) and not least <= value <= most:
-            said = f"{plain(key, 40)} {plain(str(value), 20)}"
-            raise MisuseError(f"{name}: {said} must be from {least} to {most:,}")
+            shown = f"{plain(key, 40)} {plain(str(value), 20)}"
+            raise MisuseError(f"{name}: {shown} must be from {least} to {most:,}")
     return value
 
 
@@ -348,7 +348,7 @@ class Losses(nn.Module):
 
 
 def _product_head(model: nn.Module, kind: Kind) -> nn.Linear | None:
-    """The head of a model if its logits are one product with the last hidden state, else None."""
+    """Return the head of a model if its logits are one product with the last hidden state, else None."""
     head = model.get_output_embeddings() if kind is Kind.CAUSAL else None  # type: ignore[operator]
     return head if isinstance(head, nn.Linear) else None
 
@@ -358,7 +358,7 @@ def _summed(rows: Tensor, head: nn.Module, wanted: Tensor) -> Tensor:
 
 
 def _model(described: Described, dtype: torch.dtype) -> Any:
-    """The model with random weights, with fused attention if available."""
+    """Build the model with random weights, and with fused attention if it is available."""
     import transformers
 
     _never_packed()
@@ -372,9 +372,10 @@ def _model(described: Described, dtype: torch.dtype) -> Any:
 
 
 def _never_packed() -> None:
-    """Tell transformers that no row contains several sequences; it would read values, which a trace lacks.
+    """Make transformers assume that no row contains several sequences.
 
-    Inside a captured graph it would not read values, and would build a mask unsuitable for fused attention.
+    To find out, it would read values, which a trace lacks. In a captured graph it would instead build a mask
+    that is unsuitable for fused attention.
     """
     try:
         from transformers import masking_utils
@@ -424,7 +425,7 @@ def _sample_shape(described: Described) -> tuple[int, ...]:
 
 
 def _kind(name: str, config: Any) -> Kind:
-    """The training task from the architecture, else the first that transformers supports for the type."""
+    """Return the training task from the architecture, else the first that transformers has for the type."""
     import transformers
 
     named = [
@@ -442,7 +443,7 @@ def _kind(name: str, config: Any) -> Kind:
 
 @cache
 def _types() -> Mapping[str, Callable[..., Any]]:
-    """The config classes of transformers by type, in offline mode."""
+    """Return the config classes of transformers by type, in offline mode."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:

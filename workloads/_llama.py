@@ -133,7 +133,7 @@ _QLORA = Recipe(
 
 ONE = Workload(
     name="llama_1b",
-    summary="Llama 3.2 1B, fine-tuned whole",
+    summary="Llama 3.2 1B, full fine-tuning",
     version=1,
     sample_unit="sequence",
     sample_shape=(2048,),
@@ -155,7 +155,7 @@ ONE = Workload(
 )
 EIGHT_LORA = Workload(
     name="llama_8b_lora",
-    summary="Llama 3 8B, frozen, under adapters (LoRA)",
+    summary="Llama 3 8B, LoRA adapters on a frozen base",
     version=1,
     sample_unit="sequence",
     sample_shape=(2048,),
@@ -173,7 +173,7 @@ EIGHT_LORA = Workload(
 EIGHT_QLORA = replace(
     EIGHT_LORA,
     name="llama_8b_qlora",
-    summary="Llama 3 8B, frozen in 4 bits, under adapters (QLoRA)",
+    summary="Llama 3 8B, QLoRA adapters on a base in 4 bits",
     source=f"{SOURCE}; Dettmers and others 2023, QLoRA, arXiv:2305.14314",
     build=partial(build, sizes=LLAMA_8B, recipe=_QLORA),
     tiny=partial(build, sizes=TINY, recipe=_QLORA, length=_TINY_LENGTH),
@@ -183,7 +183,7 @@ EIGHT_QLORA = replace(
 EIGHT_FSDP = replace(
     ONE,
     name="llama_8b_fsdp",
-    summary="Llama 3 8B, fine-tuned whole, 8,192 tokens",
+    summary="Llama 3 8B, full fine-tuning, 8,192 tokens",
     sample_shape=(8192,),
     batches=(1, 2),
     build=partial(build, sizes=LLAMA_8B, recipe=_SHARED_OUT, length=8192),
@@ -197,7 +197,7 @@ EIGHT_FSDP = replace(
 SEVENTY = replace(
     EIGHT_FSDP,
     name="llama_70b",
-    summary="Llama 3 70B, fine-tuned whole: fit and rank",
+    summary="Llama 3 70B, full fine-tuning: fit and rank",
     build=partial(build, sizes=LLAMA_70B, recipe=_LARGE, length=8192),
     tiny=partial(build, sizes=TINY, recipe=_LARGE, length=_TINY_LENGTH),
     recipe=_LARGE,

@@ -95,7 +95,7 @@ def _prepared(config: pytest.Config) -> Prepared:
 
 
 def _id(planned: PlannedCase) -> str:
-    """Id such as ``vgg16-amp-bf16-eager-batch64``, so ``-k "vgg16 and amp"`` selects it."""
+    """Return an id such as ``vgg16-amp-bf16-eager-batch64``, so ``-k "vgg16 and amp"`` selects it."""
     case = planned.case
     return f"{case.workload}-{case.precision}-{case.execution}-batch{case.batch_size}"
 

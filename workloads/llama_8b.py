@@ -89,7 +89,7 @@ class Generator(nn.Module):
         return scores.float()
 
     def _cache_for(self, x: Tensor) -> Tensor:
-        """Keys and values of every layer, allocated once and again for a larger batch."""
+        """Return keys and values of every layer, allocated once, and again for a larger batch."""
         cache = self.cache
         if cache is None or cache.device != x.device or cache.dtype != x.dtype or cache.shape[2] < len(x):
             sizes = self.sizes
@@ -106,7 +106,7 @@ def _attend_cached(
     where: tuple[Tensor, Tensor],
     cache: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Attention of one token to the cache up to its position.
+    """Attend from one token to the cache up to its position.
 
     Heads that share a key take the place of the query dimension, so no key is copied.
 
@@ -127,8 +127,8 @@ def _attend_cached(
 def _check(recipe: Recipe, context: int = CONTEXT) -> None:
     if recipe.cache_tokens > context:
         raise MisuseError(
-            f"llama_8b: a prompt of {recipe.prompt_tokens:,} and {recipe.new_tokens:,} new tokens are "
-            f"{recipe.cache_tokens:,}: the context of the model is {context:,} tokens"
+            f"llama_8b: a prompt of {recipe.prompt_tokens:,} tokens and {recipe.new_tokens:,} new ones "
+            f"exceed the model's context of {context:,} tokens; shorten one of them"
         )
 
 
@@ -164,7 +164,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, recipe: Recipe, context: 
 
 
 def _decode_work(sizes: Sizes, recipe: Recipe) -> DecodeWork:
-    """Memory read per new token: every weight except the embedding, of which only one row is read."""
+    """Return the work per new token, which reads every weight, but only one row of the embedding."""
     narrow = sizes.head_width * sizes.key_value_heads
     layer = 2 * sizes.width * (sizes.width + narrow) + 3 * sizes.width * sizes.forward
     quantized, kept = float(sizes.layers * layer + sizes.vocabulary * sizes.width), 2.0 * sizes.layers
@@ -180,7 +180,7 @@ _TINY_RECIPE = Recipe(weight_type=WeightType.BFLOAT16, prompt_tokens=12, new_tok
 
 WORKLOAD = Workload(
     name="llama_8b",
-    summary="Llama 3 8B, run: a prompt of 512 tokens, 128 new ones",
+    summary="Llama 3 8B inference: a prompt of 512 tokens, 128 new ones",
     version=1,
     sample_unit="sequence",
     sample_shape=(512,),

@@ -138,7 +138,7 @@ def _run(stage: nn.Module, x: Tensor, time: Tensor) -> Tensor:
 
 
 def noise_error(found: Tensor, noise: Tensor) -> Tensor:
-    """Mean squared error in the type of the noise, since torch 2.4 has no gradient for mixed types."""
+    """Return the mean squared error in the noise's type; torch 2.4 has no gradient for mixed types."""
     same = found if found.dtype == noise.dtype else found.type_as(noise)
     return nn.functional.mse_loss(same, noise)
 

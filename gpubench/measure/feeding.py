@@ -73,7 +73,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
         MisuseError: If kornia is missing.
         GpuBenchError: If a worker failed, or returned nothing for ``TIME_LIMIT_S``.
     """
-    workload.need_torch("the input pipeline", beside=["kornia"])
+    workload.need_torch("the input pipeline", also=["kornia"])
     from torch.utils.data import DataLoader
 
     from gpubench.discovery import load_workload

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gpubench import stats
-from gpubench.heat import STANDS_C_PER_S
+from gpubench.heat import STEADY_C_PER_S
 from gpubench.measure.budget import LEAST_ROUNDS, SLOW_STEPS_S, SPARE_ROUNDS, Budget
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
 from gpubench.units import Seconds, format_percent
@@ -148,7 +148,7 @@ class WarmUp:
         clocks = [c for w in latest for c in w.clocks_hz]
         if clocks and max(clocks) - min(clocks) > CLOCK_SPREAD * max(clocks):
             return "clock"
-        if self.budget.judge_temperature and self.temperature_slope() > STANDS_C_PER_S:
+        if self.budget.judge_temperature and self.temperature_slope() > STEADY_C_PER_S:
             return "temperature"
         before, after = latest[-1].first, latest[-1].last
         if before.segments != after.segments or before.retries != after.retries:

@@ -38,7 +38,7 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
-from gpubench.probe.backend import check_same_device, matched_by, told_by_torch
+from gpubench.probe.backend import check_same_device, identity_in_torch, matched_by
 from gpubench.tensors import tensors_of, with_tensors
 from gpubench.workload import Task, forward, set_mode
 
@@ -169,7 +169,7 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     if not profile.is_torch_cuda:
         return ()
     seen = torch.cuda.get_device_properties(rank)
-    uuid, place = told_by_torch(seen)
+    uuid, place = identity_in_torch(seen)
     if not profile.is_nvidia:
         return check_same_device(profile, name=None, uuid=None, sm_count=None, pci_bus_id=place)
     return check_same_device(
@@ -181,7 +181,7 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
     """Return how a device that passed ``check_device`` was identified as the probed one."""
     if not profile.is_nvidia:
         return None
-    uuid, place = told_by_torch(torch.cuda.get_device_properties(0))
+    uuid, place = identity_in_torch(torch.cuda.get_device_properties(0))
     return matched_by(profile, uuid=uuid, pci_bus_id=place)
 
 

@@ -363,7 +363,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
             return f"{precision} applies to the linear layers in repeated blocks, and {self.name} has none"
         if facts.in_blocks and self.recipe.trainable is Trainable.QLORA:
             return f"{precision} needs weights in bfloat16, and those of {self.name} have 4 bits"
-        if not offered or {precision, facts.beside} & {*offered} or (precision.is_amp and AMP in offered):
+        if not offered or {precision, facts.comes_with} & {*offered} or (precision.is_amp and AMP in offered):
             return None
         return f"{self.name} supports {' and '.join(offered)}, not {precision}"
 

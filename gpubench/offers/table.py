@@ -318,7 +318,7 @@ def up_to(table: OfferTable, day: date) -> OfferTable:
         if price_day(offer.price_date) <= day:
             kept.append(offer)
         else:
-            late.append(SetAside(plain(full_name(offer)), f"price of {offer.price_date}, after {day}"))
+            late.append(SetAside(full_name(offer), f"price of {offer.price_date}, after {day}"))
     return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
 
 

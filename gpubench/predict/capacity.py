@@ -10,10 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import msgspec
-
 from gpubench.errors import MisuseError
-from gpubench.folders import data_bytes
+from gpubench.folders import data_json
 from gpubench.interval import Interval
 from gpubench.models import CardMemory, GpuSpec, Precision, StepMemory
 from gpubench.models.record import Record
@@ -100,7 +98,7 @@ class Capacity(Record, frozen=True, kw_only=True):
 @cache
 def load_members() -> tuple[Member, ...]:
     """Read the shipped traces, sorted by number of parameters."""
-    return msgspec.json.decode(data_bytes(CAPACITY_FILE), type=tuple[Member, ...])
+    return data_json(CAPACITY_FILE, tuple[Member, ...])
 
 
 def capacity_of(spec: GpuSpec) -> Capacity:

@@ -482,8 +482,10 @@ def _with_count(request: MemoryRequest) -> MemoryRequest:
     """
     stated, names = zip(*map(counted, request.gpus), strict=True) if request.gpus else ((), ())
     counts = {*stated, request.count if "count" in request.asked else None} - {None}
-    if len(counts) > 1:
-        raise MisuseError(f"--gpu and --count name {listing(map(str, sorted(counts)))} GPUs: name one number")
+    if len(counts) > 1 or 0 in counts:
+        raise MisuseError(
+            f"--gpu and --count name {listing(map(str, sorted(counts)))} GPUs: give one number, from 1"
+        )
     return msgspec.structs.replace(request, gpus=tuple(names), count=min(counts, default=request.count))
 
 

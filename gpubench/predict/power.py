@@ -11,10 +11,8 @@ import math
 from functools import cache
 from typing import Annotated, NamedTuple
 
-import msgspec
-
 from gpubench.errors import MisuseError
-from gpubench.folders import data_bytes
+from gpubench.folders import data_json
 from gpubench.interval import Interval
 from gpubench.models import GpuSpec
 from gpubench.models.record import Record
@@ -64,7 +62,7 @@ class PowerLaw(Record, frozen=True, kw_only=True):
 @cache
 def load_power_law() -> PowerLaw:
     """Read the shipped fit."""
-    return msgspec.json.decode(data_bytes(POWER_FILE), type=PowerLaw)
+    return data_json(POWER_FILE, PowerLaw)
 
 
 class Capped(NamedTuple):

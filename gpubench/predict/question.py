@@ -173,7 +173,7 @@ def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
         return Refusal(gpu_key=spec.key, reason=reason)
     if not has_hardware(spec, precision) and precision.facts.format is not BF16:
         lack = f"{spec.short_name} has no {precision.facts.hardware}"
-        if spec.vendor != FITTED_VENDOR and not precision.facts.told_by_rate:
+        if spec.vendor != FITTED_VENDOR and not precision.facts.needs_rate:
             lack = f"{precision} is only for {FITTED_VENDOR} GPUs here, and {spec.short_name} is not one"
         return Refusal(gpu_key=spec.key, reason=lack)
     return case_at(question, precision)
@@ -199,7 +199,7 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
     """Whether a GPU computes in a precision: by compute capability, or for another vendor by its rate."""
     if precision.within(capability_of(spec)):
         return True
-    by_rate = spec.vendor != FITTED_VENDOR and precision.facts.told_by_rate
+    by_rate = spec.vendor != FITTED_VENDOR and precision.facts.needs_rate
     return by_rate and getattr(spec, precision.facts.format.peak) is not None
 
 

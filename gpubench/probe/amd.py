@@ -1,7 +1,7 @@
 """AMD GPUs, read through AMD's library ``amdsmi``; without it, only torch sees them.
 
-This module follows the package's interface, and was tested with the package on a mock of its C library. No
-AMD GPU was available.
+This module follows the package's interface and was tested with the package on a mock of its C library. No AMD
+GPU was available.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import plausible
 from gpubench.probe.backend import (
     NO_SPEC,
-    TOLD_BY_TORCH,
+    ONLY_IN_TORCH,
     Backend,
     BackendReport,
     DeviceGoneError,
@@ -95,7 +94,7 @@ class AmdReadings(Readings):
             sm_clock_hz=self.get("sm_clock_hz", _CLOCK, "clock_info", "clk", kinds.GFX),
             memory_clock_hz=self.get("memory_clock_hz", _MEMORY_CLOCK, "clock_info", "clk", kinds.MEM),
             power_w=self.get("power_w", plausible.POWER, "power_info", _power),
-            # Instinct cards report only the hot spot
+            # Instinct cards report only the hot spot.
             temperature_c=temperature_c(places.HOTSPOT) if edge_c is None else edge_c,
             utilization=self.get(
                 "utilization", plausible.UTILIZATION_PERCENT, "gpu_activity", "gfx_activity"
@@ -105,12 +104,7 @@ class AmdReadings(Readings):
 
     def energy_j(self) -> float | None:
         """Read the energy counter [J]."""
-        return self.get(
-            "energy_j",
-            _ENERGY,
-            "energy_count",
-            lambda told: float(told["energy_accumulator"]) * float(told["counter_resolution"]),
-        )
+        return self.get("energy_j", _ENERGY, "energy_count", _energy)
 
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List the processes on the GPU; the library does not say which of them only do graphics."""
@@ -143,36 +137,41 @@ class AmdReadings(Readings):
             field: The field that the value is for.
             convert: Converts the value.
             read: Function of the library, without its prefix ``amdsmi_get_``.
-            pick: Extracts the value from the answer, or is its key; None if the answer is the value.
+            pick: Key of the value in the answer, or a function that extracts it; None for the answer itself.
             arguments: Arguments besides the GPU.
         """
         function = f"amdsmi_get_{read}"
         try:
-            told = getattr(self.smi, function)(self._handle, *arguments)
+            answer = getattr(self.smi, function)(self._handle, *arguments)
         except self.smi.AmdSmiException as error:
             self.refused[field] = f"{function}: {' '.join(str(error).split())}"
             return None
         if pick is not None:
-            told = (itemgetter(pick) if isinstance(pick, str) else pick)(told)
-        if told is None or told == "N/A":
+            answer = answer.get(pick) if isinstance(pick, str) else pick(answer)
+        if answer is None or answer == "N/A":
             self.refused[field] = f"{function}: N/A"
             return None
         self.refused.pop(field, None)
-        return plausible.taken(convert, told, field, self.refused, function)
+        return plausible.taken(convert, answer, field, self.refused, function)
 
 
-def _power(told: Mapping[str, Any]) -> Any:
+def _power(answer: Mapping[str, Any]) -> Any:
     # Return the current socket power, which Instinct cards report; older cards report only a mean.
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
-    return next((told[kind] for kind in kinds if told.get(kind) not in {0, "N/A", None}), None)
+    return next((answer[kind] for kind in kinds if answer.get(kind) not in {0, "N/A", None}), None)
 
 
-def _processes(told: Any) -> tuple[GpuProcess, ...]:
+def _energy(answer: Mapping[str, Any]) -> float | None:
+    count, resolution = answer.get("energy_accumulator"), answer.get("counter_resolution")
+    return None if count is None or resolution is None else float(count) * float(resolution)
+
+
+def _processes(answer: Any) -> tuple[GpuProcess, ...]:
     return tuple(
         GpuProcess(
             pid=int(one["pid"]), memory_bytes=int(one["memory_usage"]["vram_mem"]) or None, compute=True
         )
-        for one in told
+        for one in answer
     )
 
 
@@ -201,7 +200,7 @@ class AmdBackend(Backend):
         lines = listed()
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
-                what="an AMD GPU is here, but AMD's library does not report it",
+                what="an AMD GPU is present, but AMD's library does not report it",
                 fix=f"{pip_install('amdsmi')}, for the release of the installed ROCm; without it the GPU is "
                 "timed without telemetry",
                 exit_code=0,
@@ -226,7 +225,7 @@ class AmdBackend(Backend):
         Raises:
             DeviceGoneError: If the library no longer lists it.
         """
-        if device.mig_enabled or TOLD_BY_TORCH in device.unavailable.values():
+        if device.mig_enabled or ONLY_IN_TORCH in device.unavailable.values():
             return Readings()
         for line in listed() or ():
             if f"{line.place}.0" == device.pci_bus_id:
@@ -281,14 +280,21 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
         idle=None if now.utilization is None else now.utilization == 0,
     )
     if parts > 1:
-        whole = ("gpu_key", "memory_bytes", "l2_bytes", "power_limit_w", "power_limit_default_w")
-        unknown |= dict.fromkeys(whole, "the library reports it only for the whole card; this is a partition")
-        changed = {
-            "name": f"{name or 'AMD GPU'}, partition {part + 1} of {parts}",
-            "uuid": None if profile.uuid is None else f"{profile.uuid}-{part}",
-            "mig_enabled": True,
-        }
-        profile, state = replace(profile, **dict.fromkeys(whole), **changed), DeviceState()
-    elif spec is None:
+        return _partition(replace(profile, unavailable=unknown), part, parts), DeviceState()
+    if spec is None:
         unknown["gpu_key"] = f"{NO_SPEC} and memory"
     return replace(profile, unavailable=unknown), state
+
+
+def _partition(card: DeviceProfile, part: int, parts: int) -> DeviceProfile:
+    """Return the profile of one partition of a card, without values of the whole card."""
+    whole = ("gpu_key", "memory_bytes", "l2_bytes", "power_limit_w", "power_limit_default_w")
+    reason = "the library reports it only for the whole card; this is a partition"
+    return replace(
+        card,
+        **dict.fromkeys(whole),
+        name=f"{card.name or 'AMD GPU'}, partition {part + 1} of {parts}",
+        uuid=None if card.uuid is None else f"{card.uuid}-{part}",
+        mig_enabled=True,
+        unavailable=card.unavailable | dict.fromkeys(whole, reason),
+    )

@@ -28,7 +28,7 @@ _DEVICES_IN_REPR = 8
 OR_CPU = "or measure on the CPU with --device cpu"
 NO_SPEC = "no single row of the specification table has this name"
 """The reason why a device has no key."""
-TOLD_BY_TORCH = "the driver library is not available; only torch reports this GPU"
+ONLY_IN_TORCH = "the driver library is not available; only torch reports this GPU"
 """The reason why a working device gives no telemetry."""
 
 
@@ -39,7 +39,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         what: What happened.
         value: The value seen: the loader's message, a version, a path.
         fix: What to do about it.
-        exit_code: 3 if a GPU is present but cannot be used; 0 if there is none, or a run can continue.
+        exit_code: 3 if a GPU is present but cannot be used; 0 if there is none or a run can continue.
         backend: The backend that has the problem, or ``torch``.
         device_index: The affected device; None for the entire backend.
         torch_may_know: Whether the problem affects the driver library but may leave the GPU usable in torch.
@@ -155,7 +155,7 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unusable(problems: Iterable[Problem]) -> dict[int, str]:
-    """Why a device of this machine cannot be used, by index."""
+    """Return why devices of this machine cannot be used, by index."""
     return {p.device_index: p.line() for p in problems if p.device_index is not None and p.exit_code}
 
 
@@ -263,9 +263,9 @@ _ID_DIGITS = 16
 
 
 def device_id(profile: DeviceProfile) -> str:
-    """An id of this device that only this user can link to it: a salted hash of its UUID.
+    """Return an id of this device that only this user can link to it: a salted hash of its UUID.
 
-    Without a UUID, it uses name and PCI bus id. The salt is random and is stored in the user's data folder.
+    Without a UUID, name and PCI bus id are hashed. The salt is random and stored in the user's data folder.
     If that folder cannot be written, the salt is valid only in this process.
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
@@ -275,7 +275,7 @@ def device_id(profile: DeviceProfile) -> str:
 
 
 def storable(profile: DeviceProfile) -> DeviceProfile:
-    """The profile for a stored run: ``device_id`` instead of the UUID."""
+    """Return the profile for a stored run, with ``device_id`` instead of the UUID."""
     return msgspec.structs.replace(profile, uuid=None, device_id=device_id(profile))
 
 
@@ -292,7 +292,7 @@ def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
 
 
 def uuid_is_blank(uuid: str | None) -> bool:
-    """Whether a UUID is absent, or all zeros as on some virtual machines."""
+    """Return whether a UUID is absent, or all zeros as on some virtual machines."""
     return uuid is None or not _digits(uuid).strip("0")
 
 
@@ -341,7 +341,7 @@ def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | No
     return "name and SM count only"
 
 
-def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
+def identity_in_torch(properties: Any) -> tuple[str | None, str | None]:
     """Return UUID and PCI bus id from torch's device properties; None if this torch lacks them."""
     uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
     place = None
@@ -352,7 +352,7 @@ def told_by_torch(properties: Any) -> tuple[str | None, str | None]:
 
 
 def bus_id(text: str | None) -> str | None:
-    """A PCI bus id in normal form, ``0000:00:06.0``; None if unknown or invalid.
+    """Return a PCI bus id in normal form, ``0000:00:06.0``; None if unknown or invalid.
 
     >>> bus_id("00000000:00:06.0"), bus_id("0000:0A:00"), bus_id(None)
     ('0000:00:06.0', '0000:0a:00.0', None)
@@ -368,7 +368,7 @@ def _must_agree(what: str, ours: str | int | None, theirs: str | int | None) -> 
     if ours is not None and theirs is not None and ours != theirs:
         raise NoDeviceError(
             f"torch and the driver disagree on the {what} of the device (torch {theirs}, driver {ours}): "
-            "telemetry would be of another GPU",
+            "telemetry would come from another GPU",
             fix="name the GPU by its UUID with --device, and unset CUDA_VISIBLE_DEVICES and "
             "HIP_VISIBLE_DEVICES",
         )

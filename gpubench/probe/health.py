@@ -35,7 +35,7 @@ from gpubench.probe.host import (
 )
 from gpubench.probe.select import CUDA_VARIABLE, given_none, visible_devices, why_hidden
 from gpubench.probe.torch_view import torch_problem, torch_view
-from gpubench.units import GIB, Seconds, count, format_bytes, format_number, format_percent, plain
+from gpubench.units import GIB, UNKNOWN, Seconds, count, format_bytes, format_number, format_percent, plain
 from gpubench.workload import OR_CPU_BUILD
 
 BUSY_LIMIT = 0.05
@@ -50,7 +50,7 @@ _NARROW_LINK = 4
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a device by others, seen twice. ``refuse`` if it disturbs a run; else it only takes memory."""
+    """Use of a device by others, seen twice; ``refuse`` is False if it only takes memory."""
 
     seen: str
     limit: float | None
@@ -86,7 +86,7 @@ def preflight(
     mode = readings.compute_mode()
     if mode not in {None, "default"}:
         foreign = ", ".join(map(str, _foreign(readings)))
-        refusal = kept_out(device, mode, f"PIDs {foreign}" if foreign else None)
+        refusal = why_excluded(device, mode, f"PIDs {foreign}" if foreign else None)
         if refusal is not None:
             raise NoDeviceError(refusal)
     sharing = look_twice(device, readings, wait=wait)
@@ -97,8 +97,8 @@ def preflight(
             "--device; `gpubench run` also takes --allow shared, which marks every figure"
         )
     findings = [] if sharing is None else [sharing.finding()]
-    told = readings.power_limits()
-    capped = power_capped(told.enforced_w, told.default_w)
+    limits_w = readings.power_limits()
+    capped = power_capped(limits_w.enforced_w, limits_w.default_w)
     return (*findings, *(() if capped is None else (capped,)))
 
 
@@ -115,7 +115,7 @@ def look_twice(
 
 
 def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
-    """``POWER_CAPPED`` with the enforced share of the default power limit, if that is below the threshold."""
+    """Return ``POWER_CAPPED`` with the enforced share of the default power limit, if that is too low."""
     if (share := _capped_share(enforced_w, default_w)) is None:
         return None
     return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
@@ -129,7 +129,7 @@ def _capped_share(enforced_w: float | None, default_w: float | None) -> float | 
 
 
 def _foreign(readings: Readings) -> list[int]:
-    # Ids of other compute processes on a device, from the driver.
+    # Return the ids of other compute processes on a device, from the driver.
     return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
 
 
@@ -155,8 +155,8 @@ def _use(
     return None
 
 
-def kept_out(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
-    """Why the compute mode excludes a run from a device; None if it does not.
+def why_excluded(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
+    """Return why the compute mode excludes a run from a device; None if it does not.
 
     Args:
         device: The probed device.
@@ -178,7 +178,7 @@ def _label(device: DeviceProfile) -> str:
 
 
 def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
-    """What limits a device at the moment: a line for each limit, with a fix if there is one."""
+    """Return what limits a device at the moment: a line for each limit, with a fix if there is one."""
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit is not None and default and (share := _capped_share(limit, default)) is not None:
@@ -215,13 +215,13 @@ def _link(device: DeviceProfile, state: DeviceState) -> Iterator[str]:
     if generation is not None and best is not None and generation < best and state.idle is False:
         yield f"PCIe generation {generation} of {best} while busy; check the slot and the BIOS"
     if best is not None and state.pcie_generation_card is not None and best < state.pcie_generation_card:
-        yield f"the slot allows PCIe generation {best}, the card generation {state.pcie_generation_card}"
+        yield f"the slot supports PCIe generation {best}, the card generation {state.pcie_generation_card}"
 
 
 class Check(msgspec.Struct, frozen=True):
     """The result of one check: ``fail`` prevents a run, ``warn`` makes its figures less reliable.
 
-    ``none`` means that the checked thing is absent and not needed.
+    ``none`` means that the part is absent and not needed.
     """
 
     status: Literal["ok", "none", "warn", "fail"]
@@ -234,7 +234,7 @@ _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
 # Variables that slow down every step, with the reason.
 _SLOWING_VARIABLES = {
-    "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the one before",
+    "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the previous one",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "asks the driver for every allocation",
     "TORCH_USE_CUDA_DSA": "checks every access on the device",
 }
@@ -264,7 +264,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
 
 
 def failed(checks: Iterable[Check]) -> bool:
-    """Whether any check prevents a measurement."""
+    """Return whether any check prevents a measurement."""
     return any(check.status == "fail" for check in checks)
 
 
@@ -303,7 +303,7 @@ def _binding() -> Check:
 
 def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
     if gpus:
-        seen = f"{gpus[0].driver_version}, CUDA {gpus[0].cuda_driver_version}"
+        seen = f"{gpus[0].driver_version or UNKNOWN}, CUDA {gpus[0].cuda_driver_version or UNKNOWN}"
         yield Check("ok", "NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path unknown'}")
     for problem in report.problems:
         name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
@@ -355,7 +355,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
     name = f"GPU {device.index}"
     if state is not None:
         others = count(state.process_count, "process") if state.process_count else None
-        refusal = kept_out(device, state.compute_mode, others)
+        refusal = why_excluded(device, state.compute_mode, others)
         if refusal is not None:
             yield Check("fail", name, *seen_and_fix(refusal))
             state = msgspec.structs.replace(state, compute_mode=None)  # already reported
@@ -394,7 +394,7 @@ _LITTLE_SHARED_BYTES = GIB // 2
 
 
 def host_checks(root: Path = Path("/")) -> list[Check]:
-    """Every check of the host; ``root`` is "/" except in tests."""
+    """Run every check of the host; ``root`` is "/" except in tests."""
     return [
         *_nodes(root),
         *_container(root),
@@ -411,7 +411,7 @@ def _nodes(root: Path) -> Iterator[Check]:
         fix = "join the group that owns them (often video or render), then log in again"
         yield Check("fail", "device nodes", "no access to " + ", ".join(closed), fix)
     elif nodes:
-        yield Check("ok", "device nodes", f"{len(nodes)} below /dev/nvidia*, all open to this user")
+        yield Check("ok", "device nodes", f"{count(len(nodes), '/dev/nvidia* node')}, all open to this user")
 
 
 def _container(root: Path) -> Iterator[Check]:
@@ -432,7 +432,7 @@ def _processors(root: Path) -> Iterator[Check]:
     name = cpu_name(root) or "unknown"
     seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
     if quota is not None and threads is not None and quota < threads:
-        seen += f", limited by the control group to the time of {format_number(quota)}"
+        seen += f", limited by the control group to {format_number(quota)} CPUs"
         fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
         yield Check("warn", "processors", seen, fix)
     else:

@@ -2,7 +2,7 @@
 
 ``root`` is "/" except in tests. A machine without a GPU runs the same workloads on its CPU, and says so.
 Torch reaches the GPU of an Apple chip as ``mps``; it has no telemetry here. That part follows the manual page
-of system_profiler, and was tested with mocks. No Mac was available.
+of system_profiler and was tested with mocks. No Mac was available.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONTAINER_MARKS = {
 
 
 def read_text(file: Path) -> str | None:
-    """The text of a system file, stripped; None if it is missing or cannot be read."""
+    """Return the text of a system file, stripped; None if it is missing or cannot be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -43,26 +43,26 @@ def read_text(file: Path) -> str | None:
 
 
 def container(root: Path = Path("/")) -> str | None:
-    """Kind of container that this process runs in, or None."""
+    """Return the kind of container that this process runs in, or None."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
         return "podman"
     text = read_text(root / "proc/1/cgroup") or ""
     found = next((name for name, mark in _CONTAINER_MARKS.items() if re.search(mark, text)), None)
-    # With cgroups v2 a container sees its own group as "/", so only the cluster's variable can tell.
+    # With cgroups v2 a container sees its own group as "/", so only the cluster's variable shows it.
     return found or ("kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else None)
 
 
 def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
-    """NVIDIA's device nodes, and the nodes that this user may not open."""
+    """Return NVIDIA's device nodes, and those that this user may not open."""
     nodes = sorted(n for n in (root / "dev").glob("nvidia*") if not n.is_dir())
     closed = [n for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
     return [f"/dev/{n.name}" for n in nodes], [f"/dev/{n.name}" for n in closed]
 
 
 def on_battery() -> bool:
-    """Whether this is a laptop on battery power, according to the system."""
+    """Return whether the system reports a laptop on battery power."""
     battery = None
     with contextlib.suppress(AttributeError, OSError, ValueError, psutil.Error):  # not on every system
         battery = psutil.sensors_battery()
@@ -70,7 +70,7 @@ def on_battery() -> bool:
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that the control group allows this process [B]; None if there is no limit."""
+    """Return the memory limit of the control group [B]; None if there is none."""
     for place in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = _whole(read_text(root / place))
         if limit is not None:
@@ -79,7 +79,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """CPU quota of the control group, as a number of processors; None if there is no limit."""
+    """Return the CPU quota of the control group, as a number of processors; None if there is none."""
     groups = root / "sys/fs/cgroup"
     words = (read_text(groups / "cpu.max") or "").split()
     if len(words) != 2:  # cgroups v1 has a file for each
@@ -89,12 +89,12 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def cpu_governor(root: Path = Path("/")) -> str | None:
-    """Clock policy of the first processor; None if the kernel does not show one."""
+    """Return the clock policy of the first processor; None if the kernel does not report it."""
     return read_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
 
 
 def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
-    """Entries of the first processor in /proc/cpuinfo, with lowercase keys; empty on other systems."""
+    """Return the entries of the first processor in /proc/cpuinfo by lowercase key; empty on other systems."""
     facts: dict[str, str] = {}
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         if not line.strip():
@@ -105,29 +105,29 @@ def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
 
 
 def os_name() -> str:
-    """System and kernel, without the host's name."""
+    """Return system and kernel, without the host's name."""
     return f"{platform.system()} {platform.release()} {platform.machine()}"
 
 
 def usable_threads() -> int | None:
-    """Processors that this process may run on."""
+    """Return the number of processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
 
 
 def _whole(text: str | None) -> int | None:
-    # An integer of ordinary length, else None: "max", "-1", nothing, or nonsense.
+    # Return an integer of ordinary length; None for "max", "-1", nothing, or nonsense.
     return int(text) if text and re.fullmatch(r"[0-9]{1,20}", text) else None
 
 
-# Instructions that multiply in a reduced format, as /proc/cpuinfo names them (x86, then Arm).
+# Instructions that multiply in a reduced format, by their names in /proc/cpuinfo (x86, then Arm).
 _INSTRUCTIONS = {
     "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
     "fp16": ("avx512_fp16", "amx_fp16", "asimdhp"),
     "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm"),
 }
-_WORTH_NAMING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve", "sve2")
+_OTHER_EXTENSIONS = ("sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "sve", "sve2")
 _VENDORS = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "0x41": "Arm", "0x61": "Apple"}
 
 
@@ -139,11 +139,11 @@ class CpuBackend(Backend):
     root: Path = Path("/")
 
     def devices(self) -> BackendReport:
-        """The CPU, always."""
+        """Return the CPU; every machine has one."""
         return BackendReport(devices=(self.profile(),), states=(None,))
 
     def profile(self) -> DeviceProfile:
-        """Name, cores, memory, and the reduced formats with instructions."""
+        """Describe the CPU: name, cores, memory, and the reduced formats that it has instructions for."""
         facts = cpu_facts(self.root)
         flags = instructions(self.root)
         vendor = facts.get("vendor_id", facts.get("cpu implementer", ""))
@@ -165,7 +165,7 @@ CPU = CpuBackend()
 
 
 def cpu_name(root: Path = Path("/")) -> str | None:
-    """Marketing name of the processor."""
+    """Return the marketing name of the processor."""
     facts = cpu_facts(root)
     if name := facts.get("model name") or facts.get("hardware"):
         return " ".join(name.split())
@@ -175,21 +175,21 @@ def cpu_name(root: Path = Path("/")) -> str | None:
 
 
 def core_count() -> int | None:
-    """Physical cores that this process may use."""
+    """Return the number of physical cores that this process may use."""
     physical, usable = psutil.cpu_count(logical=False), usable_threads()
     counts = [n for n in (physical, usable) if n]
     return min(counts) if counts else None
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """Memory of the machine, or of this container if it is limited to less [B]."""
+    """Return the memory of the machine, or of this container if its limit is lower [B]."""
     total = int(psutil.virtual_memory().total)
     limit = memory_limit_bytes(root)
     return total if limit is None else min(total, limit)
 
 
 def instructions(root: Path = Path("/")) -> frozenset[str]:
-    """Instruction set extensions, by their names in the kernel."""
+    """Return the instruction set extensions, by their names in the kernel."""
     facts = cpu_facts(root)
     words = frozenset(facts.get("flags", facts.get("features", "")).split())
     if sys.platform == "darwin" and text_of(["sysctl", "-n", "hw.optional.arm.FEAT_BF16"]) == "1":
@@ -198,8 +198,8 @@ def instructions(root: Path = Path("/")) -> frozenset[str]:
 
 
 def named_instructions(root: Path = Path("/")) -> tuple[str, ...]:
-    """The extensions that determine how fast this CPU trains."""
-    known = {name for names in _INSTRUCTIONS.values() for name in names} | set(_WORTH_NAMING)
+    """Return the extensions that determine how fast this CPU trains."""
+    known = {name for names in _INSTRUCTIONS.values() for name in names} | set(_OTHER_EXTENSIONS)
     return tuple(sorted(known & instructions(root)))
 
 
@@ -215,9 +215,9 @@ class AppleBackend(Backend):
         """List the GPU of this chip."""
         if platform.system() != "Darwin" or platform.machine() != "arm64":
             return BackendReport()
-        said = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_PROFILER_LIMIT_S)
+        answer = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_PROFILER_LIMIT_S)
         try:
-            listed = msgspec.json.decode(said or "", type=dict[str, list[dict[str, Any]]])
+            listed = msgspec.json.decode(answer or "", type=dict[str, list[dict[str, Any]]])
             display = listed["SPDisplaysDataType"][0]
         except (msgspec.MsgspecError, LookupError):
             display = {}

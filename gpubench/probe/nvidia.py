@@ -25,8 +25,8 @@ from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import plausible
 from gpubench.probe.backend import (
+    ONLY_IN_TORCH,
     OR_CPU,
-    TOLD_BY_TORCH,
     Backend,
     BackendReport,
     DeviceGoneError,
@@ -118,7 +118,7 @@ def _device_unusable(index: int, code: int, reason: str | None) -> Problem:
 
 
 def not_opened(code: int, reason: str, library_version: str | None, root: Path = Path("/")) -> Problem:
-    """The library could not be found, loaded or initialized.
+    """Explain why the library could not be found, loaded or initialized.
 
     Args:
         code: NVML's return code.
@@ -133,7 +133,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
         return Problem(
             what="the NVIDIA library found first is a stub without functions",
             value=path,
-            fix=f"take its folder off the loader path (LD_LIBRARY_PATH), {OR_CPU}",
+            fix=f"remove its folder from the loader path (LD_LIBRARY_PATH), {OR_CPU}",
             exit_code=_UNUSABLE,
             torch_may_know=True,
         )
@@ -149,7 +149,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 
 def loaded_library() -> str | None:
-    """Path of the driver library loaded by this process; None if unknown."""
+    """Return the path of the driver library loaded by this process; None if unknown."""
     for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
         path = line[line.find("/") :] if "/" in line else ""
         if Path(path).name.startswith("libnvidia-ml.so"):
@@ -158,7 +158,7 @@ def loaded_library() -> str | None:
 
 
 def module_version(root: Path = Path("/")) -> str | None:
-    """Version of the loaded kernel module."""
+    """Return the version of the loaded kernel module."""
     if plain := read_text(root / "sys/module/nvidia/version"):
         return plain
     long = read_text(root / "proc/driver/nvidia/version") or ""
@@ -174,13 +174,13 @@ def _not_loaded(root: Path) -> Problem:
     else:  # it loads now: something changed between the two attempts
         text = "it loaded at the second attempt"
     missing = is_absent(text)
-    lying = ""
+    found_at = ""
     if missing:
         folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
         folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
         files = (Path(f) / SONAME for f in folders)
-        lying = next((str(file) for file in files if file.exists()), "")
-    if missing and not lying:
+        found_at = next((str(file) for file in files if file.exists()), "")
+    if missing and not found_at:
         return Problem(
             what="NVIDIA driver not found",
             value=text,
@@ -190,7 +190,7 @@ def _not_loaded(root: Path) -> Problem:
         )
     return Problem(
         what="the NVIDIA library cannot be loaded",
-        value=f"{text}; there is a file at {lying}" if lying else text,
+        value=f"{text}; there is a file at {found_at}" if found_at else text,
         fix=f"reinstall the driver, or fix the loader path (LD_LIBRARY_PATH), {OR_CPU}",
         exit_code=_UNUSABLE,
         torch_may_know=True,
@@ -198,7 +198,7 @@ def _not_loaded(root: Path) -> Problem:
 
 
 def is_absent(text: str, platform: str = sys.platform) -> bool:
-    """Whether the loader's message means that there is no driver, rather than a broken one.
+    """Return whether the loader's message means a missing driver rather than a broken one.
 
     A library with a missing dependency is broken. Outside Linux the messages vary too much to distinguish the
     two, and a missing driver is far more likely.
@@ -232,7 +232,7 @@ def _fix(code: int, root: Path = Path("/")) -> str:
         )
     return {
         DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {OR_CPU}",
-        VERSION_MISMATCH: "reboot, or reload the module; in a container restart it",
+        VERSION_MISMATCH: "reboot, or reload the module; restart a container",
         NO_PERMISSION: "join the group that owns /dev/nvidia* (often video or render)",
         IN_USE: "another program holds the driver exclusively: end it",
         GPU_IS_LOST: "a GPU fell off the bus: reboot; check power and seating",
@@ -248,7 +248,7 @@ _UNCORRECTED, _VOLATILE = 1, 0
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
-def _or(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
+def _guarded(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable[[NvmlReadings], T]]:
     # Run a reading on the driver's thread; return ``otherwise`` if a call hangs.
 
     def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
@@ -272,14 +272,14 @@ class NvmlReadings(Readings):
         self._session = session
         self._fields = Fields(session, device)
         self._device = device
-        self._tells = self.sample() != Reading()
+        self._answers = self.sample() != Reading()
 
     @property
     def source(self) -> str:
         """``nvml``; ``none`` if this device refuses every value; ``hung`` if the driver stopped answering."""
         if self._session.guard.hung:
             return "hung"
-        return "nvml" if self._tells else "none"
+        return "nvml" if self._answers else "none"
 
     @property
     def fault(self) -> str | None:
@@ -288,10 +288,10 @@ class NvmlReadings(Readings):
         The driver is queried again, because a device can be lost between two samples.
         """
         if self._device.label not in self._session.fatal:
-            self._ask_once_more()
+            self._query_again()
         return _FAULTS.get(self._session.fatal.get(self._device.label, 0))
 
-    @_or(Reading())
+    @_guarded(Reading())
     def sample(self) -> Reading:
         """Read the fields of a TelemetrySample in one call on the driver's thread."""
         of = self._fields
@@ -302,12 +302,12 @@ class NvmlReadings(Readings):
             memory_used_bytes=of.memory("memory_used_bytes", memory_used),
         )
 
-    @_or(None)
+    @_guarded(None)
     def energy_j(self) -> float | None:
         """Read the energy counter [J]; it updates about every 100 ms, and 0 means unknown."""
         return self._fields.get("energy_j", _ENERGY, "nvmlDeviceGetTotalEnergyConsumption")
 
-    @_or({})
+    @_guarded({})
     def held_clocks_s(self) -> dict[str, float]:
         """Read how long each policy has held the clocks down [s]; unreported policies are omitted."""
         answers = {
@@ -316,7 +316,7 @@ class NvmlReadings(Readings):
         }
         return {name: seconds for name, seconds in answers.items() if seconds is not None}
 
-    @_or(None)
+    @_guarded(None)
     def processes(self) -> tuple[GpuProcess, ...] | None:
         """List processes on the GPU; None if the driver does not list them."""
         found: dict[int, GpuProcess] = {}
@@ -338,7 +338,7 @@ class NvmlReadings(Readings):
                 )
         return tuple(found.values()) if answered else None
 
-    @_or(PowerLimits())
+    @_guarded(PowerLimits())
     def power_limits(self) -> PowerLimits:
         """Read the power limits [W]."""
         of = self._fields
@@ -349,7 +349,7 @@ class NvmlReadings(Readings):
             ),
         )
 
-    @_or(None)
+    @_guarded(None)
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use without the driver's reserve [B]; an old driver cannot separate the two."""
         answer = self._session.memory(self._device)
@@ -357,14 +357,14 @@ class NvmlReadings(Readings):
             return None
         return self._fields.take("memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", answer)
 
-    @_or(None)
+    @_guarded(None)
     def ecc_uncorrected(self) -> int | None:
         """Read uncorrected memory errors since the driver was loaded; only a change is meaningful."""
         return self._fields.get(
             "ecc_uncorrected", plausible.ERRORS, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE
         )
 
-    @_or(None)
+    @_guarded(None)
     def compute_mode(self) -> str | None:
         """Read who may use the GPU."""
         return self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode")
@@ -373,13 +373,13 @@ class NvmlReadings(Readings):
         """Shut NVML down."""
         self._session.close()
 
-    @_or(None)
-    def _ask_once_more(self) -> None:
+    @_guarded(None)
+    def _query_again(self) -> None:
         self._session.ask("nvmlDeviceGetTemperature", self._device, SENSOR_GPU)
 
 
 def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
-    """The readings of the device of this profile, on an open session.
+    """Return the readings of the device with this profile, on an open session.
 
     Raises:
         DeviceGoneError: If the driver no longer lists it.
@@ -400,9 +400,9 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
 
 
 def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
-    """The device with this index and UUID; a MIG slice is found by UUID among the slices of its card.
+    """Return the device with this index and UUID; a MIG slice is found by UUID among the slices of its card.
 
-    None if the device at this index is another or missing; the refusal if the driver refuses.
+    The result is None if that index has another device or none, and the refusal if the driver refuses.
     """
     if profile.index is None:
         return None
@@ -475,7 +475,7 @@ class NvidiaBackend(Backend):
         Raises:
             DeviceGoneError: If the driver cannot be opened, or no longer lists this device.
         """
-        if TOLD_BY_TORCH in device.unavailable.values():
+        if ONLY_IN_TORCH in device.unavailable.values():
             return Readings()
         session = connect(self.limit_s)
         if isinstance(session, Problem):
@@ -536,8 +536,8 @@ def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
             Problem(
                 what="the NVIDIA driver works but lists no GPU",
                 value=None if versions.driver is None else f"driver {versions.driver}",
-                fix="in a container pass the GPU through (docker run --gpus all); else check its seating and "
-                "power",
+                fix="in a container, pass the GPU through (docker run --gpus all); else check its seating "
+                "and power",
                 exit_code=_ABSENT,
             )
         )
@@ -572,7 +572,7 @@ def _look_at(
 
 
 def dump() -> list[dict[str, Any]]:
-    """Every driver call that gpubench makes, with its answer; identifiers are masked.
+    """Return every driver call that gpubench makes, with its answer; identifiers are masked.
 
     Raises:
         NoDeviceError: If the driver cannot be opened.
@@ -595,8 +595,8 @@ def dump() -> list[dict[str, Any]]:
             ):
                 reading()
         if (hung := session.guard.hung) is not None:
-            told = (problem for problem in report.problems if problem.value == str(hung))
-            raise NoDeviceError(next(told, _hung(hung)).line())
+            hanging = (problem for problem in report.problems if problem.value == str(hung))
+            raise NoDeviceError(next(hanging, _hung(hung)).line())
     finally:
         calls = list(session.calls or ())
         session.close()
@@ -627,6 +627,6 @@ def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def dump_text(calls: Iterable[dict[str, Any]]) -> str:
-    """The file format of a dump: one call per line, so two dumps can be compared."""
+    """Return a dump in its file format: one call per line, so two dumps can be compared."""
     body = ",\n".join(json.dumps(call) for call in calls)
     return f'{{"layout": 2, "origin": "recorded", "calls": [\n{body}\n]}}\n'

@@ -68,7 +68,7 @@ class Guard:
         self._work: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def call(self, function: Callable[[], T]) -> T:
         """Return what ``function`` returns or raise what it raises.
@@ -79,7 +79,7 @@ class Guard:
         Raises:
             HungCallError: If one of its calls, or an earlier one, did not return in time.
         """
-        with self._one_at_a_time:
+        with self._lock:
             value, error = self._hand_over(function)
         if error is not None:
             raise error
@@ -132,11 +132,11 @@ class Guard:
 START_FACTOR = 3.0
 """Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
 3 s (NVIDIA's notes on driver persistence) and more on a busy machine."""
-_OLDER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "nvmlDeviceGetCurrentClocksEventReasons": ("nvmlDeviceGetCurrentClocksThrottleReasons",),
-    "nvmlDeviceGetComputeRunningProcesses": ("nvmlDeviceGetComputeRunningProcesses_v2",),
-    "nvmlDeviceGetGraphicsRunningProcesses": ("nvmlDeviceGetGraphicsRunningProcesses_v2",),
-    "nvmlSystemGetCudaDriverVersion_v2": ("nvmlSystemGetCudaDriverVersion",),
+_OLDER_NAMES: Mapping[str, str] = {
+    "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
+    "nvmlDeviceGetComputeRunningProcesses": "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetGraphicsRunningProcesses": "nvmlDeviceGetGraphicsRunningProcesses_v2",
+    "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
 }
 
 
@@ -178,26 +178,20 @@ class Session:
             What pynvml returns (native units), or ``Refused``.
         """
         answer = self._ask_one(function, device, arguments)
-        for older in _OLDER_NAMES.get(function, ()):
-            if not isinstance(answer, Refused) or answer.code != FUNCTION_NOT_FOUND:
-                break
-            answer = self._ask_one(older, device, arguments)
+        older = _OLDER_NAMES.get(function)
+        if older and isinstance(answer, Refused) and answer.code == FUNCTION_NOT_FOUND:
+            return self._ask_one(older, device, arguments)
         return answer
 
     def memory(self, device: Device | None) -> Any:
-        """Total and used memory [B]. The first version counts the driver's own reserve as used."""
+        """Query total and used memory [B]; an old driver counts its own reserve as used."""
         answer = self.ask("nvmlDeviceGetMemoryInfo", device, self.nvml.nvmlMemory_v2)
         return self.ask("nvmlDeviceGetMemoryInfo", device) if isinstance(answer, Refused) else answer
 
     def device(self, index: int) -> Device | Refused:
-        """The device at this index in PCI order."""
+        """Return the device at this index in PCI order."""
         answer = self.ask("nvmlDeviceGetHandleByIndex", None, index)
         return answer if isinstance(answer, Refused) else Device(answer, str(index))
-
-    def mig_slice(self, parent: Device, index: int) -> Device | Refused:
-        """A MIG slice of a device."""
-        answer = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", parent, index)
-        return answer if isinstance(answer, Refused) else Device(answer, f"{parent.label}/{index}")
 
     def close(self) -> None:
         """Shut NVML down, unless a call is stuck in it."""
@@ -248,7 +242,7 @@ def _recorded(
 
 
 def _plain(value: Any) -> Any:
-    """A pynvml answer as JSON: structures become objects."""
+    """Return a pynvml answer as JSON: structures become objects."""
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     fields = getattr(value, "_fields_", None)
@@ -394,7 +388,7 @@ def read_versions(session: Session) -> Versions:
 def read(
     session: Session, device: Device, index: int, versions: Versions
 ) -> list[tuple[DeviceProfile, Device]]:
-    """The device, or its MIG slices if it has any (CUDA sees only those)."""
+    """Describe the device, or its MIG slices if it is in MIG mode, since CUDA sees only those."""
     whole = _profile(session, device, index, versions)
     if not whole.mig_enabled:
         return [(whole, device)]
@@ -404,12 +398,17 @@ def read(
 def mig_slices(session: Session, device: Device) -> list[Device]:
     """Return the slices of a card; none if it does not report their maximum number."""
     most = Fields(session, device).get("slices", plausible.DEVICES, "nvmlDeviceGetMaxMigDeviceCount")
-    pieces = (session.mig_slice(device, place) for place in range(most or 0))
-    return [piece for piece in pieces if not isinstance(piece, Refused)]
+    function = "nvmlDeviceGetMigDeviceHandleByIndex"
+    answers = (session.ask(function, device, place) for place in range(most or 0))
+    return [
+        Device(answer, f"{device.label}/{place}")
+        for place, answer in enumerate(answers)
+        if not isinstance(answer, Refused)
+    ]
 
 
 def read_state(session: Session, device: Device) -> DeviceState:
-    """The current state of the device."""
+    """Query the current state of the device."""
     now = Fields(session, device)
     working = at_work(now)
     memory = session.memory(device)
@@ -444,7 +443,7 @@ def at_work(of: Fields) -> dict[str, Any]:
 
 
 def memory_used(memory: Any) -> int:
-    """Memory in use [B], checked against total memory.
+    """Return the memory in use [B], checked against total memory.
 
     Raises:
         ImplausibleError: If either is impossible, or more is in use than there is.
@@ -456,7 +455,7 @@ def memory_used(memory: Any) -> int:
 
 
 def event_names(bits: int) -> tuple[str, ...]:
-    """Names of the clock event reasons except idle; bits without a name in hexadecimal."""
+    """Return the names of the clock event reasons except idle; bits without a name in hexadecimal."""
     known = tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)
     named = sum(CLOCK_EVENTS) | GPU_IDLE
     rest = (1 << n for n in range(bits.bit_length()))
@@ -464,7 +463,7 @@ def event_names(bits: int) -> tuple[str, ...]:
 
 
 def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, name: str) -> tuple[str, ...]:
-    """Formats that the tensor cores support, by compute capability.
+    """Return the formats that the tensor cores support, by compute capability.
 
     Turing without tensor cores (GTX 16 series) has the same compute capability as Turing with them.
     """
@@ -475,7 +474,7 @@ def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, na
 
 
 def fp32_flops_per_s(device: DeviceProfile) -> float | None:
-    """Arithmetic peak of the CUDA cores: two operations per core and clock [FLOP/s]."""
+    """Return the arithmetic peak of the CUDA cores: two operations per core and clock [FLOP/s]."""
     if device.cuda_core_count is None or device.sm_clock_max_hz is None:
         return None
     return 2 * device.cuda_core_count * device.sm_clock_max_hz
@@ -549,7 +548,7 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
 
 
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
-    """A MIG slice: its own identity, processors and memory, without values of the entire card."""
+    """Describe a MIG slice: its own identity, processors and memory, without values of the entire card."""
     of = Fields(session, piece)
     of_the_card = "belongs to the whole card, not to the MIG slice"
     of.unavailable.update(
@@ -582,7 +581,7 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
 
 
 def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
-    """Total memory [B], and whether it is the machine's (the driver often does not report that)."""
+    """Return total memory [B], and whether it is the machine's (the driver often does not report that)."""
     total = of.memory("memory_bytes", _TOTAL)
     if capability is None:
         return total, None
@@ -594,9 +593,9 @@ def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None,
 
 
 def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
-    told: int | None = of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes")
-    if told is not None:
-        return told
+    reported: int | None = of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes")
+    if reported is not None:
+        return reported
     per_sm = None if capability is None else _CORES_PER_SM.get(capability)
     if cores is None or per_sm is None or cores % per_sm:
         if per_sm is None:
@@ -623,7 +622,7 @@ def _nvlinks(of: Fields) -> int | None:
         if up is None:
             if link == 0:
                 return None
-            del of.unavailable["nvlink_count"]  # no further links
+            del of.unavailable["nvlink_count"]  # there are no further links
             break
         active += up
     return active

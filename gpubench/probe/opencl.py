@@ -1,4 +1,4 @@
-"""OpenCL devices of any vendor; some AMD and Intel devices cannot be reached in any other way.
+"""OpenCL devices of any vendor; some AMD and Intel devices can be reached only through OpenCL.
 
 A child process runs this file to list them, because a broken driver crashes the calling process.
 """
@@ -30,7 +30,7 @@ _CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 def ask_listing() -> backend.BackendReport:
-    """List every device, CPUs too, in a child process; its failure is reported as a problem."""
+    """List every device, including CPUs, in a child process; its failure is reported as a problem."""
     # numpy, a dependency of pyopencl, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     asked = children.run_child(
@@ -102,7 +102,7 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
 
 
 def may_have_gpus(dev: Path = Path("/dev")) -> bool:
-    """Whether this process can reach a GPU; on Linux, drivers open a device file for each GPU."""
+    """Return whether this process can reach a GPU; on Linux, drivers open a device file for each GPU."""
     return sys.platform != "linux" or any(True for name in _GPU_FILES for _ in dev.glob(name))
 
 
@@ -147,7 +147,7 @@ BACKEND = OpenClBackend()
 
 
 def installed() -> bool:
-    """Whether pyopencl can be imported."""
+    """Return whether pyopencl can be imported."""
     return importlib.util.find_spec("pyopencl") is not None
 
 

@@ -1,4 +1,4 @@
-"""Plausibility checks: converts native units of a reading to SI, and impossible values to unknown.
+"""Plausibility checks: convert native units of a reading to SI, and impossible values to unknown.
 
 Drivers report "not available" as a value with all bits set, in some cases undocumented, and a failing card
 may report anything. The limits are far above the values of current cards and far below such readings.
@@ -41,11 +41,11 @@ class Gate:
     whole: bool = False
 
     def of(self, unit: str, *, factor: int = 1, divisor: int = 1) -> Gate:
-        """The same quantity, read in another unit."""
+        """Return the gate for the same quantity in another unit."""
         return replace(self, unit=unit, factor=factor, divisor=divisor)
 
     def __call__(self, native: float) -> Any:
-        """The value in SI units.
+        """Return the value in SI units.
 
         Raises:
             ImplausibleError: If it has all bits set, or is outside the limits.
@@ -66,7 +66,7 @@ class Choice:
     meaning: Mapping[Any, Any]
 
     def __call__(self, native: Any) -> Any:
-        """The meaning of the answer.
+        """Return the meaning of the answer.
 
         Raises:
             ImplausibleError: If the code is unknown.

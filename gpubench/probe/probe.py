@@ -263,8 +263,8 @@ class GpuGroup(Readings):
         The sum is an upper bound on the time during which any GPU was held.
         """
         all_held = [each.held_clocks_s() for each in self._each]
-        told = set.intersection(*(set(held) for held in all_held))
-        return {policy: sum(held[policy] for held in all_held) for policy in sorted(told)}
+        common = set.intersection(*(set(held) for held in all_held))
+        return {policy: sum(held[policy] for held in all_held) for policy in sorted(common)}
 
     def ecc_uncorrected(self) -> int | None:
         """Read the sum of uncorrected memory errors."""

@@ -1,6 +1,6 @@
 """Chooses the device to measure from ``--device``.
 
-It also applies CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD), which selects and orders devices.
+CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD), which selects and orders devices, is applied first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpubench.units import plain
 CUDA_VARIABLE, HIP_VARIABLE = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 _INDEX = re.compile(r"[0-9]{1,9}")
 _NO_GPU_GIVEN = "nodevfiles"
-"""Values that batch systems set for a job that requested no GPU."""
+"""The value that batch systems set for a job that requested no GPU."""
 _ALL_USABLE: Mapping[int, str] = {}
 
 
@@ -66,7 +66,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
             f"--device {wanted}: set {HIP_VARIABLE}={device.index} and give --device {device.backend}"
         )
     check_torch(device)
-    return device, _hurt(report) if device.backend == nvidia.BACKEND.name else None
+    return device, _problem_lines(report) if device.backend == nvidia.BACKEND.name else None
 
 
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
@@ -143,13 +143,13 @@ def check_form(name: str) -> None:
 
 
 def _place(name: str) -> re.Match[str] | None:
-    # A backend's name and an index, counted from 0: cuda, cuda:1.
+    # Match a backend's name with an index counted from 0, as in cuda:1.
     kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != CPU.name)
     return re.fullmatch(rf"({kinds})(?::([0-9]{{1,9}}))?", name.lower())
 
 
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
-    """Return the first GPU that torch can use although its driver library cannot be queried, and why.
+    """Return the first GPU that torch can use although its driver library cannot be queried, and the reason.
 
     Starting torch takes seconds, so ``auto`` does it only on a machine with signs of such a GPU.
     """
@@ -170,8 +170,8 @@ def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] |
 def _others() -> tuple[DeviceProfile, ...]:
     """Return trainable GPUs of other vendors that are visible under the vendor's own variable."""
     found = load_backends().found
-    apart = {nvidia.BACKEND.name, CPU.name, opencl.NAME}
-    listed = {name: b.devices().devices for name, b in found.items() if name not in apart}
+    separate = {nvidia.BACKEND.name, CPU.name, opencl.NAME}
+    listed = {name: b.devices().devices for name, b in found.items() if name not in separate}
     if of_amd := listed[amd.BACKEND.name]:
         listed[amd.BACKEND.name] = visible_devices(of_amd, os.environ, HIP_VARIABLE)
     return tuple(device for devices in listed.values() for device in devices)
@@ -180,7 +180,7 @@ def _others() -> tuple[DeviceProfile, ...]:
 def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple[DeviceProfile, str | None]:
     if nvidias:
         check_torch(nvidias[0])
-        return nvidias[0], _hurt(report)
+        return nvidias[0], _problem_lines(report)
     stopping = [p for p in report.problems if p.exit_code]
     if stopping and not report.devices:
         raise NoDeviceError(stopping[0].line())
@@ -198,7 +198,7 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
     return processor, f"{why}: measuring on the CPU"
 
 
-def _hurt(report: BackendReport) -> str | None:
+def _problem_lines(report: BackendReport) -> str | None:
     return "; ".join(problem.line() for problem in report.problems) or None
 
 
@@ -228,7 +228,7 @@ def _no_gpu(report: BackendReport) -> str:
 
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
-    """The device that an index, a UUID or a key refers to."""
+    """Return the device that an index, a UUID or a key refers to."""
     if found := _place(wanted):
         by_torch = [d for d in visible if d.torch_type == found[1]]
         fitting = [d for d in visible if d.backend == found[1]] or by_torch
@@ -244,7 +244,7 @@ def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
         return matches[0]
     here = ", ".join(f"{place} {plain(d.name or '')}" for place, d in _places(visible).items())
     if matches:
-        raise MisuseError(f"--device {wanted!r} fits {len(matches)} GPUs here; name one of: {here}")
+        raise MisuseError(f"--device {wanted!r} matches {len(matches)} GPUs here; name one of: {here}")
     raise MisuseError(f"--device {wanted!r} names no device here; give cpu or one of: {here}")
 
 
@@ -264,7 +264,7 @@ def visible_devices(
     variable: str = CUDA_VARIABLE,
     unusable: Mapping[int, str] = _ALL_USABLE,
 ) -> tuple[DeviceProfile, ...]:
-    """The devices that the variable makes visible, in its order.
+    """Return the devices that the variable makes visible, in its order.
 
     CUDA silently stops at the first unknown entry. Here that is an error, so fewer or other devices than
     requested are never measured.
@@ -299,12 +299,12 @@ def visible_devices(
 
 
 def given_none(environment: Mapping[str, str], variable: str = CUDA_VARIABLE) -> bool:
-    """Whether the variable says that a batch system gave this job no GPU."""
+    """Return whether the variable means that a batch system gave this job no GPU."""
     return environment.get(variable, "").strip().lower() == _NO_GPU_GIVEN
 
 
 def why_hidden(environment: Mapping[str, str]) -> str:
-    """Why no NVIDIA GPU is visible although one is present."""
+    """Return why no NVIDIA GPU is visible although one is present."""
     if given_none(environment):
         return f"{CUDA_VARIABLE}={environment[CUDA_VARIABLE].strip()} (the scheduler gave this job no GPU)"
     return f"{CUDA_VARIABLE} hides every GPU"
@@ -336,14 +336,16 @@ def _entry(
         matches = _by_uuid(word, devices)
     if len(matches) == 1:
         return matches[0]
-    problem = "fits several GPUs" if matches else f"names no GPU of this machine, which has {_here(devices)}"
+    problem = (
+        "matches several GPUs" if matches else f"names no GPU of this machine, which has {_here(devices)}"
+    )
     raise MisuseError(
         f"{variable}: {plain(word)!r} {problem}", fix="give indices or UUIDs as gpubench probe lists them"
     )
 
 
 def _here(devices: Sequence[DeviceProfile]) -> str:
-    """GPU 0; GPUs 0 to 3; GPUs 0, 2, 3."""
+    """Return the GPUs in words: "GPU 0", "GPUs 0 to 3", "GPUs 0, 2, 3"."""
     places = sorted({d.index for d in devices if d.index is not None})
     if len(places) == 1:
         return f"GPU {places[0]}"

@@ -23,7 +23,13 @@ from gpubench.errors import ExitCode, NoDeviceError
 from gpubench.installing import pip_install
 from gpubench.models import DeviceProfile
 from gpubench.probe.amd import matrix_formats
-from gpubench.probe.backend import TOLD_BY_TORCH, Problem, check_same_device, child_environment, told_by_torch
+from gpubench.probe.backend import (
+    ONLY_IN_TORCH,
+    Problem,
+    check_same_device,
+    child_environment,
+    identity_in_torch,
+)
 from gpubench.probe.host import read_text
 from gpubench.probe.nvml import tensor_core_precisions
 from gpubench.specs import find_spec
@@ -40,7 +46,7 @@ class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def torch_build() -> TorchBuild | None:
-    """The installed torch, or None."""
+    """Return the installed torch, or None."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -54,7 +60,7 @@ def torch_build() -> TorchBuild | None:
 
 
 def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Problem | None:
-    """Why the installed torch cannot reach this GPU; None if no reason is known."""
+    """Return why the installed torch cannot reach this GPU; None if no problem was found."""
     build = torch_build()
     gpu = plain(device.name or "the GPU")
     if build is None:
@@ -63,7 +69,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
         if build.hip:
             return None
         return _problem(
-            f"{gpu} is here, but torch {build.version} has no ROCm",
+            f"{gpu} is present, but torch {build.version} has no ROCm support",
             None,
             "install the ROCm build of torch, or measure on the CPU with --device cpu",
         )
@@ -86,7 +92,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
 
 
 def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
-    """The problem of a torch built for a newer CUDA than the driver has; torch may report it too."""
+    """Return the problem of a torch built for a newer CUDA than the driver's; torch may report it too."""
     build = torch_build()
     cuda, driver = found or device.cuda_driver_version, device.driver_version
     needs = None if build is None else f"torch {build.version} needs CUDA {build.cuda}"
@@ -99,7 +105,7 @@ def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
 
 
 def _install(build: str) -> str:
-    # How to replace torch with another build: uninstall it first, because pip keeps an installed version.
+    # Say how to replace torch with another build: uninstall it first, because pip keeps an installed version.
     return (
         f"pip uninstall torch, then install its {build} build with the command of the selector at pytorch.org"
     )
@@ -147,13 +153,13 @@ def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
 
 
 def first_words(words: str) -> str:
-    """The message of torch, without its advice."""
+    """Return the message of torch, without its advice."""
     advice = _ADVICE.search(words)
     return plain(" ".join(words[: advice.start() if advice else None].split()), limit=_LONGEST)
 
 
 def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Problem:
-    """The problem that the installed torch has no kernels for this GPU."""
+    """Return the problem that the installed torch has no kernels for this GPU."""
     build = torch_build()
     capability = device.compute_capability
     target = None if capability is None else f"{capability[0]}.{capability[1]}"
@@ -204,15 +210,15 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"found no NVIDIA driver|libcuda\.so",
         _says(
             "the driver answers, but torch finds no CUDA library (libcuda)",
-            "in a container add the driver's compute part (NVIDIA_DRIVER_CAPABILITIES=compute,utility); else "
-            "reinstall the driver",
+            "in a container, add the driver's compute part (NVIDIA_DRIVER_CAPABILITIES=compute,utility); "
+            "else reinstall the driver",
         ),
     ),
     (
         r"no CUDA GPUs are available|no CUDA-capable device|invalid device ordinal",
         _says(
-            "the driver lists the GPU, but CUDA shows it to no program",
-            "look for Xid lines in the kernel log, reboot; in a container recreate it",
+            "the driver lists the GPU, but no program can use it through CUDA",
+            "look for Xid lines in the kernel log, reboot; recreate a container",
         ),
     ),
     (
@@ -226,7 +232,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"forward compatibility was attempted|unsupported display driver",
         _says(
             "the versions of the CUDA library and the kernel module do not match",
-            "reboot after an update of the driver; else take CUDA's compat folder off LD_LIBRARY_PATH",
+            "reboot after an update of the driver; else remove CUDA's compat folder from LD_LIBRARY_PATH",
         ),
     ),
     (
@@ -260,7 +266,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
 
 
 _LIMIT_S = 90.0
-_UNKNOWN = "fix what torch says; gpubench measures with this torch"
+_UNKNOWN = "fix what torch reports; gpubench measures with this torch"
 _PROGRAM = ("-m", "gpubench.probe.torch_view")
 
 
@@ -294,7 +300,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
         view = _look(environment)
     except ChildLateError:
         return (
-            f"torch did not open it in {_LIMIT_S:g} s",
+            f"torch did not open it within {_LIMIT_S:g} s",
             "end stuck processes (nvidia-smi), or reboot",
         )
     except ChildEndedError as error:
@@ -352,7 +358,7 @@ def seen_by_torch() -> DeviceProfile | None:
         l2_bytes=None if spec is None else spec.l2_bytes,
         mig_enabled=mig,
         tensor_core_precisions=tensor_core_precisions(view.compute_capability or (0, 0), spec, view.name),
-        unavailable={"driver_version": TOLD_BY_TORCH},
+        unavailable={"driver_version": ONLY_IN_TORCH},
     )
     if view.cuda is not None:
         return seen
@@ -392,7 +398,7 @@ def main() -> None:
         parent.send(view := replace(view, architectures=built_for, cuda=torch.version.cuda))
         torch.cuda.init()
         properties = torch.cuda.get_device_properties(0)
-        uuid, bus_id = told_by_torch(properties)
+        uuid, bus_id = identity_in_torch(properties)
         view = replace(
             view,
             name=properties.name,

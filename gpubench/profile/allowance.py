@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import msgspec
-
-from gpubench.folders import data_bytes
+from gpubench.folders import data_json
 from gpubench.interval import Interval
 from gpubench.models import CardClass, CardMemory, DeviceProfile, GpuSpec
 from gpubench.models.record import Record
@@ -115,7 +113,7 @@ class Allowance(Record, frozen=True, kw_only=True):
 @cache
 def load_allowance() -> Allowance:
     """Read the shipped fit."""
-    return msgspec.json.decode(data_bytes(ALLOWANCE_FILE), type=Allowance)
+    return data_json(ALLOWANCE_FILE, Allowance)
 
 
 def device_bytes(allowance: ClassAllowance, allocated_bytes: float) -> float:

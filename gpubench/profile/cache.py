@@ -23,7 +23,7 @@ from gpubench.children import run_child
 from gpubench.decoders import described_decoder, find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
-from gpubench.folders import data_bytes, write_log
+from gpubench.folders import data_json, write_log
 from gpubench.models import Checkpointing, Recipe, WeightType, WorkloadProfile, recipe_over
 from gpubench.precisions import Precision, in_memory
 from gpubench.profile import decoder_step
@@ -110,7 +110,7 @@ NOTHING_ASKED = Asked()
 @cache
 def load_profiles() -> Mapping[str, WorkloadProfile]:
     """Read the shipped profiles of the standard workloads, by name."""
-    profiles = msgspec.json.decode(data_bytes(PROFILES_FILE), type=tuple[WorkloadProfile, ...])
+    profiles = data_json(PROFILES_FILE, tuple[WorkloadProfile, ...])
     return MappingProxyType({p.name: p for p in profiles})
 
 

@@ -20,7 +20,6 @@ from typing import TypeAlias
 import msgspec
 
 from gpubench.decoders import Decoder, Linear
-from gpubench.errors import MisuseError
 from gpubench.models import (
     BlockSizes,
     Checkpointing,
@@ -37,6 +36,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
+from gpubench.user_model import check_context
 
 ADAPTER_RANK = 16
 """Rank of the adapters, which every linear layer of attention has."""
@@ -117,11 +117,7 @@ def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
     Raises:
         MisuseError: If a sequence is longer than the model's context.
     """
-    if recipe.context_tokens > decoder.context:
-        raise MisuseError(
-            f"{name}: sequences of {recipe.context_tokens:,} tokens: the context of the model is "
-            f"{decoder.context:,} tokens"
-        )
+    check_context(name, recipe.context_tokens, decoder.context)
     step = _Step(decoder, recipe)
     once = _Step(decoder, msgspec.structs.replace(recipe, checkpointing=Checkpointing.NONE, loss_chunks=1))
     forward, train = step.operators()

@@ -414,7 +414,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     if heaviest is None:
         return ()
     m = heaviest.measurement
-    point, ends = m.interval.apart(m.digits)
+    point, ends = m.interval.parts(m.digits)
     alone = " from one process" if m.within_one_process else ""
     flagged = f"; flagged {listing(heaviest.doubts)}" if heaviest.doubts else ""
     return (

@@ -222,7 +222,7 @@ def _value(m: MicroResult) -> str:
     if m.unit == "s":
         return stacked(m.interval.by(format_duration))
     step, prefix = next(((s, p) for s, p in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if m.value >= s), (1.0, ""))
-    point, ends = m.interval.over(step).apart()
+    point, ends = m.interval.over(step).parts()
     return f"{point} {prefix}{plain(m.unit, 20)}" + (f"\n{ends}" if ends else "")
 
 

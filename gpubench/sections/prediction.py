@@ -149,7 +149,7 @@ def _published(answers: Predictions) -> Iterator[str]:
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     """Return the errors of predictions: overall, then by slice."""
     owned, heaviest = document["no_gpu_owned"], document["heaviest_source"]
-    scores, mends = {"all pairs": document, **document["by_slice"]}, document.get("mends", {})
+    scores, fixes = {"all pairs": document, **document["by_slice"]}, document.get("fixes", {})
     if document.get("inference") is not None:
         scores["inference"] = document["inference"]
 
@@ -160,7 +160,7 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
         f"order: Spearman {format_number(document['spearman'])}; throughput lost by the first choice: {lost}",
         *(f"column missing, taken as {each}" for each in document.get("assumed", ())),
         *(
-            f"skipped: {count_} x {reason}" + (f": {mends[reason]}" if mends.get(reason) else "")
+            f"skipped: {count_} x {reason}" + (f": {fixes[reason]}" if fixes.get(reason) else "")
             for reason, count_ in document.get("skipped", {}).items()
         ),
     ]

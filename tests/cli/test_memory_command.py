@@ -392,6 +392,7 @@ def test_an_error_other_than_a_missing_kernel_is_the_models_own(
         (("vgg16", "--precision", "int8", "--gpu", "nvidia-tesla-t4-16gb"), "inference (--task infer) alone"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),
         (("vgg16", "--count", "0"), "--count 0"),
+        (("vgg16", "--gpu", "0x L4"), "name 0 GPUs: give one number, from 1"),
         (("vgg16", "--jobs", "pipeline"), "--jobs 'pipeline' is unknown"),
         (("vgg16", "--accumulate", "0"), "--accumulate 0 must be at least 1"),
         (("vgg16", "--accumulate", "65"), "accumulate 65: a batch of 64 has fewer samples"),

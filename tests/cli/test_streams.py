@@ -142,4 +142,4 @@ def test_a_closed_stdout_is_reported_before_any_work(tmp_path):
     program = f'"{sys.executable}" -m gpubench list --gpus >&-'
     done = subprocess.run(["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == ExitCode.STORAGE
-    assert done.stderr == "gpubench: standard output is closed: open it, or send it to /dev/null\n"
+    assert done.stderr == "gpubench: standard output is closed: open it, or redirect it to /dev/null\n"

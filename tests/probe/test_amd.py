@@ -162,7 +162,7 @@ def test_a_torch_without_rocm_measures_on_the_cpu_and_says_what_is_missing(
     monkeypatch.setattr(nvidia, "BACKEND", NoDriver())
     device, said = select_device("auto")
     assert device.is_cpu
-    assert said.startswith("an AMD GPU is here")
+    assert said.startswith("an AMD GPU is present")
 
 
 def test_a_run_without_telemetry_names_the_package() -> None:
@@ -202,6 +202,18 @@ def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(mach
     assert "partition" in parts[0].unavailable["gpu_key"]
     assert [backend.open_readings(gpu).source for gpu in (*parts, whole)] == ["none"] * 3 + ["amdsmi"]
     assert (whole.name, whole.uuid) == ("AMD Radeon RX 7900 XTX", None)
+
+
+def test_a_library_without_these_keys_leaves_the_readings_unknown() -> None:
+    """As in amdsmi 6.0, where the clock is ``cur_clk`` and the energy counter ``power``."""
+    library: Any = Library(MI300X)
+    library.amdsmi_get_clock_info = lambda *_: {"cur_clk": 132, "max_clk": 2100}
+    library.amdsmi_get_energy_count = lambda _: {"power": 1, "counter_resolution": 15.3, "timestamp": 1}
+    readings = amd.AmdReadings(library, 0, "0002:0c:00")
+    assert readings.sample().sm_clock_hz is None
+    assert readings.energy_j() is None
+    assert readings.refused["sm_clock_hz"] == "amdsmi_get_clock_info: N/A"
+    assert readings.refused["energy_j"] == "amdsmi_get_energy_count: N/A"
 
 
 def test_a_card_that_is_gone_is_named(machine) -> None:

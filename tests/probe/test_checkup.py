@@ -169,7 +169,7 @@ TOO_OLD = (
             "torch finds no CUDA library",
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         ),
-        ({"init": fails("No CUDA GPUs are available")}, "CUDA shows it to no program", "Xid"),
+        ({"init": fails("No CUDA GPUs are available")}, "no program can use it through CUDA", "Xid"),
         (
             {
                 "init": fails(
@@ -184,8 +184,8 @@ TOO_OLD = (
             "CUDA does not start",
             "modprobe nvidia_uvm",
         ),
-        ({"compute": fails("something new" + ADVICE)}, "something new", "fix what torch says"),
-        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "fix what torch says"),
+        ({"compute": fails("something new" + ADVICE)}, "something new", "fix what torch reports"),
+        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "fix what torch reports"),
         ({"name": "Tesla T4"}, "disagree on the name", "by its UUID"),
         ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
     ],
@@ -264,6 +264,13 @@ def test_each_limit_of_a_gpu_is_a_warning_with_its_fix(inside_nvml) -> None:
     assert [c.status for c in checks["GPU 0"]] == ["ok"]
     assert checks["GPU 2"][0].status == "warn"
     assert checks["GPU 2"][0].fix.endswith("nvidia-smi -i 2 -pl 450")
+
+
+def test_versions_that_the_driver_does_not_report_are_shown_as_unknown(inside_nvml) -> None:
+    refused = [Fault(f"nvmlSystemGet{what}", code=3) for what in ("DriverVersion", "CudaDriverVersion_v2")]
+    inside_nvml("h200", faults=refused)
+    (driver,) = by_name(check_up(probe(), {}))["NVIDIA driver"]
+    assert driver.seen.startswith("—, CUDA —, ")
 
 
 def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> None:

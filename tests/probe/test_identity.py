@@ -38,7 +38,7 @@ def test_the_same_device_passes_without_a_message() -> None:
     ],
 )
 def test_another_device_stops_the_run(different: dict) -> None:
-    with pytest.raises(NoDeviceError, match="of another GPU"):
+    with pytest.raises(NoDeviceError, match="from another GPU"):
         check_same_device(GPU, **{**SAME, **different})
 
 

@@ -57,7 +57,7 @@ def test_the_limits_of_a_gpu_are_named(fake_nvml) -> None:
         "power limit 350 W of 700 W (50 %)",
         "PCIe link x8 of x16",
         "PCIe generation 1 of 4 while busy",
-        "the slot allows PCIe generation 4, the card generation 5",
+        "the slot supports PCIe generation 4, the card generation 5",
         "clock held by sw_power_cap",
         "clock held by hw_thermal_slowdown",
         "compute mode exclusive_process",

@@ -101,7 +101,7 @@ def test_a_job_without_a_gpu_from_its_scheduler_measures_on_the_cpu_and_says_so(
     [
         ("4", "CUDA_VISIBLE_DEVICES: '4' names no GPU of this machine, which has GPUs 0 to 3; give"),
         ("GPU-9", "CUDA_VISIBLE_DEVICES: 'GPU-9' names no GPU of this machine, which has GPUs 0 to 3; give"),
-        ("GPU-3333", "CUDA_VISIBLE_DEVICES: 'GPU-3333' fits several GPUs; give"),
+        ("GPU-3333", "CUDA_VISIBLE_DEVICES: 'GPU-3333' matches several GPUs; give"),
     ],
 )
 def test_missing_visible_device_is_reported_with_the_existing_ones(four, visible: str, said: str) -> None:

@@ -56,8 +56,8 @@ def _a_cuda_13_build(monkeypatch) -> None:
         ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "compute mode", "-c DEFAULT"),
         ("CUDA error: all CUDA-capable devices are busy or unavailable", "compute mode", "-c DEFAULT"),
         ("Found no NVIDIA driver on your system. Please check that you", "libcuda", "compute,utility"),
-        ("No CUDA GPUs are available", "shows it to no program", "Xid"),
-        ("CUDA error: no CUDA-capable device is detected", "shows it to no program", "Xid"),
+        ("No CUDA GPUs are available", "no program can use it", "Xid"),
+        ("CUDA error: no CUDA-capable device is detected", "no program can use it", "Xid"),
         (
             "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
             "links",

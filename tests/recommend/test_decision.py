@@ -73,7 +73,7 @@ def test_row_limit_does_not_change_the_decision():
 def test_inference_that_is_predicted_is_flagged_where_it_decides():
     rates = {H100: estimate(H100, 3000.0, basis="measured"), A100: 1700.0}
     offers = [offer(H100, 2.0), offer(A100, 1.2)]
-    few = "Speeds of inference are predicted from few"
+    few = "Inference speeds are predicted from few"
     assert few in said(rank_of(offers, rates, task="infer", samples=1e9))
     assert few not in said(rank_of(offers[:1], rates, task="infer", samples=1e9))
     assert few not in said(rank_of(offers, rates, samples=1e9))

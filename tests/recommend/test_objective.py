@@ -191,7 +191,7 @@ def test_the_order_of_energy_is_of_the_joules_that_each_row_has():
     joules = [row.joules_per_sample for row in ranking.rows]
     assert joules == sorted(joules)
     assert joules[0] == pytest.approx(60 / 500)
-    assert "1x L4 takes the least energy, about 0.120 J" in said(ranking)
+    assert "1x L4 uses the least energy, about 0.120 J" in said(ranking)
     assert "Next by energy: 1x H100 SXM5 80GB at " in said(ranking)
 
 

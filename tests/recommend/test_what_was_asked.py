@@ -23,7 +23,7 @@ ASKED = {
     "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 3 years"),
-    "too small a sum": ("--max-purchase-usd 500", r"\$500 buys no card with a PC; \$1,000 for the PC is assumed"),
+    "too small a sum": ("--max-purchase-usd 500", r"\$500 does not cover a card and a PC; the PC is assumed to cost \$1,000"),
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
     "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of that is for a PC for the cards; `--have pc` leaves that out"),
@@ -33,7 +33,7 @@ ASKED = {
         "llama-3.1-70b --qlora --have '2x RTX 3090'", r"all weights on each GPU; .* with `--count 2 --jobs fsdp`"
     ),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
-    "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"is the fewest that finish within 3.00 days"),
+    "how many by then": ("llama-3.1-8b --lora --gpu h100 --deadline-hours 72", r"The fewest GPUs that finish within 3.00 days"),
     "adapters": ("llama-3.1-8b --lora --samples 20000", r"LoRA.* 2,048 tokens \(`--context`\), batch 2 per GPU, with plain PEFT .*stack=fused"),
     "adapters in 4 bits": ("mistral-7b --qlora", r"QLoRA"),
     "all weights": ("hf:Qwen/Qwen2.5-7B", r"[Aa]ll weights"),

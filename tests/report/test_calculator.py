@@ -355,7 +355,7 @@ def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened
     assert page.locator("#pair").inner_text().endswith("Choose two dots to compare them.")
     dots.nth(9).focus()
     page.keyboard.press("Enter")
-    pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times faster, [\d.,]+ \(.+ to .+\) times the dollars\."
+    pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times faster, [\d.,]+ \(.+ to .+\) times the cost\."
     assert re.fullmatch(pair, page.locator("#pair").inner_text())
     assert page.locator("#tip").is_visible()
     said = page.locator("#tip div").all_inner_texts()

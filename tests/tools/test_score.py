@@ -186,9 +186,9 @@ def test_the_labels_have_a_source_and_a_profile():
 def test_each_refused_row_says_what_would_fix_it(change, tmp_path):
     document = score(write_csv(tmp_path / "x.csv", [OURS[0] | change, *OURS]))
     (reason,) = document["skipped"]
-    assert document["mends"][reason]
+    assert document["fixes"][reason]
     told = [item for part in scored(document) if isinstance(part, Bullets) for item in part.items]
-    assert f"skipped: 1 x {reason}: {document['mends'][reason]}" in told
+    assert f"skipped: 1 x {reason}: {document['fixes'][reason]}" in told
 
 
 def test_coverage_of_zero_is_shown_as_a_figure(document):
@@ -230,4 +230,4 @@ def test_user_model_is_scored_by_its_file(tmp_path, monkeypatch):
     assert found["pairs"] == 6
     assert any("broken.py" in reason and "no such data" in reason for reason in found["skipped"])
     assert any("missing.py" in reason and "no such file" in reason for reason in found["skipped"])
-    assert all("by its file" in found["mends"][reason] for reason in found["skipped"])
+    assert all("by its file" in found["fixes"][reason] for reason in found["skipped"])

@@ -452,7 +452,7 @@ def test_the_answer_names_the_model_as_it_was_typed() -> None:
         (["run", "qwen2.5-7b"], "use `gpubench qwen2.5-7b` or `gpubench memory qwen2.5-7b`"),
         (
             ["memory", "qwen2.5-7b", "--gpu", "L4", "--context", "200000"],
-            "the context of the model is 131,072",
+            "exceed the model's context of 131,072",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from gpubench.discovery import load_workload, workload_named, workload_names
 from gpubench.errors import MisuseError
 from gpubench.options import request_from
 from gpubench.predict.request import MemoryRequest, PredictRequest
-from gpubench.user_model import is_own
+from gpubench.user_model import check_own, is_own
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -133,3 +133,11 @@ def test_each_verb_takes_a_workload_as_people_write_it(verb: str) -> None:
 )  # fmt: skip
 def test_what_counts_as_the_users_own(reference: str, own: bool) -> None:
     assert is_own(reference) is own
+
+
+def test_a_name_that_no_file_system_takes_is_no_file() -> None:
+    assert workload_named("a" * 300) == "a" * 300
+    with pytest.raises(MisuseError, match="unknown workload"):
+        load_workload("a" * 300)
+    with pytest.raises(MisuseError, match="there is no"):
+        check_own(f"hf:{'a' * 300}", {})

@@ -171,7 +171,7 @@ def test_sparse_gradients_without_an_optimizer_of_their_own_say_which_takes_them
 
 @pytest.mark.parametrize("kind", LOOSE)
 def test_loss_with_an_untracked_tensor_is_refused_with_the_fix(load, kind):
-    with pytest.raises(MisuseError, match=r"mine\.py: the loss holds a tensor .*nn\.Module") as refused:
+    with pytest.raises(MisuseError, match=r"mine\.py: the loss uses a tensor .*nn\.Module") as refused:
         load(LOOSE[kind])
     assert "\n" not in str(refused.value)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from patience import Stopwatch, is_gone, wait_until
 
-from gpubench.children import MOST_ASKED_PRINTED_BYTES
+from gpubench.children import MOST_ANSWER_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.models import Execution, Precision, TaskKind, WeightType
@@ -251,7 +251,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     one, two = write(tmp_path, GOOD), write(tmp_path / "other", GOOD)
     with pytest.raises(MisuseError, match=r"both called my_model\.py"):
         profiles_of(["vgg16", one, two])
-    with pytest.raises(MisuseError, match="name it once"):
+    with pytest.raises(MisuseError, match="list it once"):
         profiles_of([one + ":build", one + ":build"])
 
 
@@ -323,7 +323,7 @@ LOADING = {
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
     "inputs no tensor": (
         body("nn.Linear(1, 1), [1, 2], 0, nn.MSELoss()"),
-        "inputs hold no tensor, but 2 values",
+        "inputs contain no tensor, but 2 values",
     ),
     "a dict with a hole": (body("{'model': nn.Linear(1, 1)}"), "no inputs and no targets and no loss"),
     "half precision": (
@@ -574,7 +574,7 @@ def logged(name: str = "my_model.py") -> str:
 def test_a_users_model_is_profiled_in_a_child_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    just_allowed = f"print('x' * {MOST_ASKED_PRINTED_BYTES - 1000})\n"
+    just_allowed = f"print('x' * {MOST_ANSWER_PRINTED_BYTES - 1000})\n"
     found = profile_of(write(tmp_path, just_allowed + GOOD))
     assert found.name == "my_model.py"
     assert found.forward_flops_per_sample == 100
