@@ -124,7 +124,7 @@ def plan_again(
     check_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
     chosen = None if run.settings is None else run.settings.batch_choice
-    choice = next(filter(None, (chosen, *(m.batch_choice for m in run.measurements))), None)
+    choice = chosen or next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
     cases = tuple(_planned(case, names, choice) for case in run.planned)
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} lists no planned cases: start a new one")
