@@ -323,7 +323,7 @@ def test_how_several_gpus_work_at_once_is_part_of_the_case(h100, make_profile, o
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"task": "infer"}, "fsdp shards what is trained"),
+        ({"task": "infer"}, "fsdp is only for training"),
         ({"precisions": ("amp-fp16",)}, "scales gradients"),
     ],
 )
