@@ -1,8 +1,8 @@
-"""The child process that measures, or that represents a job's processes; ``launcher.Child`` starts it.
+"""Runs in the child process that measures, or that represents a job; ``launcher.Child`` starts it.
 
-For a job of several processes on this machine the child is torchrun, which ends with its parent. torch passes
-only the first three file descriptors to its workers. So there the parent's pipes are standard input and
-output, and anything printed goes to standard error.
+For a job of several processes on this machine, the child is torchrun, which ends with its parent. torch
+passes only the first three file descriptors to its workers. The parent's pipes are therefore standard input
+and output in this case, and anything printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
 
 RANK = "rank"
-"""Tells a process that it is one process of the job, not the one that represents all of them."""
+"""The argument of a process that is one of the job, not the one that represents all of them."""
 LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 KILLED_S: Seconds = 1.0
@@ -49,12 +49,12 @@ _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages
 
 
 def main() -> None:
-    """Serve one parent until its end of the pipe closes."""
+    """Serve one parent until it closes its pipe."""
     if sys.argv[1] == RANK:
-        _be_rank(int(sys.argv[2]))
+        _run_as_rank(int(sys.argv[2]))
     line = ParentChannel()
     if line.arguments not in ([], [JOINED]):
-        _stand_for_job(line)
+        _represent_job(line)
         return
     setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
     serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
@@ -64,9 +64,9 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
     """Open the device or report why that fails, then carry out the parent's commands one by one.
 
     Args:
-        line: To the parent.
-        setup: Its first message.
-        place: The place of this process in a job, if it has one.
+        line: The channel to the parent.
+        setup: The parent's first message.
+        place: The place of this process in a job; None without a job.
     """
     commands = line.listen(_decoder, messages.Stop)
     line.send(messages.Phase(name="import"))
@@ -122,7 +122,7 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
-    """Load torch, open the device, make sure that it is the one that was probed, and report that."""
+    """Load torch, open the device, check that it is the probed one, and report that."""
     start = time.perf_counter()
     import torch
 
@@ -218,8 +218,8 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
 # --- several processes on this machine --------------------------------------------------------------------
 
 
-def _stand_for_job(line: ParentChannel) -> None:
-    # Run torchrun, and tell the parent which process was lost first, and why.
+def _represent_job(line: ParentChannel) -> None:
+    # Run torchrun, and report to the parent which process was lost first, and why.
     folder = scratch_folder()
     folder.mkdir(0o700)
     os.dup2(line.read_fd, 0)
@@ -254,23 +254,23 @@ def _stand_for_job(line: ParentChannel) -> None:
     except ChildFailedError as error:
         status, reason, trace = _cause(error)
     except Exception as error:  # noqa: BLE001 - torch has several errors for a failed start
-        reason = scrub(f"the job could not be started: {error}")
+        reason = scrub(f"the job could not start: {error}")
     line.send(messages.JobOver(status=status, reason=reason, traceback=trace))
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
-    # Return which process was lost first, and why; a Python error is in the file that it left.
+    # Return which process was lost first, and why; a Python error is in a file.
     rank, failure = error.get_first_failure()
-    said = failure.error_file_data.get("message")
-    if isinstance(said, dict):
-        reason = scrub(f"rank {rank} of the job: {said['message']}")
+    report = failure.error_file_data.get("message")
+    if isinstance(report, dict):
+        reason = scrub(f"rank {rank} of the job: {report['message']}")
         status = Status.OUT_OF_MEMORY if says_no_memory(reason) else Status.FAILED
-        return status, reason, said["extraInfo"]["py_callstack"]
+        return status, reason, report["extraInfo"]["py_callstack"]
     return Status.FAILED, f"rank {rank} of the job {exit_words(failure.exitcode)}", None
 
 
 def _end_with_parent(read_fd: int) -> None:
-    # Wait until the parent has closed its pipe, and end all processes at once: torch would wait for them.
+    # Wait until the parent has closed its pipe, and end all processes at once; torch would wait for them.
     parent = select.poll()
     parent.register(read_fd, 0)  # a hang-up is always reported
     parent.poll()
@@ -282,9 +282,9 @@ def _end_with_parent(read_fd: int) -> None:
     os._exit(0)
 
 
-def _be_rank(torchrun_pid: int) -> None:
-    # Run as one process of the job: take its pipes from where torchrun leaves them, and report any error.
-    # Never returns: threads that a model has left in this process could keep it from ending.
+def _run_as_rank(torchrun_pid: int) -> None:
+    # Run as one process of the job, with the pipes that torchrun passes on, and report any error.
+    # It never returns, because threads that a model has left in this process could keep it from ending.
     die_with_parent(torchrun_pid)
     pipes = os.dup(0), os.dup(1)
     os.dup2(2, 1)

@@ -30,7 +30,7 @@ from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.budget import BUDGETS, budget_of
 from gpubench.measure.environment import environment, environment_of
-from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, answering
+from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, handling
 from gpubench.measure.messages import MODULE, Place, place_under_torchrun
 from gpubench.measure.plan import (
     Plan,
@@ -696,4 +696,4 @@ def _listening(control: Control) -> AbstractContextManager[None]:
             os.write(sys.stderr.fileno(), _STOPPING)  # print is not safe here: a write may be in progress
         control.stop(within_s=STOPPING_S if number == signal.SIGTERM else float("inf"))
 
-    return answering(interrupt, signal.SIGINT, signal.SIGTERM)
+    return handling(interrupt, signal.SIGINT, signal.SIGTERM)
