@@ -80,9 +80,7 @@ def clock_ratio(device: DeviceProfile) -> float:
 
 def _datasheet_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
     spec = load_specs().get(device.gpu_key or "")
-    if spec is None:
-        return None
-    peak: float | None = getattr(spec, precision.facts.format.peak)
+    peak: float | None = None if spec is None else getattr(spec, precision.facts.format.peak)
     return peak
 
 
@@ -398,9 +396,7 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
     Raises:
         MisuseError: With the exact command that installs the first missing one.
     """
-    for framework in wanted:
-        if framework is Framework.TORCH:
-            continue
+    for framework in (each for each in wanted if each is not Framework.TORCH):
         facts = KERAS[framework]
         lacking = [name for name in ("keras", facts.backend) if find_spec(name) is None]
         package = facts.on_cpu if device.is_cpu else facts.on_cuda

@@ -352,8 +352,7 @@ def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: Wor
             "the model carries tensors from step to step and creates new ones in each, but a CUDA graph "
             "keeps using those of its capture: update them in place, for example with copy_"
         )
-    is_sharded = work.case.parallel_mode is ParallelMode.FSDP
-    if context.team is not None and is_sharded and expected.unchecked is None:
+    if context.team and expected.unchecked is None and work.case.parallel_mode is ParallelMode.FSDP:
         context.team.announce(Look())  # without the other shards, this process would wait for them
     of_loss, of_output = guards.reference_errors(work, task, expected)
     seen.note(reference_error=of_loss, output_error=of_output)

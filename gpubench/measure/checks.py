@@ -113,11 +113,10 @@ def judge_measurement(
             for finding in findings
         )
     wrong = [f for f in findings if f.kind in _INVALIDATING]
-    reason = "; ".join(str(f.kind) for f in wrong) or None
     return msgspec.structs.replace(
         measurement,
         status=Status.INVALID if wrong else Status.OK,
-        reason=reason,
+        reason="; ".join(str(f.kind) for f in wrong) or None,
         loss_trace=trace,
         findings=findings,
     )

@@ -524,8 +524,7 @@ def _note_energy(
     began_s, ended_s = seen.series.began_s, seen.series.ended_s
     if began_s is None or ended_s is None:
         return
-    samples = shifted(seen.series.telemetry, began_s)
-    energy = energy_of(ended_s - began_s, edges, samples, power_limit_w)
+    energy = energy_of(ended_s - began_s, edges, shifted(seen.series.telemetry, began_s), power_limit_w)
     if energy.finding is not None:
         seen.findings.append(energy.finding)
     seen.note(

@@ -415,15 +415,11 @@ class Launcher:
             self.on_event(answer)
         if isinstance(answer, messages.CaseDone) and (wrong := seen.contradiction(answer)):
             raise ChildEndedError(wrong)
-        self._keep_or_end(answer)
-        return answer
-
-    def _keep_or_end(self, answer: object) -> None:
-        # End a process that can no longer be trusted after its answer; note a lost device.
         if isinstance(answer, messages.CaseDone) and answer.lost:
             self.lost = answer.reason
         if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:
             self.close()
+        return answer
 
     # --- one unit ---------------------------------------------------------------------------------------
 
@@ -497,9 +493,11 @@ class Launcher:
         if late and self._time_left_s() <= 0:
             return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        reason = f"the measuring process {error} (phase: {seen.phase})"
-        if late:
-            reason = f"no sign of life during {seen.phase}: the process was ended"
+        reason = (
+            f"no sign of life during {seen.phase}: the process was ended"
+            if late
+            else f"the measuring process {error} (phase: {seen.phase})"
+        )
         if self._is_joined and not late:
             self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the others too
         return seen.done(status, reason, cause)
@@ -634,9 +632,8 @@ class Launcher:
     # --- time -------------------------------------------------------------------------------------------
 
     def _time_left_s(self) -> Seconds:
-        if self.plan.time_limit_s is None:
-            return float("inf")
-        return self.began_s + self.plan.time_limit_s - time.monotonic()
+        limit_s = math.inf if self.plan.time_limit_s is None else self.plan.time_limit_s
+        return self.began_s + limit_s - time.monotonic()
 
     def _share_s(self, left: int) -> Seconds | None:
         # Return this case's share of the time left; None without a limit. Remaining cases share it equally,

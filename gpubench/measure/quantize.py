@@ -196,8 +196,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no such
             layer.
     """
-    reason = why_no_fp8(device)
-    if reason is not None:
+    if (reason := why_no_fp8(device)) is not None:
         raise NotQuantizedError(reason)
     layers = {
         layer

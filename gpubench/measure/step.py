@@ -654,19 +654,16 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     at every step, which is impossible in a graph.
     """
     is_open = "fused" in _keywords(factory) and "fused" not in getattr(factory, "keywords", {})
-    options = {"fused": True} if is_open else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
     sharded = any(hasattr(p, "to_local") for p in parameters)
     unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED
     # torch refuses these at the first step, not when the optimizer is created.
     sparse = any(getattr(module, "sparse", False) for module in model.modules())
-    if unfused or sparse or any(p.is_complex() for p in parameters):
-        options.pop("fused", None)
+    unfused = unfused or sparse or any(p.is_complex() for p in parameters)
     try:
-        made = factory(parameters, **options)
+        made = factory(parameters, **({"fused": True} if is_open and not unfused else {}))
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel
-        options.pop("fused", None)
-        made = factory(parameters, **options)
+        made = factory(parameters)
     own = set(map(id, model.parameters()))
     for group in getattr(made, "param_groups", ()):
         if not own.issuperset(map(id, group["params"])):

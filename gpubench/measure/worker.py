@@ -175,19 +175,14 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
 
     done: messages.Ending
     match command:
-        case messages.MeasureMicro(time_s=time_s) if context.team is not None:
-            send_micro(
-                line,
-                run_all_reduce(context.team, context.hardware, context.budget, context.telemetry, time_s),
-            )
-            return
         case messages.MeasureMicro(time_s=time_s):
-            send_micro(
-                line,
-                run_micro(
-                    context.hardware, context.profile, context.budget, context.telemetry, time_s=time_s
-                ),
+            hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
+            results: Iterator[MicroResult | Finding] = (
+                run_micro(hardware, context.profile, budget, telemetry, time_s=time_s)
+                if context.team is None
+                else run_all_reduce(context.team, hardware, budget, telemetry, time_s)
             )
+            send_micro(line, results)
             return
         case messages.MeasureCase():
             done = measure_case(command, context)
@@ -206,10 +201,9 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
     """Report micro-benchmarks as they finish, one message each, until the parent asks to stop."""
     line.send(messages.Phase(name="micro"))
     for each in results:
-        if isinstance(each, Finding):
-            line.send(messages.MicroDone(finding=each))
-        else:
-            line.send(messages.MicroDone(result=each))
+        line.send(
+            messages.MicroDone(finding=each) if isinstance(each, Finding) else messages.MicroDone(result=each)
+        )
         if line.stop.is_set():
             break
     line.send(messages.MicroDone(last=True))

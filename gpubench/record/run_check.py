@@ -56,8 +56,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
-    issues = tuple(_issues(run, tuple(judged)))
-    return RunCheck(run_id=run.run_id, cases=len(run.measurements), issues=issues)
+    return RunCheck(run_id=run.run_id, cases=len(run.measurements), issues=tuple(_issues(run, tuple(judged))))
 
 
 def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
@@ -82,8 +81,8 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
             yield Issue(weight="note", case=measurement.case, kind="NOT_CHECKED", text=text)
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
-        text = f"planned but never reached; {_resume(run)}"
-        yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=text)
+        why = f"planned but never reached; {_resume(run)}"
+        yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=why)
 
 
 # Micro-benchmark findings that are only notes if the run has measured rows: no row needs them that precisely.
