@@ -75,7 +75,7 @@ def with_largest_batches(
     Args:
         made: The plan; the batches in it are replaced.
         profiles: Profiles by workload reference.
-        device: The device, whose memory sets the limit.
+        device: The device; its memory sets the limit.
         on_trial: Called with each case tried, at its batch, and whether it fits.
 
     Raises:

@@ -378,7 +378,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
-    seed_all(context.seed)  # so that chance does not decide whether a capture freezes random numbers
+    seed_all(context.seed)  # chance must not decide whether a capture freezes random numbers
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)

@@ -365,8 +365,8 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     """Compare the counted rate with the peak, and with the fastest matrix product.
 
-    A row within the peak whose loss matches the CPU's has done its work; in that case something slowed the
-    product, as other programs on a CPU can. Convolutions at fp32 may exceed either limit, because they do
+    A row within the peak has done its work if its loss matches the CPU's; something then slowed the product,
+    as other programs on a CPU can. Convolutions at fp32 may exceed either limit, because they do
     fewer multiplications than are counted.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu

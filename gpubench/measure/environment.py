@@ -66,7 +66,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
     """Return the software and hardware of this run.
 
     Args:
-        device: The device, whose driver is recorded.
+        device: The device; its driver is recorded.
         ready: The measuring child's report on its libraries; None before there is a child.
     """
     ready = ready or Ready()

@@ -475,7 +475,7 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
         advance: Replays graphs or runs compiled steps.
         draws: Whether the forward pass draws random numbers, other than for dropout; compiled code draws
             different ones.
-        carries: As in ``Expected``: such a model cannot be returned to its earlier state.
+        carries: As in ``Expected``; the earlier state of the model can then not be restored.
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())

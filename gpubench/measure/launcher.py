@@ -229,7 +229,7 @@ START_PHASES = frozenset({"start", "import", "context"})
 
 @dataclass
 class Launcher:
-    """Runs the units of a plan one after the other, each in its group's process.
+    """Runs the units of a plan one after another, each in its group's process.
 
     Attributes:
         ready: The report of the first torch process about itself.
@@ -613,7 +613,7 @@ class Launcher:
             self.close()
             raise MisuseError(
                 f"torch now computes on {now} CPU threads, but on {then} when the run began: set "
-                f"OMP_NUM_THREADS={then} and the CPU affinity as before, or start a new run"
+                f"OMP_NUM_THREADS={then} and the same CPU affinity, or start a new run"
             )
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
 }
-# Result types of the products whose result type differs from their operands'.
+# Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
 _UNITS = {form.name: form.unit for form in FORMATS}
 # Checks of products that this torch or device may lack although the device model supports them.

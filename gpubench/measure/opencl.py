@@ -79,7 +79,7 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
         seen = next((line for line in lines if "error" in line), lines[0])
         raise NoDeviceError(
             f"the OpenCL driver of {profile.name} cannot open it, or cannot compile for it "
-            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL whose LLVM knows this processor)"
+            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL with an LLVM for this processor)"
         ) from error
     return queue
 

@@ -87,7 +87,7 @@ class Progress:
         return None
 
     def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
-        """Return the result of a case whose child ended before reporting it; the rounds so far are kept."""
+        """Return the result of a case after its child ended without one; the rounds so far are kept."""
         launch = Launch(
             index=self.launch,
             warmup=tuple(self.warmup),

@@ -113,7 +113,7 @@ WIDTH = 64
 
 
 class Waiting(nn.Module):
-    """A linear layer whose output depends on a number that is read on the host."""
+    """A linear layer with an output that depends on a number read on the host."""
 
     def __init__(self) -> None:
         super().__init__()

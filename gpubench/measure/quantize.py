@@ -76,7 +76,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         device: Where it is.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot do it, or the model has no such layer.
+        NotQuantizedError: If this torch or device cannot do it, or the model has no suitable layer.
     """
     quantization = _torchao("int8", "products")
     layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
@@ -193,8 +193,8 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         device: Where it will run.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no such
-            layer.
+        NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no
+            suitable layer.
     """
     if (reason := why_no_fp8(device)) is not None:
         raise NotQuantizedError(reason)

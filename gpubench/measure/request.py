@@ -84,7 +84,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     suite: Annotated[
         SuiteName | None,
         Option(
-            "If no workload is named: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
+            "If no workload is given: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
             "bert_base and llama_1b, eager and compiled (modern).",
             choices=get_args(SuiteName),
             default="default",

@@ -141,7 +141,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
         rank: Its index among the GPUs that this process sees.
 
     Raises:
-        NoDeviceError: If this torch cannot wait for such a device.
+        NoDeviceError: If this torch cannot wait for this type of device.
         RuntimeError: As torch raises it when the device cannot be used.
     """
     cuda = profile.is_torch_cuda
@@ -380,7 +380,7 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
 }
 # Weight types to which the entire model and its inputs are cast.
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-# Optimizers whose fused kernels torch can run on sharded parameters; others fail.
+# Optimizers with fused kernels that run on sharded parameters; those of others fail.
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 
 _WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)

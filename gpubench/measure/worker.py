@@ -96,7 +96,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
     def serve_one(command: messages.Command) -> None:
         if not isinstance(command, messages.MeasureCase):
-            raise TypeError(f"no such command in Keras: {type(command).__name__}")
+            raise TypeError(f"unknown command in Keras: {type(command).__name__}")
         line.send(messages.scrubbed(keras_case.measure_case(command, bench)))
 
     return serve_one
@@ -115,7 +115,7 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
     def serve_one(command: messages.Command) -> None:
         if not isinstance(command, messages.MeasureMicro):
-            raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
+            raise TypeError(f"unknown command through OpenCL: {type(command).__name__}")
         send_micro(line, run_micro(queue, setup.device, setup.budget, time_s=command.time_s))
 
     return serve_one
@@ -193,7 +193,7 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
         case messages.Prove():
             done = prove(command, context)
         case _:
-            raise TypeError(f"no such command here: {type(command).__name__}")
+            raise TypeError(f"unknown command here: {type(command).__name__}")
     line.send(messages.scrubbed(done))
 
 
