@@ -22,7 +22,7 @@ from gpubench.folders import traceback_of
 from gpubench.measure import capability, messages
 from gpubench.measure.budget import QUICK, Budget
 from gpubench.measure.environment import environment
-from gpubench.measure.launcher import Launcher, answering
+from gpubench.measure.launcher import Launcher, handling
 from gpubench.measure.messages import MODULE
 from gpubench.measure.plan import Group, Plan
 from gpubench.measure.privacy import scrub, scrub_traceback
@@ -476,7 +476,7 @@ def check_cuda(
     work = Work(amounts, check, partial(write_check, path), launcher)
     work.save(work.check)
     try:
-        with answering(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
+        with handling(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
             _do_all(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:
         launcher.close()  # in this handler it kills the process at once

@@ -1,6 +1,6 @@
-"""The largest batch that fits: bisection from a guess, each trial in a child that may run out of memory.
+"""Finds the largest batch that fits: bisection from a guess, each trial in a child process.
 
-A batch found this way makes a different case; any comparison with the fixed batch says so.
+A batch found this way makes a different case, and any comparison with the fixed batch says so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
 
 
 def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
-    """Guess from the memory model that ranking also uses; 1 if the device's memory is unknown."""
+    """Guess by the memory model that ranking also uses; 1 if the device's memory is unknown."""
     card = card_of_device(device)
     return 1 if card is None else max(1, largest_batch(profile, case, card))
 
@@ -75,7 +75,7 @@ def with_largest_batches(
     Args:
         made: The plan; the batches in it are replaced.
         profiles: Profiles by workload reference.
-        device: The device, whose memory sets the limit.
+        device: The device; its memory sets the limit.
         on_trial: Called with each case tried, at its batch, and whether it fits.
 
     Raises:
@@ -85,7 +85,8 @@ def with_largest_batches(
     memory_bytes = device.memory_bytes
     if device.is_cpu or memory_bytes is None:
         raise MisuseError(
-            "--batch-size max needs a GPU whose memory is known: a CPU would begin to swap; give a number"
+            "--batch-size max needs a GPU with a known memory size, since a CPU would begin to swap: give a "
+            "number"
         )
     cases, lost = [], list(made.unsupported)
     usual = budget_of("default", on_cpu=False)  # with the default time limit for a step
@@ -106,12 +107,12 @@ def with_largest_batches(
             lost.append(Measurement(case=case, status=status, reason=reason, batch_choice="largest"))
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in lost))
-        raise MisuseError(f"no batch size of this runs in {format_bytes(memory_bytes)}: {reasons}")
+        raise MisuseError(f"no batch of any case fits in {format_bytes(memory_bytes)}: {reasons}")
     return msgspec.structs.replace(made, cases=tuple(cases), unsupported=tuple(lost))
 
 
 class TrialFailedError(GpuBenchError):
-    """A trial of a batch failed for a reason other than memory: no other batch would fix it."""
+    """A trial of a batch failed for a reason other than memory, which no other batch would fix."""
 
 
 def fits(launcher: Launcher, planned: PlannedCase, on_trial: OnTrial, batch: int) -> bool:

@@ -15,7 +15,7 @@ LEAST_ROUNDS = 10
 SPARE_ROUNDS = 2
 """Rounds vary in length: the time planned for ten may fit only nine."""
 SLOW_STEPS_S = 30.0
-"""A case with slow steps may exceed the budget: warm-up and timing each take at most this long [s]."""
+"""A case with slow steps may exceed the budget: its warm-up and its timing then take up to this long [s]."""
 MICRO_MOST_S = 15.0
 """The micro-benchmarks of a run start no probe after this time [s]."""
 MICRO_WARM_S = 0.2
@@ -31,7 +31,7 @@ REFERENCE_SAMPLES = 4
 """Samples computed on the CPU as a reference: enough to expose a wrong result, few enough for VGG16."""
 PROFILED_STEPS = (3, 10)
 PROFILED_S = 0.1
-"""The profiled steps fill this time [s], within the minimum and maximum number above: every kernel is
+"""The profiled steps take about this time [s], within the minimum and maximum number above: every kernel is
 counted, so three long steps give the share as well as ten."""
 LATENCY_PASSES = 300
 """Enough that three of them are beyond the 99th percentile."""
@@ -47,10 +47,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         timed_s: Longest timed part of a case [s].
         timed_least_s: Shortest timed part of a case [s], even if the interval is narrow enough earlier.
         warmup_steps, warmup_least_s, warmup_most_s: Minimum steps, minimum and maximum time of the warm-up.
-        round_s: A timed round lasts at least this long [s].
-        window_s: A warm-up window lasts at least this long [s].
-        agreement: The medians of four windows agree within this relative difference.
-        judge_temperature: Whether a temperature slope keeps the warm-up going.
+        round_s: Shortest timed round [s].
+        window_s: Shortest warm-up window [s].
+        agreement: Relative difference within which the medians of four windows must agree.
+        judge_temperature: Whether a rising temperature prolongs the warm-up.
         curve_steps: Number of first steps with individually recorded losses, to compare precisions.
         micro_s: Longest timed part of a micro-benchmark [s], in wall time.
         in_haste: Whether to skip measurements that only explain a figure: matrix products at precisions that
@@ -100,7 +100,7 @@ DEFAULT = msgspec.structs.replace(
     timed_least_s=2.0,
     in_haste=False,
 )
-"""Four minutes on a data-center card: comparing launches tells more than longer rounds would."""
+"""It takes four minutes on a data-center card; more launches show more than longer rounds would."""
 PUBLISH = Budget(
     name="publish",
     launches=8,
@@ -139,6 +139,6 @@ CPU_QUICK = msgspec.structs.replace(
 
 
 def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
-    """Return a budget by name, or the default one; a CPU warms up longer and skips no measurement."""
+    """Return a budget by name, or the device's default; a CPU warms up longer and skips no measurement."""
     name = name or ("quick" if on_cpu else "default")
     return CPU_QUICK if on_cpu and name == "quick" else BUDGETS[name]

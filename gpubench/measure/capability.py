@@ -54,8 +54,8 @@ GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
 
-GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
 # Sizes n of the n x n products that are timed, by precision.
+GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
 CPU_GEMM_SIZES = (1024, 2048)
 
 
@@ -80,16 +80,14 @@ def clock_ratio(device: DeviceProfile) -> float:
 
 def _datasheet_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
     spec = load_specs().get(device.gpu_key or "")
-    if spec is None:
-        return None
-    peak: float | None = getattr(spec, precision.facts.format.peak)
+    peak: float | None = None if spec is None else getattr(spec, precision.facts.format.peak)
     return peak
 
 
 def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
     """Return the best rate of this device's own matrix products for each training precision [FLOP/s].
 
-    Products that were not computed at the precision they are named for are ignored.
+    Products that were not computed at their stated precision are ignored.
     """
     best: dict[Precision, float] = {}
     for result in results:
@@ -129,7 +127,7 @@ def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
     return result.value / peak if peak else None
 
 
-# --- is the device free and still there? ------------------------------------------------------------------
+# --- whether the device is free, and still works ----------------------------------------------------------
 
 
 def preflight(
@@ -138,7 +136,7 @@ def preflight(
     """Return findings on a device in an unusual state; refuse one that is in use.
 
     Raises:
-        NoDeviceError: If something else computes on the device and ``allow_shared`` is not set.
+        NoDeviceError: If another program computes on the device and ``allow_shared`` is not set.
     """
     battery = (Finding(kind=FindingKind.ON_BATTERY),) if on_battery() else ()
     if device.is_cpu:
@@ -148,9 +146,9 @@ def preflight(
 
 
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
-    """Check again after the measuring processes have ended: a process on it now came during the run.
+    """Return a finding if a process has come during the run; the measuring processes have already ended.
 
-    A lost device is not checked; the rows say what happened to it.
+    A lost device is not checked, because its rows report the loss.
     """
     if device.is_cpu:
         return ()
@@ -189,7 +187,7 @@ def start_state(device: DeviceProfile) -> StartState | None:
 
 
 def fault_of(device: DeviceProfile) -> str | None:
-    """Ask the driver, after a process has died on the device, whether the device itself is gone.
+    """Return the driver's report on the device after a process has died on it.
 
     Returns:
         ``gpu_lost``, ``reset_required``, ``driver_hung``, ``driver_closed``; None if the device works.
@@ -198,16 +196,16 @@ def fault_of(device: DeviceProfile) -> str | None:
         return None
     try:
         with probe.open_telemetry(device) as readings:
-            return readings.fault  # readings that hang are no device fault: a run goes on
+            return readings.fault  # hanging readings are no device fault, so a run goes on
     except NoDeviceError as error:
         return error.fault if isinstance(error, DeviceGoneError) else "gpu_lost"
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened: as its driver reports it, else as torch does, explained if known.
+    """Say why a device could not be opened: in its driver's words, or in torch's, explained if known.
 
     Args:
-        error: The reason given by the measuring process, or gpubench's own refusal, which is kept as it is.
+        error: The reason from the measuring process, or gpubench's own refusal, which is kept unchanged.
         device: As probed; None if none was chosen yet.
     """
     fault = None if device is None else fault_of(device)
@@ -229,11 +227,11 @@ def describe_fault(fault: str) -> str:
         "driver_hung": "the driver has stopped answering; look for Xid lines in the kernel log, and reboot",
         "driver_closed": "the driver can no longer be opened; see gpubench doctor",
     }
-    return f"{fault}: {texts.get(fault, 'the driver has given the GPU up; reboot')}"
+    return f"{fault}: {texts.get(fault, 'the driver has given up on the GPU; reboot')}"
 
 
 class NotHereError(GpuBenchError):
-    """Something is not available here, which only its own library could tell: the case is unsupported."""
+    """A library reported that it lacks something on this machine, so the case is unsupported."""
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
         super().__init__(reason)
@@ -246,7 +244,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
     if precision is Precision.FP32:
         return None
     if device.is_cpu and facts.of_nvidia:
-        return f"{precision} is a mode of NVIDIA tensor cores, and this device is a CPU"
+        return f"{precision} is a mode of NVIDIA tensor cores, but this device is a CPU"
     if device.is_cpu and not facts.on_cpu:
         return f"{precision} needs a GPU; on a CPU amp is {best_amp(device)}"
     if device.is_cpu:
@@ -260,8 +258,8 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
         return None
     needs = f"{precision} needs compute capability {least[0]}.{least[1]}"
     if capability is None:
-        return f"{needs}, and this device does not report its own"
-    return f"{needs}, this device has {capability[0]}.{capability[1]}"
+        return f"{needs}, but this device does not report its own"
+    return f"{needs}, but this device has {capability[0]}.{capability[1]}"
 
 
 def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int = 1) -> str | None:
@@ -269,7 +267,7 @@ def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int
     if gpu_count > 1 and not execution.facts.on_several_gpus:
         return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
     if execution.facts.needs_cuda and not device.is_torch_cuda:
-        return f"{execution} means a CUDA graph, and this device is {device.backend}"
+        return f"{execution} needs a CUDA graph, but this device is {device.backend}"
     return None
 
 
@@ -296,14 +294,14 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
     if profile.blocks is None:
         return no_blocks(case.workload)
     if case.task is not TaskKind.TRAIN:
-        return "fsdp shards what is trained: measure inference with --jobs ddp"
+        return "fsdp is only for training: measure inference with --jobs ddp"
     if case.precision.facts.scales_gradients:
         return f"{case.precision} scales gradients, which does not work with fsdp: use amp-bf16"
     return None
 
 
 def best_amp(*devices: DeviceProfile) -> Precision:
-    """Return what ``amp`` means on a device, or on several that work together; a CPU has only bf16."""
+    """Return the precision that ``amp`` means on a device, or on several together; a CPU has only bf16."""
     return precisions.best_amp(
         lambda each: all(device.is_cpu or why_no_precision(each, device) is None for device in devices)
     )
@@ -333,8 +331,8 @@ class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         backend: Its name in ``KERAS_BACKEND``, and of the module to import.
         on_cpu, on_cuda: The packages to install, as pip takes them.
-        executions: The executions that it has.
-        usual: The executions that Keras itself or most users choose; measured by default.
+        executions: The executions that it supports.
+        usual: The executions that Keras itself or most users choose, which are measured by default.
     """
 
     backend: str
@@ -370,7 +368,7 @@ KERAS = {
 }
 
 
-# Packages that a record lists besides torch, CUDA and cuDNN, if they are installed.
+# Packages that a record lists in addition to torch, CUDA and cuDNN, if they are installed.
 PACKAGES = {
     Framework.TORCH: ("torchao",),
     Framework.KERAS_TORCH: ("keras", "torch"),
@@ -398,9 +396,7 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
     Raises:
         MisuseError: With the exact command that installs the first missing one.
     """
-    for framework in wanted:
-        if framework is Framework.TORCH:
-            continue
+    for framework in (each for each in wanted if each is not Framework.TORCH):
         facts = KERAS[framework]
         lacking = [name for name in ("keras", facts.backend) if find_spec(name) is None]
         package = facts.on_cpu if device.is_cpu else facts.on_cuda
@@ -408,12 +404,12 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
             package = "tensorflow"  # the smaller package is built only for this kind of machine
         if lacking:
             line = pip_install(*(package if name == facts.backend else name for name in lacking))
-            raise MisuseError(f"{framework} needs {' and '.join(lacking)}, not installed here: {line}")
+            raise MisuseError(f"{framework} lacks {' and '.join(lacking)} here: {line}")
 
 
 @cache
 def fewer_parameters() -> Mapping[str, int]:
-    """Return how many parameters each workload with a Keras model lacks there, by name.
+    """Return how many parameters fewer each workload's Keras model has, by workload name.
 
     Keras itself is not imported.
     """
@@ -431,10 +427,12 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
             return f"{execution} is a TensorFlow graph: add --framework {Framework.KERAS_TENSORFLOW}"
         return None
     if not is_own and case.workload not in fewer_parameters():
-        return f"{case.workload} is not available as a Keras model; there are {', '.join(fewer_parameters())}"
+        return (
+            f"{case.workload} is not available as a Keras model; available: {', '.join(fewer_parameters())}"
+        )
     if execution not in KERAS[framework].executions:
-        whose = "TensorFlow" if execution.facts.of_tensorflow else "torch"
-        return f"{framework} has no {execution}: only {whose} has it"
+        owner = "TensorFlow" if execution.facts.of_tensorflow else "torch"
+        return f"{framework} has no {execution}: only {owner} has it"
     if case.precision.facts.keras_policy is None:
         return f"Keras has no policy for {case.precision}"
     if case.task is not TaskKind.TRAIN:
@@ -442,14 +440,14 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
     if case.gpu_count > 1:
         return f"{framework} is only measured on one device"
     if not (device.is_cpu or device.is_nvidia):
-        return f"{framework} is measured on CPUs and NVIDIA GPUs, and this device is {device.backend}"
+        return f"{framework} is measured only on CPUs and NVIDIA GPUs, but this device is {device.backend}"
     if case.setup.keys() - {"framework", "weight_type"}:
         return "a Keras model has no recipe other than the workload's own"
     return None
 
 
 def variables_of(framework: Framework, device: DeviceProfile) -> dict[str, str]:
-    """Return the variables of a framework's child process: its backend, and no preallocated memory."""
+    """Return the variables of a framework's child process: its backend, without preallocated memory."""
     if framework is Framework.TORCH:
         return {}
     return {
@@ -474,7 +472,7 @@ def profiles_in(
     """Profile several workloads, by reference; a user's own model is profiled in its own framework.
 
     Raises:
-        MisuseError: As ``profiles_of``; or if a user's own model is requested both in torch and in Keras.
+        MisuseError: As ``profiles_of``, or if a user's own model is requested both in torch and in Keras.
     """
     from gpubench.profile import profiles_of
 
@@ -505,11 +503,11 @@ def _own_profile(reference: str, framework: Framework, device: DeviceProfile) ->
         time_limit_s=OWN_LIMIT_S,
         environment={**os.environ, **variables_of(framework, device)},
     )
-    said = answer.answer
-    if said is None or said.profile is None:
-        error = None if said is None else said.error
-        kept = write_log(name, None if said is None else said.traceback, answer.output)
+    reply = answer.answer
+    if reply is None or reply.profile is None:
+        error = None if reply is None else reply.error
+        kept = write_log(name, None if reply is None else reply.traceback, answer.output)
         raise MisuseError(f"{error or f'{name}: its process {answer.how} while it was built'} ({kept})")
-    if wrong := contradiction(reference, said.profile):
+    if wrong := contradiction(reference, reply.profile):
         raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
-    return said.profile
+    return reply.profile

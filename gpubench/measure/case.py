@@ -1,4 +1,4 @@
-"""A case in torch: build it, check it, prepare it, and check it again after its rounds."""
+"""Measures a case in torch: build it, check it, prepare it, and check it again after its rounds."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ from gpubench.workload import Task, uncompiled
 
 
 def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDone:
-    """Train from one seed until the quality is reached or the steps run out; exceptions become reasons."""
+    """Train from one seed to the quality, or until the steps run out; an exception becomes a reason."""
     try:
         with switches_for(order.case.precision):
             run = _train(order, context)
-    except Exception as error:  # noqa: BLE001 - whatever stops a training is reported in its row
+    except Exception as error:  # noqa: BLE001 - any error of a training is reported in its row
         return QualityDone(reason=one_line(error))
     finally:
         context.hardware.release()
@@ -117,7 +117,7 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
 
 
 def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor]]:
-    """Return the workload's model on its goal's data in the seed's order, and the held-out samples.
+    """Return the workload's model with its goal's data in the seed's order, and the held-out samples.
 
     Images of 8 x 8 are enlarged threefold and padded to 28 x 28, with values from 0 to 1; tokens are
     integers.
@@ -132,8 +132,8 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
     labels = targets.long()
     held_out = torch.arange(len(samples)) % HELD_OUT == 0
     kept = torch.nonzero(~held_out).flatten()
-    order_of = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
-    parts = (part for part in order_of.split(goal.batch_size) if len(part) == goal.batch_size)
+    shuffled = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
+    parts = (part for part in shuffled.split(goal.batch_size) if len(part) == goal.batch_size)
     batches = tuple((samples[part], labels[part]) for part in parts)
     trained = dataclasses.replace(
         task, batches=batches, optimizer=partial(torch.optim.Adam, lr=goal.learning_rate)
@@ -162,8 +162,8 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so all start from the same state.
-        proved: The control that shows that a proof of strict fp32 can fail here.
-        expected: The latest task's float32 result on the CPU, kept because a language model takes seconds.
+        proved: The control of the fp32 proof on this device, once computed.
+        expected: The latest task's float32 result on the CPU, which takes seconds for a language model.
     """
 
     hardware: Hardware
@@ -173,7 +173,7 @@ class WorkerContext(Bench):
     proved: Control | None = None
 
     def task(self, reference: str, case: Case) -> Task:
-        """Return the task as built; only the latest one is kept, because VGG16 takes half a gigabyte."""
+        """Return the task as built; only the latest is kept, because VGG16 takes half a gigabyte."""
         key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
@@ -188,7 +188,7 @@ class WorkerContext(Bench):
         return known[2]
 
     def control(self) -> Control:
-        """Return the control that shows that a proof of strict fp32 can fail here; computed once."""
+        """Return the control that shows that the proof of strict fp32 can fail here; it is computed once."""
         if self.proved is None:
             has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
             self.proved = control_on(self.hardware.device) if has_tf32 else Control()
@@ -215,8 +215,8 @@ class WorkerContext(Bench):
     def is_spent(self, status: Status) -> bool:
         """Release memory after a case; return whether this process must not measure another.
 
-        After a failure, torch's allocator may still assume a capture in progress, and a CUDA error may be
-        sticky: then only a new process helps. A case that ran out of time ended between two steps and leaves
+        After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
+        persist: then only a new process helps. A case that ran out of time ended between two steps and leaves
         a clean process, except in a job of several processes: the others may be in the middle of a step.
         """
         if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
@@ -253,7 +253,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         _prove_again(seen, work, context)
         if seen.spilled_bytes:
             raise torch.cuda.OutOfMemoryError(
-                f"out of memory: {format_bytes(seen.spilled_bytes)} were in the host's memory"
+                f"out of memory: {format_bytes(seen.spilled_bytes)} spilled into the host's memory"
             )
         if before:
             seen.note(parameters_moved=guards.has_moved(work.model, before))
@@ -320,31 +320,19 @@ def _build(
         task = context.task(order.reference, order.case)
         seen.note(batch_count=len(task.batches))
 
-        def made() -> Work:
+        def make() -> Work:
             ours = copied(task, lambda: built(order.reference, order.case, context.seed))
             return move(ours, order.case, context.hardware.device, place_model)
 
-        work = made()
+        work = make()
     in_time(deadline_s)
     context.phase("check")
     _prove(seen, work, context)
     if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # the reference itself
-        expected = context.expected_of(task, order.case)
-        seen.draws, seen.carries = expected.draws, expected.carries
-        seen.find(FindingKind.NO_REFERENCE, expected.unchecked)
-        if expected.rebinds and order.case.execution is Execution.GRAPH:
-            raise NotPreparedError(
-                "the model carries tensors from step to step and creates them anew in each, but a CUDA graph "
-                "keeps using those of its capture: update them in place, for example with copy_"
-            )
-        is_sharded = order.case.parallel_mode is ParallelMode.FSDP
-        if context.team is not None and is_sharded and expected.unchecked is None:
-            context.team.announce(Look())  # one alone would wait for the other shards
-        of_loss, of_output = guards.reference_errors(work, task, expected)
-        seen.note(reference_error=of_loss, output_error=of_output)
-        if task.again is not None and not is_sharded:  # the check may have changed the model's state
-            del work
-            work = made()
+        _compare_with_cpu(seen, work, task, context)
+        if task.again is not None and order.case.parallel_mode is not ParallelMode.FSDP:
+            del work  # the check may have changed the model's state
+            work = make()
     in_time(deadline_s)
     if context.team is not None:
         work = share(work)
@@ -352,6 +340,22 @@ def _build(
             seen.findings.append(Finding(kind=FindingKind.UNUSED_PARAMETERS))
     seen.note(fused=is_fused(work.optimizer))
     return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
+
+
+def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: WorkerContext) -> None:
+    # Record the errors of the first loss and outputs against the CPU's; a graph needs its tensors in place.
+    expected = context.expected_of(task, work.case)
+    seen.draws, seen.carries = expected.draws, expected.carries
+    seen.find(FindingKind.NO_REFERENCE, expected.unchecked)
+    if expected.rebinds and work.case.execution is Execution.GRAPH:
+        raise NotPreparedError(
+            "the model carries tensors from step to step and creates new ones in each, but a CUDA graph "
+            "keeps using those of its capture: update them in place, for example with copy_"
+        )
+    if context.team and expected.unchecked is None and work.case.parallel_mode is ParallelMode.FSDP:
+        context.team.announce(Look())  # without the other shards, this process would wait for them
+    of_loss, of_output = guards.reference_errors(work, task, expected)
+    seen.note(reference_error=of_loss, output_error=of_output)
 
 
 def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Advance:
@@ -369,12 +373,12 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
         if enough and index >= STEPS_BEFORE_PEAK:
             break
         seen.loss_curve.append(work.edge_loss(step(index), index))
-    hardware.drop_workspaces()  # those of these steps' stream: a graph has a stream of its own
-    hardware.drop_cache()  # also what cuDNN's trials took: all that was free, and no step needs it
+    hardware.drop_workspaces()  # a graph uses another stream than these steps, with another workspace
+    hardware.drop_cache()  # cuDNN's trials took all free memory, which no step needs
     hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
-    seed_all(context.seed)  # so that chance does not decide whether a capture freezes random numbers
+    seed_all(context.seed)  # chance must not decide whether a capture freezes random numbers
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
@@ -388,14 +392,14 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
 
 
 def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
-    # Return the errors that prove a precision; in strict fp32, recurrent layers have their own switch.
+    # Return the errors that prove a precision; recurrent layers have their own switch for strict fp32.
     strict = work.case.precision is Precision.FP32
     recurrent = strict and any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     return context.errors_of(work.case.precision, recurrent=recurrent)
 
 
 def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
-    # Check the precision, and whether an error would show.
+    # Check the precision, and whether the check would show an error.
     proof = {**_errors(work, context)}
     seen.note(precision_errors=proof)
     if work.case.precision is Precision.FP32:

@@ -1,6 +1,6 @@
 """Turns raw launches into a verdict: the status of a case, and every finding that its record supports.
 
-Everything is derived from stored data, so it can be derived again from the file alone.
+All of it is derived from stored data, so a file alone is enough to derive it again.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ LEAST_BUSY = 0.90
 HOST_ISSUE = 0.90
 POWER_SHARE = 0.10
 SLOWDOWN_SHARE = 0.01
-# Maximum excess of a case's rounds over the time since the parent asked for them.
+# Maximum excess of a case's rounds over the time since the parent requested them.
 CHILD_CLOCK_SLACK_S = 1.0
-# Minimum share of the rounds' own time in the time over which they arrived, without pauses.
+# Minimum ratio of the rounds' own time to the time over which they arrived, without pauses.
 LEAST_OF_ARRIVALS = 0.8
 HOST_LOAD = 0.5
 HOST_STEAL = 0.02
 LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
-"""A single operation that is faster was not waited for, or did not do the work; for a product, the limit also
-allows for the card's own clock."""
+"""A faster operation was not waited for, or did not do its work; for a product, the limit is also scaled to
+the card's own clock."""
 # A shorter region may be too short for an energy reading, as in older files.
 TELLING_REGION_S = 10.0
 # Clock setback beyond any correction by network time.
@@ -66,8 +66,7 @@ SCALING_TOLERANCE = 1.05
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
-# The driver counts these; they do not indicate a cooling or power problem. The idle reason shows low
-# utilization.
+# The driver counts these, but they do not indicate a cooling or power problem.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 _INVALIDATING = frozenset(
     {
@@ -97,9 +96,9 @@ def judge_measurement(
 
     Args:
         measurement: Status ok and raw launches, or a status that already says why there is no figure.
-        planned_launches: How many launches the budget asks for.
+        planned_launches: How many launches the budget has.
         siblings: The other measurements of the run: eager is compared with graph.
-        allow_throttled: Whether a throttled row may still be ranked; a row once judged so keeps that status.
+        allow_throttled: Whether a throttled row may still be ranked; a row that was judged so stays so.
     """
     trace = loss_trace(measurement.launches)
     if measurement.status not in {Status.OK, Status.INVALID}:
@@ -114,11 +113,10 @@ def judge_measurement(
             for finding in findings
         )
     wrong = [f for f in findings if f.kind in _INVALIDATING]
-    reason = "; ".join(str(f.kind) for f in wrong) or None
     return msgspec.structs.replace(
         measurement,
         status=Status.INVALID if wrong else Status.OK,
-        reason=reason,
+        reason="; ".join(str(f.kind) for f in wrong) or None,
         loss_trace=trace,
         findings=findings,
     )
@@ -195,7 +193,7 @@ def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
 
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
-    """Keep the largest finding of each kind, the first of equal ones; one without a number is the largest."""
+    """Keep the largest finding of each kind, the first of equal ones; words count as larger than numbers."""
     kept: dict[FindingKind, Finding] = {}
     for finding in findings:
         known = kept.get(finding.kind)
@@ -223,7 +221,7 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
 
 
 def _unproven(precision: Precision, launch: Launch) -> Iterator[Finding]:
-    """Flag proofs that could not fail: none was made, TF32 passes it too, or autocast was not active."""
+    """Flag a proof that is missing, that TF32 would also pass, or that ran without autocast."""
     if precision is Precision.FP32 and not launch.precision_errors and launch.rounds:
         yield Finding(kind=FindingKind.PRECISION_UNPROVEN)
     for operator, error in launch.control_errors.items():
@@ -329,18 +327,18 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
     twin = msgspec.structs.replace(case, execution=Execution.GRAPH)
     graph = next((m for m in siblings if m.case == twin and m.status is Status.OK), None)
     if graph and graph.step_time_s and measurement.step_time_s:
-        ratio = measurement.step_time_s / graph.step_time_s
-        if ratio > EAGER_OVER_GRAPH:
-            yield Finding(kind=FindingKind.HOST_BOUND, value=ratio, limit=EAGER_OVER_GRAPH)
+        slower = measurement.step_time_s / graph.step_time_s
+        if slower > EAGER_OVER_GRAPH:
+            yield Finding(kind=FindingKind.HOST_BOUND, value=slower, limit=EAGER_OVER_GRAPH)
             return
-    told = [s.idle for x in measurement.launches for s in x.timed_telemetry if s.idle is not None]
-    busy, idle = measurement.gpu_busy, sum(told) / len(told) if told else None
+    idles = [s.idle for x in measurement.launches for s in x.timed_telemetry if s.idle is not None]
+    busy, idle = measurement.gpu_busy, fmean(idles) if idles else None
     if busy is not None and busy < LEAST_BUSY:
         yield Finding(kind=FindingKind.HOST_BOUND, value=busy, limit=LEAST_BUSY)
     elif idle:
         yield Finding(kind=FindingKind.HOST_BOUND, value=idle, limit=0.0)
     elif busy is None and graph is None:
-        # If an unfused optimizer makes the scaler wait inside a step, the step's issue time says nothing.
+        # An unfused optimizer makes the scaler wait inside a step, so the step's issue time shows nothing.
         scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
         shares = [
             issue / whole
@@ -367,8 +365,8 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     """Compare the counted rate with the peak, and with the fastest matrix product.
 
-    A row within the peak whose loss matches the CPU's has done its work; in that case something slowed the
-    product, as other programs on a CPU can. Convolutions at fp32 may exceed either limit, because they do
+    A row within the peak has done its work if its loss matches the CPU's; something then slowed the product,
+    as other programs on a CPU can. Convolutions at fp32 may exceed either limit, because they do
     fewer multiplications than are counted.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
@@ -402,7 +400,7 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
 
 
 def _size(finding: Finding) -> float:
-    # Return the size of a finding in either direction; words and NaN count as infinite.
+    # Return the size of a finding in either direction: words and NaN are the largest, None is the smallest.
     if finding.value is None:
         return -1.0
     if isinstance(finding.value, str) or math.isnan(finding.value):
@@ -414,8 +412,8 @@ def _size(finding: Finding) -> float:
 
 
 LEAST_PAIRS = 4
-"""With fewer early and late losses of the same batch there is no verdict: with four, a loss that falls by a
-third of its own noise in each step is flagged as not falling in 3 % of rows, with one in 17 %."""
+"""Fewer pairs of an early and a late loss of the same batch give no verdict. With four pairs, a loss that
+falls by a third of its own noise in each step is flagged as not falling in 3 % of rows; with one, in 17 %."""
 
 
 def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
@@ -429,17 +427,16 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
     """Return the mean of the first and of the last fifth of the losses, over the same batches on both sides.
 
-    The last fifth is at least four losses; each is paired with the earliest unused loss of its batch. None if
-    fewer than four have a pair, or a loss is unknown. The rounds start over at the first batch, and the loss
-    of each is that of its last step.
+    The last fifth has at least four losses; each is paired with the earliest unused loss of its batch. The
+    result is None if fewer than four have a pair, or a loss is unknown. The rounds start over at the first
+    batch, and the loss of a round is that of its last step.
     """
     losses = loss_trace((launch,))
     known = [loss for loss in losses if loss is not None]
     if len(known) < len(losses):
         return None
     rounds = (*launch.warmup, *launch.rounds)
-    # All batches count as one if their number is unknown, or if the framework reports the mean over its
-    # steps.
+    # All batches count as one if their number is unknown, or if the framework reports a mean over its steps.
     count = 1 if any(r.call_s is not None for r in rounds) else launch.batch_count or 1
     steps = [*range(len(launch.loss_curve)), *(done - 1 for done in accumulate(r.steps for r in rounds))]
     turn = len(known) - max(LEAST_PAIRS, len(known) // 5)

@@ -66,29 +66,29 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
     """Return the software and hardware of this run.
 
     Args:
-        device: The device, whose driver is recorded.
-        ready: What the measuring child reported of its libraries; None before there is one.
+        device: The device; its driver is recorded.
+        ready: The measuring child's report on its libraries; None before there is a child.
     """
-    told = ready or Ready()
+    ready = ready or Ready()
     return Environment(
         gpubench=__version__,
         python=platform.python_version(),
         os=os_name(),
         cpu=cpu_name(),
         cpu_count=os.cpu_count(),
-        cpu_threads=told.cpu_threads,
+        cpu_threads=ready.cpu_threads,
         ram_bytes=int(psutil.virtual_memory().total),
         git_commit=commit_of_checkout(),
-        torch=told.torch,
-        cuda=told.cuda,
-        cudnn=told.cudnn,
-        nccl=told.nccl,
+        torch=ready.torch,
+        cuda=ready.cuda,
+        cudnn=ready.cudnn,
+        nccl=ready.nccl,
         driver=device.driver_version,
         container=container(),
         cpu_governor=cpu_governor(),
-        cudnn_benchmark=told.cudnn_benchmark,
+        cudnn_benchmark=ready.cudnn_benchmark,
         variables={name: scrub(os.environ[name]) for name in sorted(VARIABLES) if name in os.environ},
-        packages=told.packages,
+        packages=ready.packages,
     )
 
 
@@ -102,7 +102,7 @@ def environment_of(
 ) -> dict[str, str]:
     """Return the environment of a child: it sees only its own GPUs, and inherits no variable that sets TF32.
 
-    A GPU is named by its UUID, or by its index in PCI order if the UUID is all zeros. ``threads`` is the
+    A GPU is identified by its UUID, or by its index in PCI order if the UUID is all zeros. ``threads`` is the
     number of CPU threads that compute; 0 leaves it to the framework.
     """
     variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}

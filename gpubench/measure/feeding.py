@@ -18,13 +18,13 @@ from gpubench.errors import GpuBenchError
 from gpubench.interval import Interval
 from gpubench.units import Seconds
 
-# A worker that has not returned its next batch by then counts as hung.
+# A worker that takes longer to return its next batch counts as hung.
 TIME_LIMIT_S = 60.0
 # Frames in a clip of the workload ``augment_video``.
 CLIP_FRAMES = 16
 # Images in a batch of one worker, unless a batch is one clip.
 BATCH = 16
-# Number of different images, which are prepared again and again.
+# Number of different images, which are prepared repeatedly.
 DRAWN = 64
 # Size of one prepared image, as float32.
 TENSOR_BYTES = 4 * 3 * 224 * 224
@@ -35,7 +35,7 @@ TIMED_S = 6.0
 
 
 class ImageRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Images per second with their 95 % interval. An unknown end is None."""
+    """Images per second with their 95 % interval; an unknown bound is None."""
 
     images_per_s: float
     low: float | None = None
@@ -51,9 +51,9 @@ class PreparationRate(ImageRate, frozen=True, kw_only=True):
     """Images that the workers of a DataLoader prepare per second.
 
     Attributes:
-        workers: Processes that prepare, each on one thread.
+        workers: Number of processes that prepare images, each on one thread.
         frames: Images that share one random augmentation; each counts in the rate. 1 means photographs.
-        rounds: How many timed rounds, each of one batch per worker, the figure is based on.
+        rounds: Number of timed rounds behind the figure, each of one batch per worker.
     """
 
     workers: int
@@ -62,7 +62,7 @@ class PreparationRate(ImageRate, frozen=True, kw_only=True):
 
 
 def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIMED_S) -> PreparationRate:
-    """Time the input pipeline on the CPU, taking batches as a training loop would.
+    """Time the input pipeline on the CPU by taking batches as a training loop would.
 
     Args:
         workers: Processes of the DataLoader.

@@ -61,9 +61,7 @@ def prepare(work: Work) -> Advance:
     """
     way = _WAYS.get(work.case.execution)
     if way is None:
-        raise NotPreparedError(
-            f"gpubench.measure.guards has no way to run a step of torch as {work.case.execution}"
-        )
+        raise NotPreparedError(f"gpubench.measure.guards cannot run a torch step as {work.case.execution}")
     return way(work)
 
 
@@ -185,15 +183,15 @@ def _capturing() -> Iterator[None]:
         yield
     except RuntimeError as error:
         cause: BaseException = error  # ending an invalid capture raises again and hides the cause
-        while _tells_nothing(cause) and cause.__context__ is not None:
+        while _hides_the_cause(cause) and cause.__context__ is not None:
             cause = cause.__context__
         if lacks_memory(cause):
             raise cause from None
         needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-        if _tells_nothing(cause) and needed > free:
+        if _hides_the_cause(cause) and needed > free:
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory inside a graph capture: besides the model, a step takes "
-                f"{format_bytes(needed)}, and {format_bytes(free)} were free ({one_line(cause)})"
+                f"CUDA out of memory inside a graph capture: a step takes {format_bytes(needed)} more than "
+                f"the model, but only {format_bytes(free)} was free ({one_line(cause)})"
             ) from error
         if not isinstance(cause, RuntimeError):
             raise cause from None  # the model's own error, hidden by the end of the capture
@@ -210,7 +208,7 @@ def _free_bytes() -> int:
     return min(free, int(share * total) - torch.cuda.memory_reserved())
 
 
-def _tells_nothing(error: BaseException) -> bool:
+def _hides_the_cause(error: BaseException) -> bool:
     return any(words in str(error) for words in ("previous error during capture", "StreamCaptureInvalidated"))
 
 
@@ -219,6 +217,7 @@ def _tells_nothing(error: BaseException) -> bool:
 
 # Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
+# Length of all these readings together, in rounds.
 PASSES = 4
 # Approximate time that the profiler needs to start and to summarize [s].
 LEAST_LEFT_S = 2.0
@@ -254,7 +253,7 @@ def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
 
 
 def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
-    """Return the time reserved for the latency passes [s]: enough for all, at most half of the rest.
+    """Return the time to reserve for the latency passes [s]: enough for all, at most half of the time left.
 
     A single pass is slower than a step of a round, in which the host runs ahead of the device.
     """
@@ -264,7 +263,7 @@ def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
 def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) -> tuple[Seconds, ...]:
     """Return the time of single passes, each from an idle device to an idle device [s].
 
-    There are enough passes for the 99th percentile if they are fast enough.
+    If they are fast enough, there are enough of them for the 99th percentile.
     """
     times: list[Seconds] = []
     began_s = clock.now_s()
@@ -297,8 +296,8 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
 
 # Parts of the names of modules with random dropout in training mode.
 _DROPOUT = ("drop", "stochasticdepth")
-RANDOM = "it draws random numbers in its forward pass, and a CPU draws others"
-NO_NUMBER = "in inference its outputs have no fixed form that could be compared"
+RANDOM = "its forward pass draws random numbers, and a CPU draws different ones"
+NO_NUMBER = "its inference outputs have no form that can be compared"
 # Relative difference allowed between two losses of the same step on the CPU: rounding depends on threads.
 SAME_LOSS = 1e-6
 
@@ -307,12 +306,12 @@ class Expected(NamedTuple):
     """A task's results on the CPU, in the type of its weights, which is float32 unless requested otherwise.
 
     Attributes:
-        loss: None if it says nothing about the device, and in inference if the loss does not accept the
-            model's output there.
+        loss: None if it cannot be compared with the device's, or if the loss function does not accept the
+            model's inference outputs.
         outputs: In inference, for at most four samples, (n, ...). None in training, for a model without
-            weights (an input pipeline gives random outputs), and for weights of fewer bits than float32: then
-            the CPU has the same error as the device, and is no reference for outputs.
-        is_whole: Whether the results are for the whole batch, because no smaller one could be cut from it.
+            weights (an input pipeline gives random outputs), and for weights of fewer bits than float32,
+            with which the CPU has the same error as the device.
+        is_whole: Whether the results are for the whole batch, because no part of it works.
         unchecked: Why nothing can be compared with the device; None if something can.
         draws: Whether the forward pass draws random numbers, other than for dropout.
         needs_grad: Whether it fails without autograd, because model or loss take derivatives.
@@ -343,12 +342,12 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
     The error of the outputs is taken over all of them, ``|x - y| / |y|``.
 
     Dropout is off, batch norm is in the mode of the case's task, and both sides see the same slice of at most
-    four samples, or the whole batch if none can be cut from it.
+    four samples, or the whole batch if no part of it works.
 
     Args:
         work: The model on its device, untouched by any step.
         task: The same task on the CPU.
-        expected: Its result, if already known: it is the same for every precision and execution.
+        expected: Its result, if already known; it is the same for every precision and execution.
     """
     expected = expected or expected_of(task, work.case)
     if expected.unchecked is not None:
@@ -377,19 +376,21 @@ def expected_of(task: Task, case: Case) -> Expected:
     for needs_grad, is_whole in ways:
         try:
             batch = task.batches[0] if is_whole else _reference_batch(task, case)
-            spent = unspent(task)
+            spent = fresh(task)
             before = _held(spent.model)
             loss, outputs, draws = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
             break
-        except Exception:  # the user's code may need more samples, or autograd
+        except Exception:  # the user's code may need the whole batch, or autograd
             if (needs_grad, is_whole) == ways[-1]:
                 raise
-    again, _, _ = _on_cpu(unspent(task), batch, train=train, seed=1, grad=needs_grad)
+    again, _, _ = _on_cpu(fresh(task), batch, train=train, seed=1, grad=needs_grad)
     carries = rebinds = False
     if spent is not task:
         second, _, _ = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
-        anew = any(a is not b for a, b in itertools.zip_longest(before, _held(spent.model)))
-        rebinds = anew and second != loss  # however small the difference: a long sequence forgets its start
+        are_new = any(a is not b for a, b in itertools.zip_longest(before, _held(spent.model)))
+        rebinds = (
+            are_new and second != loss
+        )  # however small the difference: a long sequence forgets its start
         carries = rebinds or _differ(second, loss)
     has_weights = any(True for _ in task.model.parameters())
     if _differ(again, loss) or (draws and has_weights):
@@ -426,7 +427,7 @@ def _differ(loss: float | None, other: float | None) -> bool:
 def _on_cpu(
     task: Task, batch: Batch, *, train: bool, seed: int, grad: bool
 ) -> tuple[float | None, Any, bool]:
-    """Return the loss and outputs of a batch on the CPU, and whether random numbers were drawn for them.
+    """Return the loss and outputs of a batch on the CPU, and whether they took random numbers.
 
     The loss is None for inference if the loss function does not accept the model's output.
     """
@@ -449,8 +450,8 @@ def _on_cpu(
         return loss, outputs, _randomness() != before
 
 
-def unspent(task: Task) -> Task:
-    """Return a copy to use for one pass if the model is a user's own; else the task itself."""
+def fresh(task: Task) -> Task:
+    """Return a copy for one pass if the model is a user's own; else the task itself."""
     return task if task.again is None else copied(task)
 
 
@@ -464,17 +465,17 @@ def _randomness() -> tuple[object, ...]:
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
     """Return the relative error of two replays' or compiled steps' losses against those of two eager steps.
 
-    Both start from the same state. There are two steps, so the second loss depends on the first one's
-    update. A replay draws dropout's random numbers from the generator as a step does. Compiled code and
-    recurrent layers draw their own: for these dropout is turned off, and the step is captured again without
-    it. Afterwards the earlier state is restored.
+    Both start from the same state, which is restored afterwards. There are two steps, so the second loss
+    depends on the first update. A replay draws dropout's random numbers from the generator as a step does.
+    Compiled code and recurrent layers draw their own: for these, dropout is turned off, and the step is
+    captured again without it.
 
     Args:
         work: The case, past its first steps.
         advance: Replays graphs or runs compiled steps.
         draws: Whether the forward pass draws random numbers, other than for dropout; compiled code draws
-            others.
-        carries: As in ``Expected``: such a model cannot be returned to its earlier state.
+            different ones.
+        carries: As in ``Expected``; the earlier state of the model can then not be restored.
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
@@ -496,7 +497,7 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
 
 
 def fingerprint(model: nn.Module) -> list[Tensor]:
-    """Return a copy of the start of every trained parameter, to detect later whether any has changed.
+    """Return a copy of the start of every trained parameter, which shows later whether any has changed.
 
     For a sharded parameter it is this process's part, because gathering it would take all processes.
     """
@@ -545,7 +546,7 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
 
 
 class _State:
-    """Parameters, buffers, optimizer moments and gradient scale at one moment, to return to."""
+    """The saved values of parameters, buffers, optimizer moments and gradient scale."""
 
     def __init__(self, work: Work) -> None:
         self._live = list(work.model.buffers())
@@ -577,10 +578,7 @@ def _reference_batch(task: Task, case: Case) -> Batch:
 
 
 def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
-    """Take the first samples of every tensor, and every per-sample list, that is as long as the batch.
-
-    Other values stay whole.
-    """
+    """Cut every tensor, and every per-sample list, that is as long as the batch to its first samples."""
 
     def is_by_sample(part: Any) -> bool:
         return isinstance(part, Tensor) and part.dim() > 0 and len(part) == batch_size

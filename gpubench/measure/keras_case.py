@@ -1,12 +1,11 @@
-"""Keras on one backend: building a model, its steps (eager, traced, compiled), its proofs, a case.
+"""Measures a case in Keras on one backend: build the model, prove its precision, prepare and time its steps.
 
-A user's own model is a file whose ``build(batch_size)`` returns a ``keras.Model``. It may return only
-a compiled model, whose inputs are then drawn from its own shapes, or ``(model, inputs, targets, loss)`` with
-numpy arrays and optionally an optimizer as a fifth. The code is trusted, but it is not gpubench's: it is
-imported only in a child process, either that of a measurement or, before there is a plan, one that runs this
-file.
+A user's own model is a file with a function ``build(batch_size)``. It returns either a compiled
+``keras.Model``, for which inputs are drawn by its shapes, or ``(model, inputs, targets, loss)`` with numpy
+arrays and optionally an optimizer as a fifth item. The code is trusted but foreign, so it is imported only in
+a child process: that of a measurement or, before there is a plan, one that runs this file.
 
-The step is Keras's own ``train_step``, which ``fit`` also runs, on batches that are already on the device:
+The step is Keras's own ``train_step``, which ``fit`` also runs, on batches that are already on the device;
 the cost of feeding them is measured elsewhere. Its loss is the mean since the last reading, as Keras keeps
 it.
 """
@@ -45,7 +44,7 @@ from gpubench.probe.probe import open_telemetry
 from gpubench.profile.cache import Answer
 from gpubench.units import Seconds
 
-# --- what is built ---------------------------------------------------------------------------------------
+# --- building a model ------------------------------------------------------------------------------------
 
 PROFILED_BATCH = 2
 
@@ -53,7 +52,7 @@ Build = Callable[[int, int], workload.KerasTask]
 
 
 def check_backend(framework: Framework) -> None:
-    """Make sure that this process runs the requested backend, and that no code chose another.
+    """Check that this process runs the requested backend, and that no code chose another.
 
     Raises:
         MisuseError: Naming both backends.
@@ -73,7 +72,7 @@ def build_of(reference: str, framework: Framework) -> Build:
     """Return the function that builds a workload with Keras: a standard one, or one from a user's own file.
 
     Raises:
-        MisuseError: In one line that names the model and what is wrong with it.
+        MisuseError: With the model's name and what is wrong with it.
     """
     if not user_model.is_own(reference):
         standard: Build = discovery.keras_models().MODELS[reference]
@@ -121,15 +120,16 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.Ker
     """Draw batches for a compiled model by its own shapes; targets are labels, or one-hot rows."""
     specs: Any = model.inputs or ()
     outputs: Any = model.outputs or ()
-    is_known = len(specs) == len(outputs) == 1 and None not in specs[0].shape[1:]
+    shapes = [each.shape[1:] for each in (*specs, *outputs)]
+    is_known = len(specs) == len(outputs) == 1 and shapes[1] and None not in (*shapes[0], *shapes[1])
     if not is_known or not model.compiled or model.loss is None:
         raise MisuseError(
             f"{name}: batches are drawn for a compiled model of one input and one output of known shape: "
             "call compile(optimizer=..., loss=...), or return model, inputs, targets, loss"
         )
     draw = np.random.default_rng(seed)
-    shape = (batch_size, *specs[0].shape[1:])
-    *places, classes = outputs[0].shape[1:]
+    shape = (batch_size, *shapes[0])
+    *places, classes = shapes[1]
     tables = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Embedding)]  # noqa: SLF001
     loss = keras.losses.get(model.loss)
     is_sparse = "sparse" in f"{getattr(loss, 'fn', loss)}".lower()
@@ -156,10 +156,10 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     Args:
         reference: The file or module, and the name in it.
         framework: Keras on one of its backends.
-        return_home: Changes back to the folder that the reference is relative to: a model may have left it.
+        return_home: Changes back to the folder that the reference is relative to, if the model has left it.
 
     Raises:
-        MisuseError: If it is not such a model, or Keras cannot compute its loss.
+        MisuseError: If it is not a Keras model, or Keras cannot compute its loss.
     """
     task = build_of(reference, framework)(PROFILED_BATCH, 0)
     foreign_code.import_foreign(user_model.own_name(reference), lambda: first_loss(task))
@@ -188,11 +188,11 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
-# Number of classes to draw targets from, if the model has that many: few enough to be learned.
+# Number of classes to draw targets from, or all if the model has fewer; few classes can be learned.
 LABELS = 4
 
 
-# --- what is measured ------------------------------------------------------------------------------------
+# --- measuring its steps ---------------------------------------------------------------------------------
 
 # Steps of an execution to compare with eager ones: the second loss depends on the first update.
 CHECKED_STEPS = 2
@@ -291,8 +291,8 @@ class Steps:
     """A built model on its device, and what its steps need: batches, optimizer and metrics.
 
     On jax the model's state is passed from step to step, and is written back into the model whenever a loss
-    is read; the other backends keep it there. In every execution, a step continues from the weights of the
-    last one.
+    is read; on the other backends it stays in the model. In every execution, a step continues from the
+    weights of the last one.
     """
 
     def __init__(self, name: str, task: workload.KerasTask, framework: Framework) -> None:
@@ -428,7 +428,7 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
     """Return the context in which a backend creates its tensors on the measured device.
 
     Raises:
-        NotHereError: If the backend sees no GPU although one is to be measured.
+        NotHereError: If a GPU is to be measured and the backend sees none.
     """
     if is_cpu:
         # torch calls it "cpu": Keras would copy each variable from there to "cpu:0", without its gradient
@@ -444,7 +444,9 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
     except RuntimeError as error:  # jax's, if the driver is absent or too old
         has_gpu, why = False, f" ({foreign_code.one_line(error)})"
     if not has_gpu:
-        raise capability.NotHereError(f"this build of {facts.backend} sees no GPU: {facts.on_cuda}{why}")
+        raise capability.NotHereError(
+            f"this build of {facts.backend} sees no GPU{why}: install {facts.on_cuda}"
+        )
     return keras.device("gpu:0")
 
 

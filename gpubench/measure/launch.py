@@ -49,8 +49,8 @@ class Others(NamedTuple):
     """Share of all host threads' CPU time that others used, 0 to 1; None if unknown.
 
     Attributes:
-        load: Share of other processes on this host.
-        steal: Share of other guests on the same physical machine.
+        load: Used by other processes on this host.
+        steal: Used by other guests on the same physical machine.
     """
 
     load: float | None = None
@@ -61,9 +61,9 @@ class HostTimes(NamedTuple):
     """CPU times of the host and of this process [s].
 
     Attributes:
-        host: Since boot, by kind; None if the system does not count what other guests took (macOS, Windows).
+        host: Since boot, by kind; None if the system does not count other guests (macOS, Windows).
         own: Of this process and its ended children.
-        processes: Number of processes of the same job on this host: they do not count as others.
+        processes: Number of processes of the same job on this host, which do not count as others.
     """
 
     host: Any | None
@@ -72,7 +72,7 @@ class HostTimes(NamedTuple):
 
     @classmethod
     def now(cls, processes: int = 1) -> Self:
-        """Read both."""
+        """Read the current times."""
         try:
             host = psutil.cpu_times()
         except (OSError, ValueError, TypeError):  # the last if there are too few columns
@@ -80,7 +80,7 @@ class HostTimes(NamedTuple):
         return cls(host if hasattr(host, "steal") else None, sum(os.times()[:4]), processes)
 
     def others_since(self) -> Others:
-        """Return the share that others have used since this reading."""
+        """Return the share of CPU time that others have used since this reading."""
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
@@ -99,10 +99,10 @@ class HostTimes(NamedTuple):
 
 
 INTERVAL_S = 0.1
-# One warm-up sample is kept per this many seconds: that shows how the device heated up, while two minutes at
-# ten samples a second would take more of the file than the rounds do.
+# One warm-up sample is kept in this time: it shows how the device heated up, while two minutes at ten samples
+# per second would take more space in the file than the rounds.
 WARMUP_INTERVAL_S = 1.0
-# A little longer than the probe package waits for a driver call.
+# Slightly longer than the probe package waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
 
 
@@ -149,7 +149,7 @@ class Sampler:
 
 
 def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
-    """Make sample times relative to ``origin_s``; keep only one sample a second before it."""
+    """Make sample times relative to ``origin_s``, and keep only one sample per second before it."""
     kept: list[TelemetrySample] = []
     for sample in samples:
         t_s = round(sample.t_s - origin_s, 4)
@@ -158,14 +158,14 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
-# The counter updates every 0.1 s: over two seconds each edge adds an error of up to 5 %, over thirty 0.3 %.
+# The counter updates every 0.1 s: each end adds an error of up to 5 % over two seconds, 0.3 % over thirty.
 LEAST_REGION_S = 2.0
 # Longest time between two power samples; after a longer gap the integral is unknown.
 LARGEST_GAP_S = 1.0
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy of the region, or None, with its source and any problem with it."""
+    """The energy of a region, None if unknown, with its source and any problem."""
 
     joules: Joules | None = None
     source: str | None = None
@@ -191,7 +191,7 @@ def energy_of(
     before, after = counter_edges
     if before is not None and after is not None:
         joules = after - before
-        if joules <= 0 or _too_much(joules, region_s, power_limit_w):
+        if joules <= 0 or _exceeds_limit(joules, region_s, power_limit_w):
             return Energy(
                 finding=Finding(
                     kind=FindingKind.ENERGY_IMPLAUSIBLE,
@@ -201,7 +201,7 @@ def energy_of(
             )
         return Energy(joules=joules, source="counter")
     joules_of_samples = power_integral(samples, region_s)
-    if joules_of_samples is None or _too_much(joules_of_samples, region_s, power_limit_w):
+    if joules_of_samples is None or _exceeds_limit(joules_of_samples, region_s, power_limit_w):
         return Energy()
     return Energy(joules=joules_of_samples, source="power_integral")
 
@@ -219,7 +219,7 @@ def power_integral(samples: Sequence[TelemetrySample], region_s: Seconds) -> Jou
     return joules if joules > 0 else None
 
 
-def _too_much(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) -> bool:
+def _exceeds_limit(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) -> bool:
     return power_limit_w is not None and joules > POWER_TOLERANCE * power_limit_w * region_s
 
 
@@ -236,12 +236,12 @@ class Bench:
     """The tools of a measuring process, for any framework, and its connection to the parent.
 
     Attributes:
-        tell_phase: Tells the parent of a new phase; the parent has a deadline for each.
-        report: Sends one round, with the precision of the figure so far and the latest device sample.
-        stopped: Whether the parent has asked to stop.
+        tell_phase: Reports a new phase to the parent, which has a deadline for each.
+        report: Sends one round, with the half-width of the figure so far and the latest device sample.
+        stopped: Whether the parent has requested a stop.
         cause_of: Returns the cause of a failure, such as the loss of another process of the job.
-        local_processes: How many processes on this host share the work of this one, itself included.
-        at: The phase that this process is in.
+        local_processes: Number of processes of this job on this host, this one included.
+        at: The current phase.
     """
 
     budget: Budget
@@ -310,7 +310,7 @@ class Job:
     """A case on its device, built and prepared by a framework.
 
     Attributes:
-        loop: Makes the loop of its rounds; the bench adds the arguments that the process knows.
+        loop: Makes the loop of its rounds; the bench adds the deadline, the stop and the report.
         prove_again: Checks the precision again, after the rounds.
         has_moved: Whether a trained parameter has changed; None if none is trained.
         look_again: Takes the readings that would have disturbed the rounds.
@@ -332,7 +332,7 @@ class LaunchRecorder:
     """The results of a case so far, which become a Launch however the case ends.
 
     Attributes:
-        launch: All that is final as soon as it is known; the other fields grow.
+        launch: The launch, with the fields that are final once known; the other fields here grow.
         draws: Whether the model draws random numbers.
         carries: Whether it carries tensors from step to step.
     """
@@ -392,8 +392,7 @@ def conduct(
 ) -> CaseDone:
     """Measure one case; a failure of the work becomes a status, and the results so far are kept.
 
-    An exception in the model's own code is one of the ways a case can end: it is handled here and never
-    reaches the next case.
+    An exception in the model's own code ends only this case.
 
     Args:
         order: The case to measure.
@@ -408,7 +407,7 @@ def conduct(
     except OutOfTimeError:
         rounds = len(seen.series.timed)
         when = f"after {rounds} timed rounds" if rounds else "before its timed rounds"
-        status, reason = Status.TIMEOUT, f"the time given to this case ended {when}"
+        status, reason = Status.TIMEOUT, f"the time for this case ran out {when}"
     except StoppedError:
         if len(seen.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were done"
@@ -443,8 +442,8 @@ def time_job(
     """Make the job of a case, warm it up, time it, and take its second look.
 
     Raises:
-        OutOfTimeError: If not even two rounds came in.
-        StoppedError: If the parent asked to stop.
+        OutOfTimeError: If it ran out before two rounds were done.
+        StoppedError: If the parent requested a stop.
     """
     job = make()
     loop = job.loop(deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
@@ -465,7 +464,7 @@ def time_job(
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
     """Return the status and reason for an exception: its type, message, and line in the user's code.
 
-    A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also names
+    A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also has the
     batch and phase, which show what to reduce.
     """
     if isinstance(error, NotHereError):
@@ -476,7 +475,7 @@ def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, 
 
 
 def skipped_steps(scales: list[float]) -> int:
-    """Count the steps that the gradient scaler skipped: each halves its scale."""
+    """Count the steps that the gradient scaler skipped, each of which halves its scale."""
     skipped = 0
     for before, after in pairwise(scales):
         while after < before * 0.75:
@@ -486,7 +485,7 @@ def skipped_steps(scales: list[float]) -> int:
 
 
 def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
-    # Warm up and time the rounds, with telemetry at both edges and in between.
+    # Warm up and time the rounds, with telemetry at both ends and in between.
     telemetry, series = bench.telemetry, seen.series
     errors = telemetry.ecc_uncorrected()
     with Sampler(telemetry, loop.clock.now_s) as sampler:
@@ -504,19 +503,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         finally:
             loop.deadline_s += reserved_s
             others = host.others_since()
-            edges = (joules, telemetry.energy_j())
-            if series.began_s is not None:
-                region_s = (series.ended_s or series.began_s) - series.began_s
-                power_w = shifted(series.telemetry, series.began_s)
-                energy = energy_of(region_s, edges, power_w, bench.power_limit_w())
-                if energy.finding is not None:
-                    seen.findings.append(energy.finding)
-                seen.note(
-                    energy_j=energy.joules,
-                    energy_source=energy.source,
-                    energy_edges_j=tuple(edge for edge in edges if edge is not None),
-                    energy_region_s=None if energy.joules is None else region_s,
-                )
+            _note_energy(seen, (joules, telemetry.energy_j()), bench.power_limit_w())
             now_s, now = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
             moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
             seen.note(
@@ -531,11 +518,28 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
             job.prove_again()
 
 
-def relative_difference(found: float, expected: float) -> float | None:
-    """Return |found - expected| divided by the larger of |expected| and 1e-3 (a loss can be near 0).
+def _note_energy(
+    seen: LaunchRecorder, edges: tuple[Joules | None, Joules | None], power_limit_w: Watts | None
+) -> None:
+    began_s, ended_s = seen.series.began_s, seen.series.ended_s
+    if began_s is None or ended_s is None:
+        return
+    energy = energy_of(ended_s - began_s, edges, shifted(seen.series.telemetry, began_s), power_limit_w)
+    if energy.finding is not None:
+        seen.findings.append(energy.finding)
+    seen.note(
+        energy_j=energy.joules,
+        energy_source=energy.source,
+        energy_edges_j=tuple(edge for edge in edges if edge is not None),
+        energy_region_s=None if energy.joules is None else ended_s - began_s,
+    )
 
-    The difference is infinite if only the found value is not finite, and unknown (None) if the expected value
-    is not finite.
+
+def relative_difference(found: float, expected: float) -> float | None:
+    """Return |found - expected| divided by the larger of |expected| and 1e-3, because a loss can be near 0.
+
+    The difference is infinite if only the found value is not finite, and None if the expected value is not
+    finite.
     """
     if not math.isfinite(expected):
         return None
@@ -563,10 +567,10 @@ def worse(first: Mapping[str, float | None], second: Mapping[str, float | None])
 
 
 def in_time(deadline_s: Seconds) -> None:
-    """Return unless the time is up.
+    """Check the deadline.
 
     Raises:
-        OutOfTimeError: If it is.
+        OutOfTimeError: If it has passed.
     """
     if time.perf_counter() >= deadline_s:
         raise OutOfTimeError

@@ -52,7 +52,7 @@ _decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.
 
 
 class Child(ChildProcess[messages.Report]):
-    """A measuring process. Its messages may be stored, so they contain no names from this machine."""
+    """A measuring process. Its messages may be stored, so they contain no private names."""
 
     def __init__(
         self,
@@ -74,21 +74,21 @@ class Child(ChildProcess[messages.Report]):
 
 
 STOPPING_S = 2.0
-"""After SIGTERM a round may end within this time; a third second is for storing and reporting the results."""
+"""Time for a round to end after SIGTERM; one more second is for storing and reporting the results."""
 
 
 @contextmanager
-def answering(answer: Callable[[int], None], *signals: signal.Signals) -> Iterator[None]:
+def handling(handler: Callable[[int], None], *signals: signal.Signals) -> Iterator[None]:
     """Handle signals with a function of their number, if this thread may handle them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda n, _: answer(n)) for number in signals}
+    before = {number: signal.signal(number, lambda n, _: handler(n)) for number in signals}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 class Control:
@@ -101,7 +101,7 @@ class Control:
         self.child: Child | None = None
 
     def stop(self, within_s: Seconds = float("inf")) -> None:
-        """Finish the current round, then end; with ``within_s``, end within that time in any case."""
+        """Finish the current round, then end; ``within_s`` limits the time until the end."""
         if self.stopping.is_set():
             self.abort()
             return
@@ -129,7 +129,7 @@ _Report = TypeVar("_Report")
 
 
 class JobOverError(Exception):
-    """A job of several processes has ended on its own."""
+    """A job of several processes ended without a request."""
 
     def __init__(self, over: messages.JobOver) -> None:
         super().__init__(over.reason)
@@ -138,7 +138,7 @@ class JobOverError(Exception):
 
 @dataclass
 class Record:
-    """The results of each case so far; ``begun`` counts the launches that the run has started."""
+    """The results of each case so far; ``begun`` is the number of launches that the run has started."""
 
     plan: Plan
     device: DeviceProfile
@@ -149,7 +149,7 @@ class Record:
     begun: int = 0
 
     def measurement(self, unit: Unit) -> Measurement:
-        """Return the measurement of a case with every launch so far, before comparing it with others."""
+        """Return the measurement of a case with its launches so far, not yet judged."""
         case = unit.planned.case
         status, reason, cause = self.ended.get(case, (Status.OK, None, None))
         return Measurement(
@@ -184,7 +184,18 @@ class Record:
             self.ended[case] = (done.status, done.reason, done.cause)
 
 
-# A child that ends on its own at its deadline needs a moment to report it.
+def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> messages.Event:
+    # A launch without a result leaves the figure of the earlier launches.
+    if done.status is Status.OK or measurement.status is not Status.OK:
+        return messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=done.kept)
+    return messages.Remark(
+        text=f"  {plain(unit.planned.case.label)}: launch {unit.launch + 1} gave no result "
+        f"({plain(done.reason or 'no reason known')}); the figure is based on earlier launches, and "
+        "gpubench run --resume latest measures it again"
+    )
+
+
+# A child that ends at its deadline needs a moment to report that.
 GRACE_S = 1.0
 # Under a time limit, micro-benchmarks run along with cases start no probe after this share of the time left.
 MICRO_SHARE = 0.1
@@ -212,16 +223,16 @@ PHASE_LIMITS_S = {
 # Longest time without a report under --quick [s]: a quick run does not wait ten minutes for a hung step.
 QUICK_SILENCE_S = 120.0
 OUT_OF_TIME = "the run reached its time limit"
-# The time of these phases depends on the machine, so their limits are the same for every budget.
-OWN_TIME_PHASES = frozenset({"start", "import", "context"})
+# These phases depend only on the machine, so their limits are the same for every budget.
+START_PHASES = frozenset({"start", "import", "context"})
 
 
 @dataclass
 class Launcher:
-    """Runs the units of a plan one after the other, each in its group's process.
+    """Runs the units of a plan one after another, each in its group's process.
 
     Attributes:
-        ready: What the first torch process has reported about itself.
+        ready: The report of the first torch process about itself.
         micro_stopped: Whether a stop of the run left micro-benchmarks unmeasured.
         lost: Why nothing more can be measured on the device; None while measuring is possible.
     """
@@ -275,36 +286,25 @@ class Launcher:
                 record.gemm = capability.best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
-                self.on_event(
-                    messages.CaseBegan(
-                        case=case,
-                        launch=unit.launch,
-                        number=number + 1,
-                        total=len(units),
-                        most_s=self.plan.most_s(),
-                    )
+                began = messages.CaseBegan(
+                    case=case,
+                    launch=unit.launch,
+                    number=number + 1,
+                    total=len(units),
+                    most_s=self.plan.most_s(),
                 )
+                self.on_event(began)
                 left = sum(u.planned.case not in record.ended for u in units[number:])
                 finished = self._measure(unit, left, record)
                 if self.ready is not None:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
                 units[number + 1 :] = sorted(
-                    (*units[number + 1 :], *self._instead(unit, record)), key=lambda each: each.launch
+                    (*units[number + 1 :], *self._eagerly(unit, record)), key=lambda each: each.launch
                 )
                 measurement = self._judged(record, unit)
                 yield measurement  # it is stored before it is reported
-                if finished.status is not Status.OK and measurement.status is Status.OK:
-                    why = plain(finished.reason or "no reason known")
-                    text = (
-                        f"  {plain(case.label)}: launch {unit.launch + 1} gave no result ({why}); the figure "
-                        "is based on earlier launches, and gpubench run --resume latest measures it again"
-                    )
-                    self.on_event(messages.Remark(text=text))
-                    continue
-                self.on_event(
-                    messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=finished.kept)
-                )
+                self.on_event(_end_of(unit, finished, measurement))
                 if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
                     record.gemm = capability.best_gemm(self.micro)
@@ -312,8 +312,8 @@ class Launcher:
         finally:
             self.close()
 
-    def _instead(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        # Plan an eager version of a case that no CUDA graph can capture, unless an execution was requested.
+    def _eagerly(self, unit: Unit, record: Record) -> Iterator[Unit]:
+        # Plan the eager version of a case that no CUDA graph can capture, unless an execution was requested.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -331,10 +331,10 @@ class Launcher:
         )
 
     def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
-        """Return the next report, which must be of one of these kinds; phase reports before it are passed on.
+        """Return the next report, which must be of one of these kinds, and pass on phase reports before it.
 
         Raises:
-            JobOverError: If the job ended on its own.
+            JobOverError: If the job ended without a request.
             ChildEndedError: If it is of another kind, or exceeds ``MOST_REPORTS``.
         """
         while seen.reports < MOST_REPORTS:
@@ -353,9 +353,9 @@ class Launcher:
         raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports in a row")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
-        """Train a workload to its goal from one seed after the other; yield its row after each.
+        """Train a workload to its goal from one seed after another, and yield its row after each.
 
-        The process is reused for the next seed. A row with missing seeds gives the reason.
+        All seeds use the same process. A row with missing seeds has the reason.
         """
         goal = GOALS[planned.case.workload]
         row = TimeToQuality(
@@ -373,7 +373,7 @@ class Launcher:
                     yield msgspec.structs.replace(row, reason=done.reason)
                     return
                 left = SEEDS - number - 1
-                reason = f"{left} of {SEEDS} seeds are left to train" if left else None
+                reason = f"{left} of {SEEDS} seeds are not trained yet" if left else None
                 row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
                 yield row
         except (ChildLateError, ChildEndedError) as error:
@@ -392,7 +392,7 @@ class Launcher:
         )
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
-        """Run a few steps of a case; a process that can no longer be trusted is replaced."""
+        """Run a few steps of a case, and replace a process that can no longer be trusted."""
         seen = Progress(phase="first steps")
         order = messages.TryBatch(reference=planned.reference, case=planned.case)
         try:
@@ -401,10 +401,10 @@ class Launcher:
             return self.cut_short(seen, error)
 
     def ask(self, group: Group, order: messages.Command, kind: type[_Report], seen: Progress) -> _Report:
-        """Send a command to a group's process and return the answer; end an unusable process.
+        """Send a command to a group's process and return the answer; end a process that becomes unusable.
 
         Raises:
-            ChildLateError: If it did not answer in time; ``cut_short`` ends it and says why.
+            ChildLateError: If it did not answer in time; ``cut_short`` ends it and returns the reason.
             ChildEndedError: If it is gone, or its result contradicts its reports.
         """
         child = self._child_of(group)
@@ -415,21 +415,17 @@ class Launcher:
             self.on_event(answer)
         if isinstance(answer, messages.CaseDone) and (wrong := seen.contradiction(answer)):
             raise ChildEndedError(wrong)
-        self._keep_or_end(answer)
-        return answer
-
-    def _keep_or_end(self, answer: object) -> None:
-        # End a process that can no longer be trusted after its answer; note a lost device.
         if isinstance(answer, messages.CaseDone) and answer.lost:
             self.lost = answer.reason
         if isinstance(answer, messages.CaseDone | messages.Proven) and answer.spent:
             self.close()
+        return answer
 
     # --- one unit ---------------------------------------------------------------------------------------
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
-        # Measure one unit, or say why not; a failure's traceback and output are kept in a log.
-        # The launch records when it began, its place in the run, and the start-up cost of its process.
+        # Measure one unit, or say why not, and keep a failure's traceback and output in a log.
+        # The launch records its start time, its place in the run, and the start-up cost of its process.
         began_at = utc_stamp()
         done = self._attempt(unit, left)
         kept = None
@@ -455,10 +451,10 @@ class Launcher:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
             return seen.done(
-                Status.TIMEOUT, f"left out: a case takes at least {least}, and the time limit leaves {left_s}"
+                Status.TIMEOUT, f"skipped: a case takes at least {least}, but the time limit leaves {left_s}"
             )
         try:
-            self._child_of(unit.group)  # its start takes none of the time of the case
+            self._child_of(unit.group)  # before the time of the case is computed
             order = messages.MeasureCase(
                 reference=unit.planned.reference,
                 case=unit.planned.case,
@@ -470,18 +466,18 @@ class Launcher:
             done = self.cut_short(seen, error)
             if done.status is not Status.OUT_OF_MEMORY:
                 return done
-            # Another process reported the bare error: batch and phase tell the user what to reduce.
+            # Another process reported the error alone; batch and phase show the user what to reduce.
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         if self._is_joined and done.launch.stopped:
-            self._no_job = done.reason  # torchrun also ends the others, and may restart all
+            self._no_job = done.reason  # torchrun also ends the others, and may restart all of them
         launch = msgspec.structs.replace(done.launch, told_in_s=seen.told_in_s())
         return msgspec.structs.replace(done, launch=launch)
 
     def cut_short(
         self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
     ) -> messages.CaseDone:
-        """End the process and return how its work ended; the driver's report on the device comes first."""
+        """End the process and return how its work ended; the driver's report takes precedence."""
         self.close()
         fault = None if self.control.stopping.is_set() else capability.fault_of(self.device)
         if fault is not None:  # no further case can run
@@ -497,15 +493,17 @@ class Launcher:
         if late and self._time_left_s() <= 0:
             return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
-        reason = f"the measuring process {error} (phase: {seen.phase})"
-        if late:
-            reason = f"no sign of life during {seen.phase}: the process was ended"
+        reason = (
+            f"no sign of life during {seen.phase}: the process was ended"
+            if late
+            else f"the measuring process {error} (phase: {seen.phase})"
+        )
         if self._is_joined and not late:
-            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the others, too
+            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the others too
         return seen.done(status, reason, cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
-        # Run the micro-benchmarks of a process or a job once; a failure costs nothing else.
+        # Run the micro-benchmarks of a process or a job once; if they fail, the run goes on.
         self.micro_stopped |= self.control.stopping.is_set()
         if group.gpu_count in self._probed or self.lost is not None or self.micro_stopped:
             return
@@ -526,15 +524,15 @@ class Launcher:
         except (ChildLateError, ChildEndedError, JobOverError) as error:
             why = self.cut_short(seen, error).reason
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
-        self.micro_stopped |= self.control.stopping.is_set()  # a child that must stop ends them early
+        self.micro_stopped |= self.control.stopping.is_set()  # a child that is stopped ends them early
 
     def _take_micro(self, result: MicroResult) -> None:
-        # Judge a micro-benchmark and add it; a resumed run replaces the same earlier result.
+        # Judge a micro-benchmark and add it; in a resumed run it replaces the earlier result.
         result = checks.judge_micro(self.device, result)
-        same = [(r.name, r.precision, r.size) for r in self.micro]
-        what = (result.name, result.precision, result.size)
-        if what in same:
-            self.micro[same.index(what)] = result
+        keys = [(r.name, r.precision, r.size) for r in self.micro]
+        key = (result.name, result.precision, result.size)
+        if key in keys:
+            self.micro[keys.index(key)] = result
         else:
             self.micro.append(result)
         self.on_event(messages.MicroEnded(result=result))
@@ -560,7 +558,7 @@ class Launcher:
             framework=group.framework,
             threads=group.threads,
         )
-        # Several GPUs: torchrun's first process, or the one that represents a whole job.
+        # With several GPUs, the process is torchrun's first one, or represents a whole job.
         job = JOINED if self.place is not None else f"{group.gpu_count}"
         module, arguments = (self.module, ()) if group.gpu_count == 1 else (MODULE, (job,))
         child = self._child = self.control.child = Child(variables, module, arguments=arguments)
@@ -575,42 +573,47 @@ class Launcher:
                 memory_share=group.memory_share,
             )
         )
-        try:
-            starts: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
-            report = self._next(child, starts, Progress())
-        except JobOverError as error:
-            self._no_job = error.over.reason  # the others would not join the next one either
-            raise
-        if isinstance(report, messages.Refused):
-            self.close()
-            known: tuple[type[GpuBenchError], ...] = (MisuseError, NoDeviceError)
-            kinds = (kind for kind in known if kind.exit_code == report.exit_code)
-            raise next(kinds, GpuBenchError)(report.reason)
+        report = self._first_report(child)
         self._check_threads(report, group.threads)
         self._take_ready(report, of_all=not group.threads)
         self._start_s = report.cold_s
         return child
 
+    def _first_report(self, child: Child) -> messages.Ready:
+        # Wait until a new process is ready; raise the error of one that refused the device.
+        starts: tuple[type[messages.Ready | messages.Refused], ...] = (messages.Ready, messages.Refused)
+        try:
+            report = self._next(child, starts, Progress())
+        except JobOverError as error:
+            self._no_job = error.over.reason  # the others would not join the next one either
+            raise
+        if isinstance(report, messages.Ready):
+            return report
+        self.close()
+        known: tuple[type[GpuBenchError], ...] = (MisuseError, NoDeviceError)
+        kinds = (kind for kind in known if kind.exit_code == report.exit_code)
+        raise next(kinds, GpuBenchError)(report.reason)
+
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         # Keep the first process's report, preferably a torch process's, and the packages of all processes.
-        # ``of_all`` means that it computes with all CPU threads: the run stores that count.
+        # ``of_all`` means that it computes with all CPU threads, a number that the run stores.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
         chosen = report if known is None or report.nccl or (report.torch and not known.torch) else known
         self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
 
-    def _check_threads(self, ready: messages.Ready, asked: int) -> None:
-        # Refuse a number of CPU threads other than the run's or the requested one: only torch knows it.
+    def _check_threads(self, ready: messages.Ready, requested: int) -> None:
+        # Refuse a number of CPU threads other than the requested one or the run's; only torch knows it.
         then, now = self._threads, ready.cpu_threads
-        if asked and now != asked:
+        if requested and now != requested:
             self.close()
-            raise MisuseError(f"torch computes on {now} CPU threads, but {asked} were requested")
-        if not asked and then is not None and now is not None and then != now:
+            raise MisuseError(f"torch computes on {now} CPU threads, but {requested} were requested")
+        if not requested and then is not None and now is not None and then != now:
             self.close()
             raise MisuseError(
-                f"torch computes on {now} CPU threads now, but on {then} when the run began: set "
-                f"OMP_NUM_THREADS={then} and the CPU affinity as before, or start a new run"
+                f"torch now computes on {now} CPU threads, but on {then} when the run began: set "
+                f"OMP_NUM_THREADS={then} and the same CPU affinity, or start a new run"
             )
 
     def close(self) -> None:
@@ -621,19 +624,20 @@ class Launcher:
             self._output = child.output()
             if child.swept:
                 self.on_event(
-                    messages.Remark(text=f"ended what the model had left running: {', '.join(child.swept)}")
+                    messages.Remark(
+                        text=f"ended processes that the model left running: {', '.join(child.swept)}"
+                    )
                 )
 
     # --- time -------------------------------------------------------------------------------------------
 
     def _time_left_s(self) -> Seconds:
-        if self.plan.time_limit_s is None:
-            return float("inf")
-        return self.began_s + self.plan.time_limit_s - time.monotonic()
+        limit_s = math.inf if self.plan.time_limit_s is None else self.plan.time_limit_s
+        return self.began_s + limit_s - time.monotonic()
 
     def _share_s(self, left: int) -> Seconds | None:
-        # This case's share of the time left; None without a limit. It is equal for all remaining cases, but
-        # never less than one figure needs: a limit that is too short costs the last cases, not all of them.
+        # Return this case's share of the time left; None without a limit. Remaining cases share it equally,
+        # but get no less than a figure needs: a limit that is too short costs only the last cases.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())
@@ -642,6 +646,6 @@ class Launcher:
     def _until_s(self, phase: str) -> Seconds:
         now = time.monotonic()
         silence = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
-        if self.plan.budget.name == "quick" and phase not in OWN_TIME_PHASES:
+        if self.plan.budget.name == "quick" and phase not in START_PHASES:
             silence = min(silence, QUICK_SILENCE_S)
         return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)

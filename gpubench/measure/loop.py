@@ -31,26 +31,26 @@ GAP = 2.0
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
-"""Rounds whose neighbors differ by more than this (median) are host-bound: GPU-bound rounds differ by 0.04 to
+"""Median difference of neighboring rounds above which they are host-bound: GPU-bound rounds differ by 0.04 to
 0.3 %, host-bound ones by 3 % or more (H200). Below it, waiting until the windows agree costs a minute, and
 ending early would miss slow heating (simulated: 5 % of bias at a spread of 1 %)."""
 DRIFT = 0.005
-LEAST_HALF = 20
 # Rounds in each half before the drift guard judges: checking short halves after every round finds drift in
-# noise (simulated at correlation 0.9: in 12 % of series instead of 7). Shorter halves are judged only before
-# stopping.
+# noise (simulated at correlation 0.9: in 12 % of series instead of 7).
+LEAST_HALF = 20
+# The same for the last check, before the series ends.
 LEAST_HALF_AT_END = 10
-# When the series is over, halves this short can still show a drift (1 to 3 % of series with only correlated
-# noise are flagged); it is then only reported, and no round is left out.
-LEAST_HALF_TO_SAY = 5
+# After the series, halves this short can still show a drift (1 to 3 % of series with only correlated noise
+# are flagged). It is then only reported, and no round is left out.
+LEAST_HALF_TO_REPORT = 5
 # Threshold of the guard, in standard errors; with 2, it would reduce the coverage of the interval
 # (simulated).
 DRIFT_ERRORS = 3.0
-# A series that cannot reach its target gets this many times the shortest timed part: 40 rounds show how many
-# more are needed, and at the spread of a host (5 %, correlation 0.6) give an interval of about 5 %.
+# A series that cannot reach its target gets this many times the shortest timed part: its 40 rounds show how
+# many more are needed and, at the spread of a host (5 %, correlation 0.6), give an interval of about 5 %.
 GIVE_UP_AFTER = 2.0
-# A series that would need this many times its longest timed part is given up: the needed time is known to
-# within a factor of about 1.5 (one standard error, after 40 rounds at a correlation of 0.6).
+# A series that would need this many times its longest timed part is abandoned: after 40 rounds at a
+# correlation of 0.6, the needed time is known to within a factor of about 1.5 (one standard error).
 OUT_OF_REACH = 2.0
 
 
@@ -68,7 +68,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Heap:
-    """State that must settle too, besides the times: allocator segments, retries, and gradient scale."""
+    """State that must settle along with the times: allocator segments, retries, and gradient scale."""
 
     segments: int | None = None
     retries: int | None = None
@@ -90,9 +90,8 @@ class WarmUp:
 
     Steady means that the medians of four windows agree, the temperature no longer rises, the clock spread is
     small, and allocator and gradient scale have settled over the last window. In host-bound rounds medians
-    agree only by chance, so it is enough that they do not all rise or all fall. If steps are so slow that the
-    minimum number of them does not fit into the budget's maximum, they get the time that they need;
-    ``limit_s`` is never exceeded.
+    agree only by chance, so it is enough that they do not all rise or all fall. If the minimum number of
+    steps does not fit into the budget's maximum, slow steps get the time that they need, up to ``limit_s``.
     """
 
     budget: Budget
@@ -137,7 +136,7 @@ class WarmUp:
         return min(self.limit_s, max(self.budget.warmup_most_s, slow_s))
 
     def unsettled(self) -> str | None:
-        """Name what is not yet steady; None when warm-up is over."""
+        """Return what is not steady yet; None when warm-up is over."""
         if self.steps < self.budget.warmup_steps or self.elapsed_s < self.budget.warmup_least_s:
             return "least time"
         if len(self.windows) < WINDOWS:
@@ -184,8 +183,8 @@ def _agree(windows: Sequence[_Window], agreement: float) -> bool:
 class StopRule:
     """Stop when the interval, which is valid under autocorrelation, is narrow enough and there is no drift.
 
-    Stop also when the target cannot be reached in the available time: the interval of a short series is as
-    valid as that of a long one, and the rest of the time is better spent on another process.
+    A series also stops when it cannot reach the target in the available time: a short series has as valid an
+    interval as a long one, and the remaining time is better spent on another process.
 
     Attributes:
         target: Relative half-width of the 95 % interval to reach.
@@ -245,9 +244,9 @@ class StopRule:
         return width is not None and width <= self.target
 
     def unmet(self) -> Finding | None:
-        """Name the requirement that is not met, with its value; None if both are met.
+        """Return a finding on the requirement that is not met; None if both are met.
 
-        If the lengths of the rounds are known, the limit says how long the series would have to be.
+        If the lengths of the rounds are known, its limit says how long the series would have to be.
         """
         if self.converged():
             return None
@@ -282,7 +281,7 @@ class StopRule:
         """
         early, late = self.rounds[: self.left_out], self.accepted
         if not early:
-            if not self._drifts(LEAST_HALF_TO_SAY):
+            if not self._drifts(LEAST_HALF_TO_REPORT):
                 return None
             half = len(late) // 2
             early, late = late[:half], late[half:]
@@ -334,8 +333,8 @@ def _now_ns() -> int:
 class Clock:
     """A synchronizing clock; its wait and its time source are injected, so a test can script time.
 
-    A CPU has finished a step when the call returns, so there is nothing to wait for. On a GPU without the
-    synchronize, only issuing the work would be timed: a step of 47.5 ms on an H200 then "takes" 7.2 ms.
+    A CPU has finished a step when the call returns, so it needs no wait. On a GPU without synchronization,
+    only issuing the work would be timed: a step of 47.5 ms on an H200 would seem to take 7.2 ms.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -364,11 +363,11 @@ Report: TypeAlias = Callable[[bool, Round, Seconds, float | None, TelemetrySampl
 
 
 class OutOfTimeError(Exception):
-    """The time for this case is over; raised before a step, caught at the end of the case."""
+    """The time for this case is over; raised before a step."""
 
 
 class StoppedError(Exception):
-    """The parent asked to stop; raised after a round, caught at the end of the case."""
+    """The parent requested a stop; raised between rounds."""
 
 
 @dataclass
@@ -381,9 +380,9 @@ class Loop:
         clock: The synchronizing clock.
         batches: Prebuilt batches; a round of several steps uses each of them equally often.
         deadline_s: Time on the clock after which no further step is issued.
-        stopped: Whether the parent has asked to stop.
-        report: Called at the end of each round with: timed or not, the round, the time outside rounds, the
-            half-width so far, the latest device sample.
+        stopped: Whether the parent has requested a stop.
+        report: Called at the end of each round with whether it is timed, the round, the time outside rounds,
+            the half-width so far, and the latest device sample.
         samples: Returns the telemetry since its last call.
         heap: Returns the state of allocator and gradient scaler.
         announce: Announces a block to the other processes of the job, by first index and step count; None if
@@ -413,7 +412,7 @@ class Loop:
         Raises:
             OutOfTimeError: Before a step that would begin after the deadline; with several processes, before
                 a block that would end after it.
-            StoppedError: Before the block, if the parent asked to stop.
+            StoppedError: Before the block, if the parent requested a stop.
         """
         if self.stopped():
             raise StoppedError
@@ -497,11 +496,11 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
 
 
 def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
-    """Time rounds until the stop rule ends the series or time is up; mark rounds excluded because of drift.
+    """Time rounds until the stop rule or the deadline ends the series, and mark rounds excluded for drift.
 
     Raises:
-        OutOfTimeError: If not even two rounds came in.
-        StoppedError: If the parent asked to stop; the rounds so far stay in ``series`` and are judged as
+        OutOfTimeError: If time ran out before two rounds were done.
+        StoppedError: If the parent requested a stop; the rounds so far stay in ``series`` and are judged as
             usual.
     """
     rule = stop_rule(budget, loop.step_s * series.steps_per_round)
@@ -534,7 +533,7 @@ def _note_scale(loop: Loop, series: Series) -> None:
 
 
 def _mark(series: Series, rule: StopRule) -> None:
-    # Mark rounds excluded because of drift, and rounds far longer than the others, which still count.
+    # Mark rounds that are excluded for drift, and rounds far longer than the others, which still count.
     gap_s = GAP * median(r.step_s for r in series.timed) if series.timed else math.inf
     series.timed[:] = [
         msgspec.structs.replace(

@@ -1,7 +1,7 @@
 """Messages between the parent and a measuring child: one JSON line each, never pickle.
 
-Also the events that the parent sends to a run's observer (a terminal, a notebook, a test); two of them are
-child messages.
+The events that the parent sends to a run's observer (a terminal, a notebook, a test) are also here; two of
+them are child messages.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from gpubench.units import Seconds, Watts
 MODULE = "gpubench.measure.worker"
 """The module that a measuring process runs."""
 JOINED = "joined"
-"""Tells a child that it is the first process of a user's torchrun."""
+"""The argument of a child that is the first process of a user's torchrun."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
-"""Names the file through which the processes of one machine find each other, without opening a port."""
+"""The variable with the file through which the processes of a machine find each other without a port."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Place:
     """The place of a process in its job.
 
     Attributes:
-        rank, size: Among all processes of the job.
-        local_rank, local_size: Among those of this machine.
+        rank, size: Its rank among all processes of the job, and their number.
+        local_rank, local_size: The same for the processes of this machine.
     """
 
     rank: int
@@ -93,8 +93,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first message: the device, the budget, and the seed of every task.
 
     ``peers`` are the other GPUs of this machine in a job of several. ``framework`` runs the steps.
-    ``memory_share`` is the share of the device's memory that this process may use, 0 to 1; None for all of
-    it.
+    ``memory_share`` is the share of the device's memory that this process may use, 0 to 1; None means all.
     """
 
     device: DeviceProfile
@@ -106,7 +105,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure one case within ``time_s`` (None: as long as the budget allows)."""
+    """Measure one case within ``time_s``; None means as long as the budget allows."""
 
     reference: str
     case: Case
@@ -121,20 +120,20 @@ class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
 
 
 class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
-    """Run a few steps of a case, only to see whether its batch fits."""
+    """Run a few steps of a case to see whether its batch fits."""
 
     reference: str
     case: Case
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
-    """Check an assumption of the harness against code that shares nothing with it.
+    """Check an assumption of the harness against independent code.
 
     Attributes:
         what: The proof; ``precision`` uses only the precision of the case.
         fours: Number of groups of four blocks, in the order first, second, second, first.
         block_s: Shortest length of a block [s].
-        load_s, settle_s: Length of the load, and how much of its start is ignored [s].
+        load_s, settle_s: Length of the load, and of its start that is ignored [s].
     """
 
     what: ProofName
@@ -165,7 +164,7 @@ Command = Setup | MeasureCase | MeasureMicro | TryBatch | TrainToQuality | Prove
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The libraries are loaded and the device responds.
 
-    A process without torch gives no torch version. ``identity`` says how a GPU was identified as the probed
+    Only a process with torch has a torch version. ``identity`` says how a GPU was identified as the probed
     one, and ``memory_bytes`` is the memory that torch sees.
     """
 
@@ -211,9 +210,9 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
     """The end of a case: its results, and whether the work itself was correct.
 
-    ``lost`` means that the driver has given the device up: nothing more can be measured on it. ``spent``
-    means that this process must not be trusted with another case. ``traceback`` goes to a log; ``kept`` is
-    the parent's note on where that log is. Neither is ever stored.
+    ``lost`` means that the driver has given up on the device, so nothing more can be measured on it.
+    ``spent`` means that this process must not be trusted with another case. ``traceback`` goes to a log, and
+    the parent sets ``kept`` to the place of that log; neither is ever stored.
     """
 
     status: Status
@@ -235,7 +234,7 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
 
 
 class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
-    """The reading that a ``Prove`` requested, in its own field, or how the proof failed.
+    """The reading that a ``Prove`` requested, in the proof's field, or how the proof failed.
 
     ``spent`` and ``traceback`` as in ``CaseDone``.
     """
@@ -251,7 +250,7 @@ class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
 
 
 class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
-    """The processes of a job have ended without the parent's request: the reason, and the case's status.
+    """The processes of a job ended without a request from the parent: the reason, and the case's status.
 
     ``traceback`` as in ``CaseDone``.
     """
@@ -292,8 +291,8 @@ Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
     """Sent before the first case: the amount of work; ``left`` is the launches left in a resumed run.
 
-    ``most_s`` is the longest time for warm-ups and rounds, if steps are short [s]. ``trainings`` is the
-    number of trainings to a stated quality, from several seeds each; their time is not known in advance.
+    ``most_s`` is the longest time for warm-ups and rounds if steps are short [s]. ``trainings`` is the number
+    of trainings to a stated quality, each from several seeds; their time is not known in advance.
     """
 
     cases: int
@@ -308,7 +307,7 @@ class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
 class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
     """One case of one launch begins: ``number`` of ``total``.
 
-    ``most_s`` is that of ``RunPlanned``, with cases that were added since; 0 if unknown [s].
+    ``most_s`` is as in ``RunPlanned``, including cases that were added since; 0 if unknown [s].
     """
 
     case: Case
@@ -321,7 +320,7 @@ class CaseBegan(msgspec.Struct, frozen=True, kw_only=True):
 class CaseEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one case in one launch; the measurement contains all its launches so far.
 
-    ``kept`` says where a failed case's traceback and output are; only the user sees it.
+    ``kept`` is where a failed case's traceback and output are; only the user sees it.
     """
 
     measurement: Measurement

@@ -1,7 +1,7 @@
 """Micro-benchmarks: matrix products, copies, transfers and the cost of a launch, under the same stop rule.
 
-A repetition on a GPU is timed by a pair of device events, with the L2 cache cleared before it and outside
-the pair; transfers and launches are timed on the synchronizing clock. The estimate is the median.
+A repetition on a GPU is timed by a pair of device events, and the L2 cache is cleared before that pair.
+Transfers and launches are timed on the synchronizing clock. The estimate is the median.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ from gpubench.units import GIB, KIB, MIB, Bytes, Seconds
 _TYPES: dict[str, torch.dtype] = {
     form.name: getattr(torch, form.torch_type) for form in FORMATS if form.torch_type
 }
-# Result types of the products whose result type differs from their operands'.
+# Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
 _UNITS = {form.name: form.unit for form in FORMATS}
-# Products that this torch or device may lack although the device model supports them.
+# Checks of products that this torch or device may lack although the device model supports them.
 _IN_8_BITS = {FP8.name: quantize.why_no_fp8, INT8.name: quantize.why_no_int8}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
-# From a size at which only the latency of an exchange matters, up to the gradients of many layers.
+# From a size at which only latency matters up to the gradients of many layers.
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
-# Most exchanges between two waits for all processes; one wait takes as long as a small exchange.
+# Most exchanges between two waits for all processes, each of which takes as long as a small exchange.
 MOST_ALL_REDUCES = 100
-# Written before each repetition: more than any card's L2 cache, so no operand is left in it.
+# Bytes written before each repetition: more than any card's L2 cache, so no operand stays in it.
 CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
-# Below these sizes the start-up is timed rather than the work, so the probe is skipped.
+# Below this size the start-up is timed rather than the work, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
 # Makes a copy of this many bytes inside a device, in torch or OpenCL.
 Inside = Callable[[Bytes, Any], Action]
@@ -85,9 +85,9 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the probes: products of each precision, copies, transfers and launches.
 
-    A switch alone proves nothing: strict fp32 is first proven against float64, and its products get the
-    finding ``TF32_IN_FORCE`` if they are not IEEE. A probe that does not fit in memory is made smaller, with
-    a finding: see ``measure_all``. If even the proof does not fit, no product in fp32 is measured.
+    Strict fp32 is first proven against float64, because a switch alone proves nothing; its products get the
+    finding ``TF32_IN_FORCE`` if they are not IEEE. A probe that does not fit in memory is made smaller and
+    gets a finding: see ``measure_all``. If even the proof does not fit, no product in fp32 is measured.
 
     Args:
         hardware: The device.
@@ -120,7 +120,7 @@ def run_micro(
     for each in measure_all(chosen, measure, lacks_memory, profile, deadline_s):
         yield each
         hardware.release()
-    hardware.release()  # the memory of a probe without a figure
+    hardware.release()  # after a last probe without a figure
 
 
 def run_all_reduce(
@@ -186,7 +186,7 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
 
 
 def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[Probe]:
-    """Yield square products of each precision that the device supports; in haste only the usual ones."""
+    """Yield square products of each precision that the device supports; in haste, only the usual ones."""
     on_cpu = profile.is_cpu
     for name, precision in GEMM_PRECISIONS.items():
         if (in_haste and not precision.is_usual) or why_no_precision(precision, profile):
@@ -196,7 +196,7 @@ def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[P
 
 
 def _multiply(precision: str, size: int, device: torch.device) -> Action:
-    # Make a product; in FP8 each operand has its own scale, and integers use their full range.
+    # Return a product; in FP8 each operand has its own scale, and integers use their full range.
     given = _TYPES[precision]
     out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
     if precision == INT8.name:
@@ -273,10 +273,10 @@ def _add(device: torch.device) -> Action:
 
 
 def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Yield copies, transfers and launches; a device that is ``alone``, such as a CPU, has no separate host.
+    """Yield copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host.
 
-    A launch is a one-element addition: one is timed between two device events, and many back to back in wall
-    time.
+    A launch is a one-element addition: a single one is timed between two device events, and many are timed
+    back to back in wall time.
     """
     yield from copies(alone=alone)
     if not alone:
@@ -310,7 +310,7 @@ def measure_probe(
     samples: Callable[[], Sequence[TelemetrySample]] = tuple,
     now_s: Callable[[], Seconds] = time.perf_counter,
 ) -> MicroResult:
-    """Time one probe on a torch device: ``repeat``, by default with the timer that the probe asks for."""
+    """Repeat one probe on a torch device, by default with the timer that suits it; see ``repeat``."""
     action = probe.make(hardware.device)
     return repeat(probe, action, timer or _timer(probe, hardware), budget, samples=samples, now_s=now_s)
 

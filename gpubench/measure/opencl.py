@@ -17,11 +17,11 @@ from gpubench.measure.probes import Action, Probe, by_clock, deadline_in, measur
 from gpubench.models import DeviceProfile, Finding, MicroResult
 from gpubench.units import Bytes, Seconds, plain
 
-# Chains of dependent operations in one work-item: enough to hide the latency of each.
+# Chains of dependent operations in one work-item; these are enough to hide the latency.
 CHAINS = 8
-# Enough that the launch takes only a few thousandths of the time.
+# Steps of a chain; with these, the launch takes only a few thousandths of the time.
 CHAIN_STEPS = 4096
-# Work-items per compute unit: several for each of its lanes.
+# Work-items per compute unit, which is several for each of its lanes.
 ITEMS_PER_UNIT = 1 << 14
 # The errors with which a device refuses a buffer; some devices do so only at its first use.
 _TOO_LARGE = (
@@ -55,7 +55,7 @@ __kernel void chains(__global TYPE *out, const SCALAR gain, const SCALAR offset)
     out[get_global_id(0)] = (b + c + d + e + f + g + h + i) / (SCALAR)8;
 }
 """
-# x' = gain x + offset converges to its fixed point from any start, which shows that it was computed.
+# x' = gain x + offset converges to its fixed point from any start, so the result proves the computation.
 _GAIN, _OFFSET, _FIXED_POINT = 0.5, 1.0, 2.0
 _ANY_SOURCE = "__kernel void any(__global float *x) { x[0] += 1.0f; }"
 
@@ -64,7 +64,7 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
     """Open a queue on a profile's device, and check that its driver compiles for it.
 
     Raises:
-        NoDeviceError: If it is no longer at its index, cannot be opened, or cannot compile, such as an old
+        NoDeviceError: If it is no longer at its index, cannot be opened, or cannot compile, as with an old
             PoCL on a newer processor.
     """
     try:
@@ -79,7 +79,7 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
         seen = next((line for line in lines if "error" in line), lines[0])
         raise NoDeviceError(
             f"the OpenCL driver of {profile.name} cannot open it, or cannot compile for it "
-            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL whose LLVM knows this processor)"
+            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL with an LLVM for this processor)"
         ) from error
     return queue
 
@@ -93,7 +93,7 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the micro-benchmarks: arithmetic, copies and transfers.
 
-    A device that reports more memory than it has refuses a buffer: see ``measure_all``.
+    A device that reports more memory than it has may refuse a buffer: see ``measure_all``.
 
     Args:
         queue: A queue of the device.
@@ -114,8 +114,8 @@ def run_micro(
 def probes(queue: cl.CommandQueue) -> Iterator[Probe]:
     """Yield multiply-adds in fp32 and the device's other formats, copies and transfers."""
     yield multiply_add(queue, "fp32")
-    told = queue.device.extensions.split()
-    yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in told)
+    extensions = queue.device.extensions.split()
+    yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in extensions)
     yield from copies(alone=_is_cpu(queue), inside=copy_inside, across=_copy_across)
 
 
@@ -158,7 +158,7 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
 
 
 def copy_inside(size: Bytes, queue: cl.CommandQueue) -> Action:
-    """Copy one device buffer to another; both are written first, or they might not be allocated yet."""
+    """Copy one device buffer to another; both are written first, because they may not be allocated before."""
     source, target = (zeros(queue, size, np.uint8) for _ in range(2))
     return lambda: cl.enqueue_copy(queue, target.data, source.data)
 

@@ -1,6 +1,6 @@
 """Plans a run: the cases of a request, their order, and the expected time. Nothing is measured here.
 
-Options that contradict each other are refused before any device is used.
+Contradictory options are refused before any device is used.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gpubench.user_model import SMALL_BATCH, is_own
 
 SEEDS = 5
 EVALUATE_EVERY = 10
-"""Steps between two evaluations on the held-out samples, which is the resolution of the step count."""
+"""Steps between two evaluations on the held-out samples, and so the resolution of the step count."""
 HELD_OUT = 5
 """Every fifth sample is held out."""
 WORDS, TEXT_TOKENS, TEXT_SEED = 100, 20_000, 0
@@ -80,8 +80,8 @@ def digits() -> Arrays:
     Shapes:
         images: (1797, 8, 8) uint8, 0 to 16; labels: (1797,) uint8.
     Source:
-        The UCI repository (Alpaydin and Kaynak 1998, doi 10.24432/C50P49, CC BY 4.0); scikit-learn has it as
-        ``load_digits``.
+        The UCI repository (Alpaydin and Kaynak 1998, doi 10.24432/C50P49, CC BY 4.0), also ``load_digits`` of
+        scikit-learn.
     """
     import numpy as np
 
@@ -95,7 +95,7 @@ def text() -> Arrays:
     """Return windows of a synthetic text, and the word after each.
 
     The text is drawn from a Markov chain of 100 words, each followed by one of four others with probabilities
-    0.7, 0.1, 0.1 and 0.1: no model can reach a loss below 0.94 nats.
+    0.7, 0.1, 0.1 and 0.1, so no model can reach a loss below 0.94 nats.
 
     Shapes:
         windows: (n, 20) uint8; words: (n,) uint8.
@@ -130,7 +130,7 @@ GOALS = {
     ),
 }
 
-# A CPU with two cores does about 150 GFLOP/s: a step of more than this takes seconds, so it gets batch 1.
+# A CPU with two cores does about 150 GFLOP/s: a larger step takes seconds, so it gets a batch of 1.
 CPU_STEP_FLOPS = 300e9
 
 _BOTH = (Precision.FP32, AMP)
@@ -142,12 +142,13 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
-# In the default suite on GPUs only: its step is too slow on a CPU, and there is no Keras version of it.
-_ON_A_GPU = "resnet50"
+# This workload is in the default suite only on GPUs in torch: its step is too slow on a CPU, and Keras lacks
+# it.
+_ONLY_ON_GPUS = "resnet50"
 
 
 class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A case, the reference of its workload, and the workload's profile."""
+    """A case, the reference of its workload, and figures from the workload's profile."""
 
     reference: str
     case: Case
@@ -162,8 +163,8 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 class Group(NamedTuple):
     """The settings of one process, or of one per GPU: launch, GPUs, framework, threads, memory.
 
-    ``threads`` is the number of CPU threads that compute; 0 is all that the process has. ``memory_share`` is
-    the share of the device's memory that it may use, 0 to 1; None is all of it.
+    ``threads`` is the number of CPU threads that compute; 0 means all. ``memory_share`` is the share of the
+    device's memory that the process may use, 0 to 1; None means all.
     """
 
     launch: int
@@ -189,9 +190,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
 
-    ``done`` are the cases and launches that an earlier part of the run has measured, and ``has_micro`` says
-    that it also has the micro-benchmarks. ``quality`` are the cases that are trained to a stated quality.
-    ``falls_back`` says that a case is measured eagerly if no CUDA graph can capture it.
+    ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether it
+    also has the micro-benchmarks. ``quality`` has the cases that are trained to a stated quality.
+    ``falls_back`` is whether a case is measured eagerly if no CUDA graph can capture it.
     """
 
     budget: Budget
@@ -215,7 +216,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.micro == "only" or (self.micro == "also" and in_torch and not self.has_micro)
 
     def most_s(self) -> Seconds:
-        """Return the longest time of the remaining warm-ups and rounds [s]; steps over 0.3 s take longer."""
+        """Return the longest time for the remaining warm-ups and rounds [s]; steps over 0.3 s take longer."""
         rounds_s = len(self.units()) * (self.budget.warmup_most_s + self.budget.timed_s)
         return min(rounds_s, self.time_limit_s or math.inf)
 
@@ -223,8 +224,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Return every remaining case of every launch in measuring order, shuffled by the seed.
 
         Launches are interleaved, each with its own process, so heat and drift affect all cases equally.
-        The executions of one case follow each other, with compile at the very end. The first launch begins
-        with the AMP case that has the most arithmetic, so the first figure shown is a meaningful one.
+        The executions of one case follow each other, except compile, which comes at the very end. The first
+        launch begins with the AMP case that has the most arithmetic, so the first figure is meaningful.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
@@ -271,9 +272,9 @@ def plan(
     Args:
         request: The request.
         device: The device to measure.
-        profiles: The profile of every workload of the request, by the reference that names it.
-        peers: The GPUs of this machine that work with the first; each case is then measured on one GPU and on
-            all, so one run shows what the others add.
+        profiles: The profile of every workload of the request, by reference.
+        peers: The GPUs of this machine that work with the first. Each case is then measured on one GPU and on
+            all of them, so one run shows the gain from the others.
 
     Raises:
         MisuseError: If nothing in the request can be measured, or the request contradicts itself.
@@ -312,7 +313,9 @@ def plan(
         if not any(planned.case.gpu_count == request.gpu_count for planned in cases):
             refused = (m.reason or "" for m in unsupported if m.case.gpu_count == request.gpu_count)
             where = "here" if request.gpu_count == 1 else f"on {request.gpu_count} GPUs at once"
-            raise MisuseError(f"nothing of this can be measured {where}: {'; '.join(dict.fromkeys(refused))}")
+            raise MisuseError(
+                f"nothing in this request can be measured {where}: {'; '.join(dict.fromkeys(refused))}"
+            )
         made = msgspec.structs.replace(made, cases=cases, unsupported=unsupported)
     refuse_forced_precision(made)
     return made
@@ -321,16 +324,16 @@ def plan(
 def _refuse_unrun(
     request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
 ) -> None:
-    # Refuse a workload that cannot be run, and a device that runs no workload.
+    # Refuse a workload that cannot be run, and a device that cannot run workloads.
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
-                f"{profile.name} is known only by its shape and not run: use `gpubench {profile.name}` or "
-                f"`gpubench memory {profile.name}`, or run a model of its config, hf:PATH/config.json"
+                f"{profile.name} is known only by its shape and cannot be run: use `gpubench {profile.name}` "
+                f"or `gpubench memory {profile.name}`, or run a model from its config, hf:PATH/config.json"
             )
     if not device.runs_steps:
         raise MisuseError(
-            f"{plain(device.name or 'this device')} is reached through OpenCL, which runs no workload: add "
+            f"{plain(device.name or 'this device')} is used through OpenCL, which cannot run workloads: add "
             "--micro only"
         )
 
@@ -341,8 +344,8 @@ def _every_case(
     profiles: Mapping[str, WorkloadProfile],
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
-    # Yield every case of a request, and why it cannot be measured here (None if it can).
-    # With several GPUs the first is also measured alone; a job of unequal GPUs uses what all of them support.
+    # Yield every case of a request, and why it cannot be measured here; None if it can.
+    # With several GPUs, the first is also measured alone, and a job uses precisions that all GPUs support.
     publish = budget.name == "publish"
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
     placed = [
@@ -417,27 +420,27 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
     """
     if not device.is_cpu:
         name = plain(device.name or device.backend)
-        raise MisuseError(f"--thread-scaling is for a CPU, and this device is {name}: add --device cpu")
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    most = int(told) if told.isdecimal() and len(told) < 6 else device.core_count or 1
+        raise MisuseError(f"--thread-scaling is for a CPU, but this device is {name}: add --device cpu")
+    variable = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(variable) if variable.isdecimal() and len(variable) < 6 else device.core_count or 1
     if most < 2:
-        why = f"OMP_NUM_THREADS={told}" if told else "this process has one core"
-        raise MisuseError(f"--thread-scaling needs two threads or more, and {why}")
+        why = f"OMP_NUM_THREADS={variable}" if variable else "this process has one core"
+        raise MisuseError(f"--thread-scaling needs two threads or more, but {why}")
     return tuple(2**power for power in range(most.bit_length()) if 2**power < most)
 
 
 def references(request: RunRequest) -> tuple[str, ...]:
-    """Return the workloads that a request names, or those of its suite."""
+    """Return the requested workloads, or those of the suite."""
     return request.workloads or tuple(SUITES[request.suite or "default"])
 
 
 def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
-    """Return the precisions of each workload, by its reference; none means those that the device supports."""
+    """Return the precisions of each workload, by reference; an empty tuple means those of the device."""
     if request.workloads:
         return dict.fromkeys(request.workloads, request.precisions)
     rows = dict(SUITES[request.suite or "default"])
     if request.suite is None and (on_cpu or request.frameworks != (Framework.TORCH,)):
-        del rows[_ON_A_GPU]
+        del rows[_ONLY_ON_GPUS]
     return {name: request.precisions or usual for name, usual in rows.items()}
 
 
@@ -449,7 +452,7 @@ def asked_executions(request: RunRequest) -> tuple[str, ...]:
 
 
 def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -> tuple[Precision, ...]:
-    """Return precisions by name, ``amp`` resolved; no names mean fp32 and the best AMP of all devices."""
+    """Return precisions by name, ``amp`` resolved; without names, fp32 and the best AMP of all devices."""
     amp = capability.best_amp(*devices)
     if names:
         return tuple(dict.fromkeys(amp if name == AMP else Precision(name) for name in names))
@@ -469,8 +472,8 @@ def batches_of(
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
     """Return the requested batch, else the main one; on a CPU the smallest, or 1 if a step takes seconds.
 
-    A user's own model gets more than one sample if possible: batch norm over one value does not accept a
-    batch of 1. For ``max`` this is where the search begins.
+    A user's own model gets more than one sample if possible, because batch norm over one value rejects a
+    batch of 1. For ``max``, the search begins at the returned batch.
     """
     if isinstance(request.batch_size, int):
         return request.batch_size
@@ -503,7 +506,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with strict fp32 if an environment variable forces a lower precision.
 
-    Every plan that is measured passes this check: of a run, of a resumed run, and of micro-benchmarks only.
+    This applies to every plan: of a run, of a resumed run, and of micro-benchmarks alone.
 
     Raises:
         MisuseError: Naming the variable.
@@ -513,7 +516,7 @@ def refuse_forced_precision(made: Plan) -> None:
     forced = forcing_fewer_bits(os.environ) if made.on_cpu else forcing_tf32(os.environ)
     if forced:
         raise MisuseError(
-            f"fp32 was requested while {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
+            f"fp32 was requested, but {forced[0]}={plain(os.environ[forced[0]])} forces a lower precision: "
             f"unset {forced[0]}"
         )
 
@@ -521,13 +524,13 @@ def refuse_forced_precision(made: Plan) -> None:
 def planned_case(
     reference: str, profile: WorkloadProfile, case: Case, batch_choice: BatchChoice | None = "fixed"
 ) -> PlannedCase:
-    """Return a case with its workload's profile."""
+    """Return a case with the figures of its workload's profile."""
     train, in_torch = case.task is TaskKind.TRAIN, case.framework is Framework.TORCH
     fewer = 0 if in_torch else capability.fewer_parameters().get(case.workload, 0)
     return PlannedCase(
         reference=reference,
         case=case,
-        # 0 if nothing is counted, as in a model without products, means unknown
+        # a count of 0, as for a model without products, means unknown
         flops_per_sample=(profile.train_flops_per_sample if train else profile.forward_flops_per_sample)
         or None,
         hardware_flops_per_sample=(
@@ -544,7 +547,7 @@ def planned_case(
 # --- invalid requests -------------------------------------------------------------------------------------
 
 
-# Options allowed with ``resume``; all others come from the run and would be ignored.
+# Options allowed with ``resume``; all others come from the resumed run.
 RESUME_TAKES = frozenset({"device", "time_limit", "allow", "resume", "results"})
 
 
@@ -557,8 +560,8 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     check_form(request.device.strip())
     if request.resume is not None:
         _check_resume(request)
-    for holds, others, why in _apart(request):
-        if holds and (other := next((option for option, is_asked in others.items() if is_asked), None)):
+    for applies, others, why in _conflicts(request):
+        if applies and (other := next((option for option, is_asked in others.items() if is_asked), None)):
             raise MisuseError(why.format(other))
     wanted = tuple(GOALS) if request.to_quality and not _names_workloads(request) else request.workloads
     if request.to_quality and (without := [name for name in wanted if name not in GOALS]):
@@ -580,37 +583,37 @@ def _check_resume(request: RunRequest) -> None:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
             what = "workloads by name" if name == "workload" else asked[name]
             raise MisuseError(
-                f"--resume continues with the cases, budget and seed of its run: leave out {what} (models of "
-                "your own are named again with --workload)"
+                f"--resume continues with the cases, budget and seed of its run: leave out {what} (give "
+                "models of your own again with --workload)"
             )
 
 
-def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
-    # Yield incompatible options: whether the first is given, which of the others are, and the problem.
+def _conflicts(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
+    # Yield incompatible options: whether a rule applies, which options break it, and the message.
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
     of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
     of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
-    nothing = "--micro only measures no workload: leave out {}"
-    yield is_micro, {"workloads and their options": bool(of_workloads)}, nothing
+    no_workload = "--micro only measures no workload: leave out {}"
+    yield is_micro, {"workloads and their options": bool(of_workloads)}, no_workload
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads
         yield True, of_torch, f"{{}} works only in torch: leave out --framework {keras}"
-    yield several, largest, "{} is for one GPU: give it without --gpus, or --gpus with a batch"
-    beside = f"gpubench run cnn --gpus {request.gpu_count}"
-    yield several, micro, f"{{}} is for one GPU: all-reduce is timed along with a workload: {beside}"
+    yield several, largest, "{} is for one GPU: leave out --gpus, or give a batch"
+    instead = f"gpubench run cnn --gpus {request.gpu_count}"
+    yield several, micro, f"{{}} is for one GPU; all-reduce is timed along with a workload: {instead}"
     yield (
         request.suite is not None,
         {"the workloads": _names_workloads(request)},
         ("--suite measures its own workloads: leave out {}, or --suite"),
     )
-    given = "--thread-scaling times given batches on one CPU: leave out {}"
-    yield request.thread_scaling, gpus | largest, given
-    yield is_micro, threads, nothing
+    on_one = "--thread-scaling times given batches on one CPU: leave out {}"
+    yield request.thread_scaling, gpus | largest, on_one
+    yield is_micro, threads, no_workload
     shared = {"--strong": request.strong, f"--jobs {request.jobs}": other_jobs}
-    yield not several and request.resume is None, shared, "{} is for several GPUs: give --gpus N too"
+    yield not several and request.resume is None, shared, "{} is for several GPUs: add --gpus N"
     not_shared = {
         "--jobs independent": request.jobs == "independent",
         "--task infer": request.task == "infer",
@@ -627,5 +630,5 @@ def _apart(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str]]:
         **threads,
         "--resume": request.resume is not None,
     }
-    trains = "--to-quality trains eagerly in torch on one device, at a batch of its own: leave out {}"
+    trains = "--to-quality trains eagerly in torch on one device, with its own batch: leave out {}"
     yield request.to_quality, not_trained, trains

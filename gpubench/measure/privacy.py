@@ -1,4 +1,4 @@
-"""Finds what a stored run must not contain: paths and names of this machine, user, device and process ids."""
+"""Finds private text that a stored run must not contain: paths, addresses, names, device and process ids."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ADDRESS = re.compile(
     r"|(?<![\w:.])(?:[0-9a-f]{0,4}:){2,7}(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9a-f]{0,4})(?:%\w+)?(?![\w:])",
     re.IGNORECASE,
 )
-"""Possible IPv4 or IPv6 addresses; versions, times and bus ids look like one."""
+"""Possible IPv4 or IPv6 addresses; versions, times and bus ids look similar."""
 _PIDS = re.compile(r"\b(PIDs?|process) \d+(?:, \d+)*", re.IGNORECASE)
-"""How gpubench names processes, and how torch names those on a device that is out of memory."""
+"""Processes as gpubench writes them, and as torch lists those on a device that is out of memory."""
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[\w<>.]+)')
 _KNOWN = frozenset({"torch", "gpubench", "gpubench_workloads", "workloads"})
 _MOST_FRAMES = 40
@@ -27,7 +27,7 @@ _SHORTEST_NAME = 3
 
 
 def scrub(text: str, limit: int = 400) -> str:
-    """Strip control characters, paths (not their last part), host and user name, addresses, UUIDs, PIDs.
+    """Remove control characters, paths (except their last part), host, user, addresses, UUIDs and PIDs.
 
     >>> scrub("File /home/ann/my_model.py, line 3: no answer of 10.0.0.7")
     'File my_model.py, line 3: no answer of <address>'
@@ -43,7 +43,7 @@ def scrub(text: str, limit: int = 400) -> str:
 
 
 def private_part(text: str) -> str | None:
-    """Return the first path, UUID or address in a text, whatever machine wrote it; None if there is none.
+    """Return the first path, UUID or address in a text, from any machine; None if there is none.
 
     >>> private_part("no answer of 10.0.0.7"), private_part("as in images/s")
     ('10.0.0.7', None)

@@ -1,4 +1,4 @@
-"""Times one probe in torch or OpenCL: makes it fit, repeats it under the stop rule, reports the median."""
+"""Times a probe in torch or OpenCL: makes it fit, repeats it under the stop rule, and reports the median."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpubench.units import MIB, Bytes, Seconds, format_bytes
 # A probe that would take more of the device's memory than this is halved until it fits.
 MEMORY_SHARE = 0.4
 LOOK_AGAIN = 1.25
-"""The stop rule is evaluated again after this many times as many repetitions: evaluating it after each of
+"""Growth of the number of repetitions between two evaluations of the stop rule: evaluating it after each of
 thousands would take longer than the repetitions."""
 # Maximum number of repetition times to keep; a kernel of microseconds is repeated far more often.
 MOST_TIMES = 1000
@@ -42,15 +42,15 @@ Make = Callable[[Any], Action]
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One thing to time.
+    """An operation to time.
 
     Attributes:
         work: FLOP or bytes of one repetition; None if the time itself is the result.
         memory_bytes: Memory of its operands [B].
         make: Returns the repetition.
-        on_device: Whether it is timed by device events with a cold cache; else on the synchronizing clock.
-        repeats: Calls in one repetition.
-        halved: Makes the same probe at half the size; None if that would be meaningless.
+        on_device: Whether it is timed by device events with a cold cache, or else on the synchronizing clock.
+        repeats: Number of calls in one repetition.
+        halved: Makes the same probe at half the size, or returns None if that would be meaningless.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Probe:
 
     @property
     def what(self) -> tuple[str, str | None, str]:
-        """Name, precision and size of what its figure describes."""
+        """Name, precision and size, which identify its figure."""
         return self.name, self.precision, self.size
 
 
@@ -77,10 +77,10 @@ def measure_all(
     profile: DeviceProfile,
     deadline_s: Seconds,
 ) -> Iterator[MicroResult | Finding]:
-    """Measure each probe that there is time and memory for, at half its size if its memory is refused.
+    """Measure each probe for which time and memory suffice, at half its size if its memory is refused.
 
-    Other programs may use the memory, or a device may report more than it has. The smaller probe's result
-    carries the finding. If no unmeasured size is left, the finding is yielded alone, after all results.
+    Other programs may use the memory, or a device may report more than it has. The result of the smaller
+    probe has the finding. If no unmeasured size is left, the finding is yielded alone, after all results.
 
     Args:
         probes: The requested probes.
@@ -116,7 +116,7 @@ def measure_all(
 
 
 def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
-    """Halve each probe until it takes at most ``limit`` bytes; yield none twice."""
+    """Halve each probe until it takes at most ``limit`` bytes; yield equal ones once."""
     seen = set()
     for probe in probes:
         smaller: Probe | None = probe
@@ -128,7 +128,7 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
 
 
 def memory_refused(what: str, profile: DeviceProfile) -> Finding:
-    """Return the finding that names what was refused, and how much memory the device reports."""
+    """Return the finding with what was refused, and how much memory the device reports."""
     promised = format_bytes(profile.memory_bytes)
     return Finding(kind=FindingKind.MEMORY_REFUSED, value=f"{what}, of {promised} promised")
 
@@ -138,7 +138,7 @@ def one_by_one(
 ) -> Iterator[MicroResult]:
     """Measure each probe that can start in time, unless the previous size shows that it is too slow.
 
-    ``measure`` returns None for a probe that cannot be measured after all.
+    ``measure`` returns None for a probe that turns out to be impossible.
     """
     rates: dict[tuple[str, str | None], float] = {}
     for probe in takewhile(lambda _: time.perf_counter() < deadline_s, probes):
@@ -152,7 +152,7 @@ def one_by_one(
 
 
 def deadline_in(time_s: Seconds | None) -> Seconds:
-    """Return the time on ``time.perf_counter`` that is this far away; None means no limit."""
+    """Return the deadline on ``time.perf_counter`` after this time; None means no limit."""
     return math.inf if time_s is None else time.perf_counter() + time_s
 
 
@@ -167,8 +167,9 @@ def repeat(
 ) -> MicroResult:
     """Repeat one probe until its interval is narrow enough or its time is up.
 
-    The time limit is in wall time: a launch's kernel takes microseconds, while clearing the cache before it
-    takes a hundred times as long, or a thousand times on a card of 200 GB/s.
+    The time limit is in wall time: a launch's kernel takes microseconds, but clearing the cache before it
+        takes
+    a hundred times as long, or a thousand times on a card of 200 GB/s.
 
     Args:
         probe: The probe to repeat.
@@ -222,7 +223,9 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
         times_s=tuple(rule.rounds[:MOST_TIMES]),
         mean_power_w=fmean(watts) if watts else None,
         sm_clock_min_hz=min((s.sm_clock_hz for s in samples if s.sm_clock_hz is not None), default=None),
-        clock_event_reasons=tuple(sorted({name for told in reasons for name in told})) if reasons else None,
+        clock_event_reasons=tuple(sorted({name for sample in reasons for name in sample}))
+        if reasons
+        else None,
         findings=() if converged else (unmet,),
     )
 
@@ -241,7 +244,7 @@ def by_clock(probe: Probe, clock: Clock) -> Timer:
 
 
 def halving(made: Callable[[int], Probe], size: int, least: int) -> Callable[[], Probe | None]:
-    """Return a function that makes a probe at half its size, or returns None if that is below the least."""
+    """Return a function that makes a probe at half its size, or returns None if that is too small."""
     return lambda: made(size // 2) if size // 2 >= least else None
 
 

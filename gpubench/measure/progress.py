@@ -1,7 +1,7 @@
-"""The reports of a child on one case, and its pace by the clock of the parent.
+"""Keeps a child's reports on one case, and compares its pace with the parent's clock.
 
-A model runs in the process that reports, and may change the clock of that process. The parent therefore notes
-when each timed round arrives.
+A model runs in the process that reports, and may change that process's clock. The parent therefore notes when
+each timed round arrives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpubench.models import Cause, Launch, Round, Status
 from gpubench.units import Seconds
 
 _Point: TypeAlias = tuple[Seconds, Seconds]
-"""Time of all rounds until then by the child's clock, and the arrival by this process's."""
+"""Time of all rounds so far by the child's clock, and the arrival of the last by this process's clock."""
 
 
 def _pace(one: _Point, other: _Point) -> float:
@@ -39,9 +39,9 @@ class Progress:
     reports: int = 0
 
     def take(self, report: messages.RoundDone, *, was_awaited: bool = True) -> None:
-        """Keep one round; for a timed one also its arrival time, minus the time spent outside rounds.
+        """Keep one round and, for a timed one, its arrival time minus the time spent outside rounds.
 
-        A process with a slow clock also reports too little of that outside time, so the slowness still shows.
+        A process with a slow clock also reports too little time outside rounds, so the slowness still shows.
         The arrival time of a report that was not awaited is unknown.
         """
         (self.timed if report.timed else self.warmup).append(report.round)
@@ -51,12 +51,12 @@ class Progress:
             self.arrived.append((self.timed_s, time.monotonic() - report.outside_s))
 
     def told_in_s(self) -> Seconds | None:
-        """Return the time from the arrival of the first timed round to the last, without the pauses [s].
+        """Return the time from the arrival of the first timed round to that of the last, without pauses [s].
 
-        On a busy host this process may read a report late, and never early. The pace is therefore that of the
-        most prompt reports on both sides of the middle. None if this process was rarely waiting for them.
+        On a busy host this process may read a report late, but never early. The pace is therefore that of the
+        promptest reports on both sides of the middle. None if this process was rarely waiting for reports.
         """
-        edges: list[_Point] = []  # the lower convex hull: no report lies below the line of the prompt ones
+        edges: list[_Point] = []  # lower convex hull: the promptest reports
         for point in self.arrived:
             while len(edges) > 1 and _pace(*edges[-2:]) >= _pace(edges[-1], point):
                 edges.pop()
@@ -70,22 +70,24 @@ class Progress:
         return span_s * next(_pace(one, other) for one, other in pairwise(edges) if other >= middle)
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
-        """Say how a result differs from the reports that led to it; None if it agrees.
+        """Say how a result differs from the earlier reports; None if it agrees.
 
         The model runs in the reporting process, and could write into its pipe.
         """
         if report.status is not Status.OK:
             return None
-        told, given = ([(r.steps, r.wall_s) for r in rounds] for rounds in (self.timed, report.launch.rounds))
-        if told != given:
-            return f"sent a result of {len(given)} rounds that are not the {len(told)} it reported"
+        reported, given = (
+            [(r.steps, r.wall_s) for r in rounds] for rounds in (self.timed, report.launch.rounds)
+        )
+        if reported != given:
+            return f"sent a result of {len(given)} rounds that differ from the {len(reported)} it reported"
         wall_s, elapsed_s = sum(s for _, s in given), time.monotonic() - self.began_s
         if wall_s > elapsed_s + checks.CHILD_CLOCK_SLACK_S:
             return f"sent rounds of {wall_s:.3g} s within {elapsed_s:.3g} s"
         return None
 
     def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
-        """Return the result of a case whose child ended before reporting it; the rounds so far are kept."""
+        """Return the result of a case after its child ended without one; the rounds so far are kept."""
         launch = Launch(
             index=self.launch,
             warmup=tuple(self.warmup),

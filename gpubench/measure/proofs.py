@@ -1,6 +1,6 @@
-"""Checks, in the measuring process, what the harness relies on against something that shares no code with it.
+"""Checks the assumptions of the harness, in the measuring process, against code that shares nothing with it.
 
-These are raw readings; their reader judges them.
+The results are raw readings, which their reader judges.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from gpubench.models import Blocks, ClockProof, GraphProof, LoadProof, Precision
 from gpubench.units import Seconds
 from gpubench.workload import Task, Workload, seeded
 
-# --- the same training step written by hand; it shares no code with the harness ---------------------------
+# --- the same training step written by hand ---------------------------------------------------------------
 
 
 def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]:
-    """Return a training step as a tutorial writes it; it takes the number of the step.
+    """Return a training step as in a tutorial; it takes the number of the step.
 
     Args:
         work: The work with the weights that it trains.
-        in_graph: Whether it will be captured: autocast must not keep a copy of a weight from outside the
-            graph.
+        in_graph: Whether it will be captured; autocast must then not cache a weight from outside the graph.
     """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
     assert optimizer is not None  # the hand-written step is for training only
@@ -61,7 +60,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
 
 
 def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> Seconds:
-    """Return the wall time of this many steps or replays, as a user would measure it [s]."""
+    """Return the wall time of this many steps or replays, measured as a user would [s]."""
     wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
     wait()
     start = time.perf_counter()
@@ -72,10 +71,10 @@ def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> 
 
 
 def bare_graph(work: Work) -> Callable[[], None]:
-    """Capture one training step by hand in a CUDA graph as a tutorial does; return its replay.
+    """Capture one training step in a CUDA graph as in a tutorial; return its replay.
 
-    It is one graph of one batch, in its own memory: anything that the harness adds to a replay, or leaves out
-    of the captured step, shows in the ratio. It trains the same weights.
+    It is one graph of one batch, in its own memory, and trains the same weights. Anything that the harness
+    adds to a replay, or leaves out of the captured step, shows in the ratio.
     """
     step = step_by_hand(work, in_graph=True)
     side = torch.cuda.Stream()
@@ -97,7 +96,7 @@ def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours:
     Args:
         first: Runs one block and returns its seconds per step.
         second: The same for the other kind.
-        fours: How often to repeat that order.
+        fours: Number of repetitions of that order.
     """
     above, below = [], []
     for _ in range(fours):
@@ -107,15 +106,14 @@ def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours:
     return Blocks(first_s=tuple(above), second_s=tuple(below))
 
 
-# --- a model that synchronizes with the device, which no CUDA graph can capture
-# --------------------------------------
+# --- a model that waits for the device, which no CUDA graph can capture -----------------------------------
 
 
 WIDTH = 64
 
 
 class Waiting(nn.Module):
-    """A linear layer whose output depends on a number that is read on the host."""
+    """A linear layer with an output that depends on a number read on the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,12 +156,11 @@ WORKLOAD = Workload(
 )
 
 WARM_S = 1.0
-"""After the first steps, in which cuDNN tries its algorithms, steps run this long before the first block
-[s]."""
+"""Time for steps between the first ones, in which cuDNN tries its algorithms, and the first block [s]."""
 
 
 def prove(order: Prove, context: WorkerContext) -> Proven:
-    """Carry out one proof; a failure becomes a status, as in a measurement."""
+    """Carry out one proof; as in a measurement, a failure becomes a status."""
     try:
         with switches_for(order.case.precision) as switches:
             match order.what:
@@ -214,7 +211,7 @@ def _clock(order: Prove, context: WorkerContext) -> ClockProof:
 
 
 def _graph(order: Prove, context: WorkerContext) -> GraphProof:
-    # Time replays by the harness and of a hand-captured graph.
+    # Time the harness's replays, and those of a graph captured by hand.
     work, loop, steps = _running(order, context)
     replay = bare_graph(work)
     return GraphProof(

@@ -1,4 +1,4 @@
-"""Linear layers in fewer bits, by torchao: either weights only, or weights and activations.
+"""Puts linear layers into fewer bits with torchao: either weights only, or weights and activations.
 
 In FP8, each operand of a layer's three products is scaled by its own largest value, computed on the device
 for each product. Activations and weights are rounded to e4m3, gradients to e5m2 (Micikevicius and others
@@ -24,7 +24,7 @@ from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_block
 
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
 GROUP = 128
-"""Weights that share a scale and a zero point at 4 bits."""
+"""Number of weights that share a scale and a zero point at 4 bits."""
 INT8_MULTIPLE = 8
 """Both sizes of an int8 layer must be multiples of this; torchao computes others in int32 on the host."""
 
@@ -41,7 +41,7 @@ _REFUSALS = (
 
 
 class NotQuantizedError(NotHereError):
-    """Weights or products of so few bits are not available here; a wider type is never used instead."""
+    """Weights or products of this type are not available here; a wider type is never used instead."""
 
 
 def quantize(model: nn.Module, weight_type: WeightType) -> None:
@@ -61,22 +61,22 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
         quantization.quantize_(model, config)
         plain = [name for name, layer in model.named_modules() if is_whole(layer)]
         if plain:  # torchao may silently leave layers unquantized
-            raise NotImplementedError(f"{plain[0]} was left as it was, not in {weight_type}")
+            raise NotImplementedError(f"{plain[0]} was not converted to {weight_type}")
 
 
 def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
     """Let the linear layers compute in 8 bits: weights are rounded once, activations in each pass.
 
     Weights are scaled per output, activations per row, each by its largest value (Zafrir and others 2019,
-    arXiv:1910.06188, use one scale per tensor). All other layers stay as they are.
+    arXiv:1910.06188, use one scale per tensor). All other layers stay unchanged.
 
     Args:
         model: On the device, changed in place.
-        name: Of the workload, for the message.
+        name: The workload's name, for the message.
         device: Where it is.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot do it, or the model has no such layer.
+        NotQuantizedError: If this torch or device cannot do it, or the model has no suitable layer.
     """
     quantization = _torchao("int8", "products")
     layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
@@ -88,11 +88,11 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
     if (reason := why_no_int8(device)) is not None:
         raise NotQuantizedError(reason)
     with refusing("torchao has no int8 layers for this device"):
-        # Otherwise its compiler settings, TF32 among them, would persist for all later cases.
+        # Otherwise its compiler settings, such as TF32, would persist for all later cases.
         config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
         quantization.quantize_(model, config, filter_fn=lambda layer, _: layer in layers)
     if any(is_whole(layer) for layer in layers):
-        raise NotQuantizedError(f"torchao left a linear layer of {name} as it was, not in int8")
+        raise NotQuantizedError(f"torchao did not convert a linear layer of {name} to int8")
 
 
 def why_no_int8(device: torch.device) -> str | None:
@@ -105,7 +105,7 @@ def why_no_int8(device: torch.device) -> str | None:
 
 
 def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
-    """Try a product of some kind, and say why this torch cannot do it; None if it can."""
+    """Say why this torch cannot compute a kind of product; None if it can."""
     try:
         with refusing(f"torch {torch.__version__} has no {kind} products on this device"):
             multiply()
@@ -116,10 +116,10 @@ def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
 
 @contextmanager
 def refusing(words: str) -> Iterator[None]:
-    """Turn an error inside into a refusal with these words and its own; out-of-memory errors pass through.
+    """Turn an error into a refusal with these words and its own; out-of-memory errors pass through.
 
     Raises:
-        NotQuantizedError: For anything that torch and torchao raise if they lack the requested type.
+        NotQuantizedError: For any error that torch and torchao raise if they lack the requested type.
     """
     try:
         yield
@@ -139,19 +139,19 @@ def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = N
 
 
 def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
-    """Return whether a layer is linear, has weights in full precision, and both sizes are multiples."""
+    """Return whether a layer is linear, with weights in full precision and both sizes a multiple."""
     if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
         return False
     return layer.in_features % multiple == 0 and layer.out_features % multiple == 0
 
 
 def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
-    """Move the frozen layers of a model's blocks to the device in NF4, one after the other.
+    """Move the frozen layers of a model's blocks to the device in NF4, one after another.
 
-    The device never holds the whole model at 16 bits, since it may not have enough memory.
+    The device never holds the whole model at 16 bits, for which it may lack the memory.
 
     Raises:
-        NotQuantizedError: As ``quantize``; or if the case shards the model, or has no frozen layer.
+        NotQuantizedError: As ``quantize``, or if the case shards the model or has no frozen layer.
     """
     if case.parallel_mode is ParallelMode.FSDP:
         raise NotQuantizedError("a base in nf4 is not sharded over GPUs: use --jobs ddp")
@@ -183,22 +183,20 @@ FP8_MULTIPLE = 16
 
 
 def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
-    """Let the linear layers of the model's blocks compute in FP8; all others stay as they are.
+    """Let the linear layers of the model's blocks compute in FP8; all others stay unchanged.
 
-    This must be called before the model is sharded: a layer that holds a part of its weight is not
-    recognized.
+    Call this before the model is sharded: a layer with only a part of its weight is not recognized.
 
     Args:
         model: Changed in place, on any device.
-        name: Of the workload, for the message.
+        name: The workload's name, for the message.
         device: Where it will run.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no such
-            layer.
+        NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no
+            suitable layer.
     """
-    reason = why_no_fp8(device)
-    if reason is not None:
+    if (reason := why_no_fp8(device)) is not None:
         raise NotQuantizedError(reason)
     layers = {
         layer

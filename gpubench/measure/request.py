@@ -44,7 +44,7 @@ def read_workload(value: Any, _: str) -> str:
 SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
 ALLOWANCES = ("shared", "throttled")
-# The seeds of further batches are above it, but still below NumPy's limit.
+# The seeds of further batches are larger, but still below NumPy's limit.
 MOST_SEED = 2**31 - 1
 
 
@@ -53,16 +53,16 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
 
     Attributes:
         workloads: Empty means those of the suite.
-        suite: What to measure if no workload is named; None means the default suite.
+        suite: The workloads if none is requested; None means the default suite.
         precisions: Empty means fp32 and the device's best AMP precision; ``amp`` means only the latter.
         executions: Empty means graph on a GPU that supports it, else eager; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
         gpus: Number of GPUs per machine that work at once; one of them is also measured alone.
-        jobs: How they work: one job that averages gradients, one that shards the model, or a separate job on
-            each.
-        strong: Whether one batch is split over the GPUs, instead of a full batch for each.
+        jobs: How they work: one job that averages gradients, one that also shards the model, or a separate
+            job on each.
+        strong: Whether one batch is split over the GPUs, instead of a full batch on each.
         nnodes: Number of machines, from torchrun; the first process of all decides, times and stores.
-        frameworks: What runs the steps; each framework has its own processes.
+        frameworks: The frameworks that run the steps, each in its own processes.
         thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: For the whole run, divided over the remaining cases.
@@ -84,7 +84,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     suite: Annotated[
         SuiteName | None,
         Option(
-            "If no workload is named: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
+            "If no workload is given: cnn, lstm, vgg16 and resnet50 (default), or resnet50, vit_b16, "
             "bert_base and llama_1b, eager and compiled (modern).",
             choices=get_args(SuiteName),
             default="default",
@@ -186,7 +186,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def allow_shared(self) -> bool:
-        """Whether to measure although something else uses the GPU."""
+        """Whether to measure although another program uses the GPU."""
         return "shared" in self.allow
 
     @property

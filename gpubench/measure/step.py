@@ -1,4 +1,4 @@
-"""The training step and the forward pass; only this module depends on the precision."""
+"""Runs the training step and the forward pass; only this module depends on the precision."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ from gpubench.workload import Task, forward, set_mode
 class Hardware:
     """A torch device, with the calls that depend on its type.
 
-    The child sees only the GPUs that it is to use, which the parent names in CUDA_VISIBLE_DEVICES: one, or
-    one per process of the job, in which case each process uses the GPU of its rank.
+    The child sees only its GPUs, which the parent lists in CUDA_VISIBLE_DEVICES: one, or one per process of
+    the job, in which case each process uses the GPU of its rank.
     """
 
     device: torch.device
@@ -69,7 +69,7 @@ class Hardware:
         """Return a clock that waits for this device; a CPU needs no waiting.
 
         Raises:
-            NoDeviceError: If this torch cannot wait for it: only the issuing of steps would be timed.
+            NoDeviceError: If this torch cannot wait for it, so only the issuing of steps would be timed.
         """
         if self.is_cpu:
             return Clock()
@@ -84,9 +84,8 @@ class Hardware:
     def _call(self, name: str) -> Callable[..., Any] | None:
         """Return torch's function of this name for the device type, in ``torch.cuda``, ``torch.mps`` ...
 
-        None if there is no such function. A backend in another package registers its own module there;
-        ``torch.get_device_module``, which looks in the same place, is missing in some versions of torch from
-        2.4 on.
+        None if there is none. A backend in another package registers its own module there.
+        ``torch.get_device_module`` looks in the same place, but some versions of torch from 2.4 on lack it.
         """
         call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
         return call
@@ -108,9 +107,9 @@ class Hardware:
         return getattr(self.ask("get_device_properties", self.device), "total_memory", None)
 
     def release(self) -> None:
-        """Release everything, so the next case starts from the same memory.
+        """Release all memory, so the next case starts from the same state.
 
-        The garbage collector runs first: a model, its gradients and its graphs refer to each other.
+        The garbage collector runs first, because a model, its gradients and its graphs refer to each other.
 
         Raises:
             RuntimeError: From torch, when the device or its allocator is unusable.
@@ -142,7 +141,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
         rank: Its index among the GPUs that this process sees.
 
     Raises:
-        NoDeviceError: If this torch cannot wait for such a device.
+        NoDeviceError: If this torch cannot wait for this type of device.
         RuntimeError: As torch raises it when the device cannot be used.
     """
     cuda = profile.is_torch_cuda
@@ -185,14 +184,14 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
     return matched_by(profile, uuid=uuid, pci_bus_id=place)
 
 
-# --- the fp32 switches of torch, legacy names first; and the proof that they took effect ------------------
+# --- the fp32 switches of torch, and the proof that they took effect --------------------------------------
 
 
-# Images of a convolution to compare with float64; all images of the largest take the host over a second.
+# Images of a convolution to compare with float64; the host takes over a second for all of the largest.
 HELD_IMAGES = 4
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
-# Sizes of the convolution, tried until TF32 shows; an H100 computed the smallest in fp32 even under TF32.
+# Sizes of the convolution, tried until one shows TF32; an H100 computed the smallest in fp32 even under TF32.
 CONTROL_SCALES = (1, 4, 8)
 
 
@@ -214,7 +213,7 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
         if wrong := found.unexpected(precision):
             all_five = ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(found).items())
             raise SwitchesRefusedError(
-                f"{precision} was set and {wrong} read back ({all_five}): "
+                f"{precision} was set, but {wrong} was read back ({all_five}): "
                 "this torch cannot be trusted with precision; please report it with its version"
             )
         yield found
@@ -239,11 +238,11 @@ def probe_errors(
 ) -> dict[str, float]:
     """Return the relative error of a float32 matmul and convolution against float64.
 
-    Inputs are normally distributed with a fixed seed; the error is over the whole result, ``|x - y| / |y|``.
+    Inputs are normally distributed, with a fixed seed. The error is over the whole result, ``|x - y| / |y|``.
 
     Args:
         device: Where they are computed.
-        dtype: The type that the results must have, which differs under autocast; any other type gives NaN.
+        dtype: The required type of the results, which differs under autocast; any other type gives NaN.
         scale: Multiplies the channels and images of the smallest convolution.
     """
     sizes = (PROOF_SIZE, scale * PROOF_CHANNELS, PROOF_IMAGE, scale * HELD_IMAGES)
@@ -263,7 +262,7 @@ def probe_errors(
 def _proof(
     edge: int, channels: int, image_edge: int, images: int
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """Return the operands and their float64 results, computed once per process because they take longest."""
+    """Return the operands and their float64 results, computed once per process because they take long."""
     generator = torch.Generator().manual_seed(0)
     shapes = (
         (edge, edge),
@@ -330,7 +329,7 @@ def recurrent_error(device: torch.device) -> float:
 def _recurrent_proof() -> tuple[nn.LSTM, torch.Tensor, torch.Tensor]:
     """Return the layer, its inputs, and its float64 outputs, computed once per process.
 
-    Weights are scaled so that the gates are not saturated: a saturated layer hides any error.
+    Weights are scaled to keep the gates unsaturated, because a saturated layer hides any error.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):  # drawing initial weights would change the case's random state
@@ -357,7 +356,7 @@ def _set(wanted: Switches) -> None:
 
 
 def _new_switches() -> tuple[Any, Any, Any]:
-    """Return the three switches that torch has since 2.9; each is None on an older torch."""
+    """Return the three switches that torch has had since 2.9; each is None on an older torch."""
     cudnn = torch.backends.cudnn
     found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
     if any(switch is None or not _has_name(switch) for switch in found):
@@ -381,7 +380,7 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
 }
 # Weight types to which the entire model and its inputs are cast.
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-# Optimizers whose fused kernels torch can run on sharded parameters; others fail.
+# Optimizers with fused kernels that run on sharded parameters; those of others fail.
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 
 _WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
@@ -395,7 +394,7 @@ class Work:
 
     Attributes:
         scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
-        cache_enabled: Autocast's weight cache: on as is usual, off inside a graph.
+        cache_enabled: Whether autocast caches weights, as it usually does, but not inside a graph.
         ways: Ways for inference to turn autograd off; the first that works for the model is used.
         new_tokens: Tokens that a step generates after its prompts; 0 means one forward pass.
         tokens_at_s: Time from a generation's submission until each token is on the host [s].
@@ -436,8 +435,7 @@ class Work:
     def edge_loss(self, result: Tensor, index: int) -> float:
         """Copy the loss of a finished step to the host; called at the end of a round, never inside.
 
-        In inference the loss may not accept the model's output; then it is a number computed from the
-        outputs.
+        If the loss does not accept the model's output in inference, a number is computed from the outputs.
         """
         if self.optimizer is not None:
             return float(result)
@@ -469,11 +467,11 @@ def number_of(outputs: Any) -> float:
 
 
 def infer(work: Work, inputs: Any) -> Tensor:
-    """Run one forward pass with as little autograd as the model works with."""
+    """Run one forward pass with as little autograd as the model allows."""
     try:
         with work.ways[0](), work.autocast():
             outputs: Tensor = forward(work.model, inputs)
-    except RuntimeError as error:  # a model may need derivatives, as in physics
+    except RuntimeError as error:  # a model may need derivatives, as one of physics does
         if len(work.ways) == 1 or "grad" not in str(error):
             raise
         del work.ways[0]
@@ -485,7 +483,7 @@ class Turn:
     """One generation over a batch of prompts: its latest ids and scores, and how to continue.
 
     A CUDA graph replays ``start`` and ``go_on`` on the same memory, so ids and place are on the device and
-    are written in place.
+    change in place.
     """
 
     def __init__(self, work: Work) -> None:
@@ -521,13 +519,13 @@ def generate(
     start: Callable[[int], None] | None = None,
     go_on: Callable[[], None] | None = None,
 ) -> Tensor:
-    """Generate all new tokens of one batch; each id is copied to the host before the next step starts.
+    """Generate all new tokens of one batch, and copy each id to the host before the next step starts.
 
     Args:
         work: Its ``tokens_at_s`` receives the times.
         turn: The generation.
         index: Number of the step, which selects the batch.
-        start: Replaces the turn's own ``start``, such as by the replay of its graph.
+        start: Replaces the turn's own ``start``, for example by the replay of its graph.
         go_on: Replaces the turn's own ``go_on``.
 
     Returns:
@@ -562,15 +560,15 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
     """Build the model of a task again or copy it, along with its loss if that is or belongs to a module.
 
     Args:
-        task: It stays as it is.
-        build_again: Builds the same task if a copy cannot be trained, such as that of a scripted module.
+        task: It stays unchanged.
+        build_again: Builds the same task if a copy cannot be trained, like that of a scripted module.
     """
     if task.again is not None:
         made = task.again()
         pairs = list(zip(made.model.parameters(), task.model.parameters(), strict=False))
         if all(new is not old for new, old in pairs):  # a file may return the same model each time
             with torch.no_grad():
-                for new, old in pairs:  # they differ if drawn by the model's own generator
+                for new, old in pairs:  # they differ if the model has its own generator
                     new.copy_(old)
             return replace(made, batches=task.batches)
     is_module = isinstance(getattr(task.loss, "__self__", task.loss), nn.Module)
@@ -590,11 +588,12 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None 
     """Put a task on the device in the case's memory format; its model is moved there.
 
     Args:
-        task: On the CPU. Its model is moved, not copied: pass a copy to keep it. If the case has weights in
-            half precision, a float32 model is cast, and so are its inputs.
+        task: On the CPU. Its model is moved, not copied; pass a copy to keep it. If the case has weights in
+            half precision, a float32 model and its inputs are cast.
         case: The case to measure.
         device: The target.
-        place: Puts the model on the device; each process of a job may take a part. None moves all of it.
+        place: Puts the model on the device; each process of a job may take a part. None moves the whole
+            model.
     """
     train_it = case.task is TaskKind.TRAIN
     cast = HALF_TYPES.get(case.weight_type)
@@ -629,7 +628,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None 
 def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
     """Move every tensor in a value; inputs take the case's memory format and half-precision type.
 
-    An object with its own ``to`` moves itself; one without tensors stays as it is.
+    An object with its own ``to`` moves itself; one without tensors stays unchanged.
     """
     cast = None if case is None else HALF_TYPES.get(case.weight_type)
 
@@ -651,29 +650,26 @@ def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any
 def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Case) -> Optimizer:
     """Make the optimizer, fused if possible, and capturable inside a graph.
 
-    Fused Adam and SGD take the gradient scale themselves; unfused ones make GradScaler wait for the
-    device at every step, which no graph allows.
+    Fused Adam and SGD apply the gradient scale themselves; unfused ones make GradScaler wait for the device
+    at every step, which is impossible in a graph.
     """
     is_open = "fused" in _keywords(factory) and "fused" not in getattr(factory, "keywords", {})
-    options = {"fused": True} if is_open else {}
     parameters = [p for p in model.parameters() if p.requires_grad]
     sharded = any(hasattr(p, "to_local") for p in parameters)
     unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED
     # torch refuses these at the first step, not when the optimizer is created.
     sparse = any(getattr(module, "sparse", False) for module in model.modules())
-    if unfused or sparse or any(p.is_complex() for p in parameters):
-        options.pop("fused", None)
+    unfused = unfused or sparse or any(p.is_complex() for p in parameters)
     try:
-        made = factory(parameters, **options)
+        made = factory(parameters, **({"fused": True} if is_open and not unfused else {}))
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel
-        options.pop("fused", None)
-        made = factory(parameters, **options)
+        made = factory(parameters)
     own = set(map(id, model.parameters()))
     for group in getattr(made, "param_groups", ()):
         if not own.issuperset(map(id, group["params"])):
             raise MisuseError(
-                "the optimizer trains parameters that the model does not have: make it of those that the "
-                "factory is given"
+                "the optimizer trains parameters that the model does not have: make it from the parameters "
+                "that its factory receives"
             )
         if "capturable" in group and case.execution is Execution.GRAPH:
             group["capturable"] = True

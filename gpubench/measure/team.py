@@ -1,9 +1,9 @@
-"""Several GPUs in one job: one process each, all in step with the first.
+"""Runs several GPUs in one job: one process each, all in step with the first.
 
-They share one model: each has a whole copy (DDP) or a part of it (FSDP2). The parent talks only to the first
-process, which alone decides and times. It announces each block before the block's clock starts; the others do
-only what is announced. Announcements go through torch's store, waits through gloo, and the exchanges within a
-step through NCCL (gloo on a CPU). torchrun starts the processes.
+They share one model: each has a whole copy (DDP) or a part of it (FSDP2). torchrun starts the processes. The
+parent talks only to the first process, which alone decides and times. It announces each block before the
+block's clock starts, and the others carry out what is announced. Announcements go through torch's store,
+waits through gloo, and the exchanges within a step through NCCL (gloo on a CPU).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gpubench.workload import Task, forward
 def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module:
     """Put a model on the device: all of it or, in a sharded case, this process's part of each block.
 
-    A sharded model is moved from the host block by block: no device ever holds all of it.
+    A sharded model is moved from the host block by block, so no device ever holds all of it.
 
     Raises:
         NotPreparedError: If a model to be sharded has no blocks, or this torch cannot shard.
@@ -74,8 +74,8 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
 def share(work: Work) -> Work:
     """Return the work as one process's share of the job: its gradients are averaged over all processes.
 
-    Each process has its own batches and starts from the first one's parameters. Inference and independent
-    jobs exchange nothing; a sharded model averages its gradients by itself.
+    Each process has its own batches and starts from the first process's parameters. Inference and independent
+    jobs exchange nothing, and a sharded model averages its gradients without help.
     """
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
@@ -87,8 +87,8 @@ def share(work: Work) -> Work:
 
 
 def _leaves_some_unused(work: Work) -> bool:
-    # Whether a step leaves a parameter without a gradient in any process, such as an unused head.
-    # DistributedDataParallel then fails at its second step, unless it looks for unused parameters.
+    # Whether a step leaves a parameter, such as an unused head, without a gradient in any process.
+    # DistributedDataParallel then fails at its second step unless it looks for unused parameters.
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
     for inputs, targets in work.batches:
@@ -113,7 +113,7 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
                 "or a newer torch"
             ) from None
         try:
-            # its module in torch 2.4 and 2.5
+            # the module of torch 2.4 and 2.5
             from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
         except ImportError:
             raise NotPreparedError(f"torch {torch.__version__} has no fully_shard: fsdp needs 2.4") from None
@@ -122,24 +122,23 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
 
 # Time for the others to create their contexts, and for any single exchange afterwards.
 EXCHANGE_LIMIT = timedelta(minutes=5)
-# How long a process waits for the next announcement; it ends sooner if its torchrun ends.
+# Longest wait of a process for the next announcement; it ends sooner if its torchrun ends.
 PATIENCE = timedelta(days=1)
-# When a process is lost, torchrun ends the job within this time, and names the cause.
-SAY_IT_S: Seconds = 5.0
+# When a process is lost, torchrun ends the job within this time, and reports the cause.
+END_OF_JOB_S: Seconds = 5.0
 # Within this time the parent of a lost process reports how it ended; torchrun then ends the first process.
-TOLD_S: Seconds = 1.5
+REPORT_OF_LOSS_S: Seconds = 1.5
 JOB, LOST, CUT_OFF = "job", "lost", "cut off"
-"""Keys in the store: for the latest job, for why a job lost a process, and for another process noticing
-it."""
-COME_EVERY_S: Seconds = 0.1
+"""Keys in the store: the latest job, why a job lost a process, and that another process has noticed it."""
+POLL_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
-# Time for each process, which may be lost, to learn that there is nothing left to do.
+# Time for each process, which may be lost, to learn that nothing is left to do.
 FAREWELL_S: Seconds = 3.0
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """The first process's message to the others before they join; no ``setup`` means that work is over.
+    """The first process's message to the others before they join; no ``setup`` means that the work is over.
 
     ``key`` is unique to this job, because torchrun's store keeps the entries of earlier jobs.
     """
@@ -150,7 +149,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
-    """One block: ``count`` steps from index ``first`` on, opened and closed by a wait for all."""
+    """One block: ``count`` steps from index ``first`` on, between two waits for all."""
 
     first: int
     count: int
@@ -168,7 +167,7 @@ class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
-    """The job is over: the other processes leave it."""
+    """The end of the job, at which the other processes leave it."""
 
 
 Announcement = MeasureCase | Over | Steps | Look | AllReduce
@@ -202,7 +201,7 @@ class Team:
 
     @property
     def unequal(self) -> str | None:
-        """The mix of devices if they differ, in which case the slowest sets the pace."""
+        """The mix of devices if they differ; the slowest then sets the pace."""
         kinds = {kind: self.kinds.count(kind) for kind in self.kinds}
         return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
 
@@ -212,7 +211,7 @@ class Team:
         self._announced += 1
 
     def announce_steps(self, first: int, count: int) -> None:
-        """Announce a block of steps to the others; the clock's own waits open and close it."""
+        """Announce a block of steps to the others, which begins and ends with the clock's waits."""
         self.announce(Steps(first=first, count=count))
 
     def once(self, advance: Advance) -> Advance:
@@ -236,24 +235,24 @@ class Team:
         _wait(self._hardware)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return the report of a lost process if that caused an error; else the error itself."""
+        """Return the report of a lost process if the loss caused the error; else the error itself."""
         if not _follows_from_loss(error):
             return error
         if STORE_VARIABLE in os.environ:
-            time.sleep(SAY_IT_S)  # gpubench's torchrun tells the parent, and ends this process meanwhile
-        until_s = time.monotonic() + TOLD_S
+            time.sleep(END_OF_JOB_S)  # gpubench's torchrun reports to the parent, then ends this process
+        until_s = time.monotonic() + REPORT_OF_LOSS_S
         while not self._store.check([LOST]):
             if time.monotonic() > until_s:
                 return LostError("rank 0 of the job lost its connection to another rank, cause unknown")
-            time.sleep(COME_EVERY_S)
+            time.sleep(POLL_EVERY_S)
         return LostError(plain(self._store.get(LOST).decode(), 500))
 
 
 def _follows_from_loss(error: BaseException) -> bool:
     # Whether an exchange failed because another process is gone.
     of_torch = getattr(distributed, "DistError", ())  # a RuntimeError in newer versions
-    told = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
-    return bool(told) or isinstance(error, of_torch)
+    of_gloo = isinstance(error, RuntimeError) and re.search("gloo|Connection closed", f"{error}")
+    return bool(of_gloo) or isinstance(error, of_torch)
 
 
 @functools.cache
@@ -286,19 +285,21 @@ def answer_call(store: Store, rank: int) -> Call:
     token = os.urandom(8).hex()
     while not store.check([f"call/{token}"]):
         store.set(f"here/{rank}", token)
-        time.sleep(COME_EVERY_S)
+        time.sleep(POLL_EVERY_S)
     call = msgspec.json.decode(store.get(f"call/{token}"), type=Call)
     if call.versions != VERSIONS:
-        raise MisuseError(f"rank {rank} has {VERSIONS}, the first {call.versions}: install the same ones")
+        raise MisuseError(
+            f"rank {rank} has {VERSIONS}, but rank 0 has {call.versions}: install the same versions"
+        )
     return call
 
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store on which the other processes of a user's torchrun wait; release them at the end.
+    """Keep the store on which the other processes of a user's torchrun wait, and release them at the end.
 
     Raises:
-        InterruptedRunError: If one no longer answers: torchrun ends the rest, or restarts all of them.
+        InterruptedRunError: If one no longer answers; torchrun ends the rest, or restarts all of them.
     """
     store = open_store(is_master=os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True")
     yield
@@ -315,9 +316,9 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
     Args:
         place: The place of this process.
-        devices: Devices of this machine; empty if the first process is on it and sends them.
+        devices: Devices of this machine; empty if the first process is on this machine and sends them.
     """
-    is_ours = STORE_VARIABLE in os.environ  # gpubench's torchrun tells the parent how a process ended
+    is_ours = STORE_VARIABLE in os.environ  # gpubench's torchrun reports to the parent how a process ended
     while (call := answer_call(open_store(), place.rank)).setup is not None:
         known = devices or (call.setup.device, *call.setup.peers)
         take_part = functools.partial(_take_part, call, call.setup, place, known)
@@ -328,9 +329,9 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
 
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
-    # Take part in a job in a child process, and tell the first process if that is killed.
-    # This process ends as the child did, so torchrun reacts as configured. A child that is still in a
-    # job after the next one has begun is hanging, and is killed.
+    # Take part in a job in a child process, and report to the first process if the child is killed.
+    # This process ends as the child did, so torchrun reacts as configured. A child that is still in its job
+    # after the next one has begun is hung, and is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
     while child.exitcode is None:
@@ -355,7 +356,7 @@ def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
 
 
 def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceProfile]) -> None:
-    # Do what the first process announces until the end of the job; report why if it cannot go on.
+    # Carry out what the first process announces until the end of the job, or report why that failed.
     store = PrefixStore(call.key, open_store())
     try:
         _do_announced(call, setup, place, devices)
@@ -363,12 +364,12 @@ def _take_part(call: Call, setup: Setup, place: Place, devices: Sequence[DeviceP
     except (Exception, SystemExit) as error:
         if _follows_from_loss(error):
             store.set(CUT_OFF, "")
-            time.sleep(SAY_IT_S)  # so that torchrun learns the cause first
+            time.sleep(END_OF_JOB_S)  # torchrun must learn the cause first
             raise
         store.set(LOST, f"rank {place.rank} of the job: {one_line(error)}")
         if not isinstance(error, SystemExit):
             raise
-        # torchrun would count that as success
+        # torchrun would count SystemExit as success
         raise RuntimeError(f"the model ended its process: SystemExit: {error}") from error
 
 
@@ -405,7 +406,7 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
 def _join(call: Call, place: Place, hardware: Hardware, profile: DeviceProfile) -> Store:
     # Join the process group: gloo for waiting, and for gradients too if there is no NCCL.
     if hardware.is_cpu:
-        # Divide the machine's cores: processes that each use all of them would wait for one another.
+        # Processes that each use all cores would wait for one another.
         torch.set_num_threads(_own_threads(place.local_size))
     store = PrefixStore(call.key, open_store())
     store.set(f"device/{place.rank}", profile.name or profile.backend)

@@ -1,8 +1,8 @@
-"""The child process that measures, or that represents a job's processes; ``launcher.Child`` starts it.
+"""Runs in the child process that measures, or that represents a job; ``launcher.Child`` starts it.
 
-For a job of several processes on this machine the child is torchrun, which ends with its parent. torch passes
-only the first three file descriptors to its workers. So there the parent's pipes are standard input and
-output, and anything printed goes to standard error.
+For a job of several processes on this machine, the child is torchrun, which ends with its parent. torch
+passes only the first three file descriptors to its workers. The parent's pipes are therefore standard input
+and output in this case, and anything printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
 
 RANK = "rank"
-"""Tells a process that it is one process of the job, not the one that represents all of them."""
+"""The argument of a process that is one of the job, not the one that represents all of them."""
 LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 KILLED_S: Seconds = 1.0
@@ -49,12 +49,12 @@ _decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages
 
 
 def main() -> None:
-    """Serve one parent until its end of the pipe closes."""
+    """Serve one parent until it closes its pipe."""
     if sys.argv[1] == RANK:
-        _be_rank(int(sys.argv[2]))
+        _run_as_rank(int(sys.argv[2]))
     line = ParentChannel()
     if line.arguments not in ([], [JOINED]):
-        _stand_for_job(line)
+        _represent_job(line)
         return
     setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
     serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
@@ -64,9 +64,9 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
     """Open the device or report why that fails, then carry out the parent's commands one by one.
 
     Args:
-        line: To the parent.
-        setup: Its first message.
-        place: The place of this process in a job, if it has one.
+        line: The channel to the parent.
+        setup: The parent's first message.
+        place: The place of this process in a job; None without a job.
     """
     commands = line.listen(_decoder, messages.Stop)
     line.send(messages.Phase(name="import"))
@@ -96,7 +96,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
     def serve_one(command: messages.Command) -> None:
         if not isinstance(command, messages.MeasureCase):
-            raise TypeError(f"no such command in Keras: {type(command).__name__}")
+            raise TypeError(f"unknown command in Keras: {type(command).__name__}")
         line.send(messages.scrubbed(keras_case.measure_case(command, bench)))
 
     return serve_one
@@ -115,14 +115,14 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
     def serve_one(command: messages.Command) -> None:
         if not isinstance(command, messages.MeasureMicro):
-            raise TypeError(f"no such command through OpenCL: {type(command).__name__}")
+            raise TypeError(f"unknown command through OpenCL: {type(command).__name__}")
         send_micro(line, run_micro(queue, setup.device, setup.budget, time_s=command.time_s))
 
     return serve_one
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
-    """Load torch, open the device, make sure that it is the one that was probed, and report that."""
+    """Load torch, open the device, check that it is the probed one, and report that."""
     start = time.perf_counter()
     import torch
 
@@ -175,19 +175,14 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
 
     done: messages.Ending
     match command:
-        case messages.MeasureMicro(time_s=time_s) if context.team is not None:
-            send_micro(
-                line,
-                run_all_reduce(context.team, context.hardware, context.budget, context.telemetry, time_s),
-            )
-            return
         case messages.MeasureMicro(time_s=time_s):
-            send_micro(
-                line,
-                run_micro(
-                    context.hardware, context.profile, context.budget, context.telemetry, time_s=time_s
-                ),
+            hardware, budget, telemetry = context.hardware, context.budget, context.telemetry
+            results: Iterator[MicroResult | Finding] = (
+                run_micro(hardware, context.profile, budget, telemetry, time_s=time_s)
+                if context.team is None
+                else run_all_reduce(context.team, hardware, budget, telemetry, time_s)
             )
+            send_micro(line, results)
             return
         case messages.MeasureCase():
             done = measure_case(command, context)
@@ -198,7 +193,7 @@ def serve(command: messages.Command, context: WorkerContext, line: ParentChannel
         case messages.Prove():
             done = prove(command, context)
         case _:
-            raise TypeError(f"no such command here: {type(command).__name__}")
+            raise TypeError(f"unknown command here: {type(command).__name__}")
     line.send(messages.scrubbed(done))
 
 
@@ -206,10 +201,9 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
     """Report micro-benchmarks as they finish, one message each, until the parent asks to stop."""
     line.send(messages.Phase(name="micro"))
     for each in results:
-        if isinstance(each, Finding):
-            line.send(messages.MicroDone(finding=each))
-        else:
-            line.send(messages.MicroDone(result=each))
+        line.send(
+            messages.MicroDone(finding=each) if isinstance(each, Finding) else messages.MicroDone(result=each)
+        )
         if line.stop.is_set():
             break
     line.send(messages.MicroDone(last=True))
@@ -218,8 +212,8 @@ def send_micro(line: ParentChannel, results: Iterator[MicroResult | Finding]) ->
 # --- several processes on this machine --------------------------------------------------------------------
 
 
-def _stand_for_job(line: ParentChannel) -> None:
-    # Run torchrun, and tell the parent which process was lost first, and why.
+def _represent_job(line: ParentChannel) -> None:
+    # Run torchrun, and report to the parent which process was lost first, and why.
     folder = scratch_folder()
     folder.mkdir(0o700)
     os.dup2(line.read_fd, 0)
@@ -254,23 +248,23 @@ def _stand_for_job(line: ParentChannel) -> None:
     except ChildFailedError as error:
         status, reason, trace = _cause(error)
     except Exception as error:  # noqa: BLE001 - torch has several errors for a failed start
-        reason = scrub(f"the job could not be started: {error}")
+        reason = scrub(f"the job could not start: {error}")
     line.send(messages.JobOver(status=status, reason=reason, traceback=trace))
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
-    # Return which process was lost first, and why; a Python error is in the file that it left.
+    # Return which process was lost first, and why; a Python error is in a file.
     rank, failure = error.get_first_failure()
-    said = failure.error_file_data.get("message")
-    if isinstance(said, dict):
-        reason = scrub(f"rank {rank} of the job: {said['message']}")
+    report = failure.error_file_data.get("message")
+    if isinstance(report, dict):
+        reason = scrub(f"rank {rank} of the job: {report['message']}")
         status = Status.OUT_OF_MEMORY if says_no_memory(reason) else Status.FAILED
-        return status, reason, said["extraInfo"]["py_callstack"]
+        return status, reason, report["extraInfo"]["py_callstack"]
     return Status.FAILED, f"rank {rank} of the job {exit_words(failure.exitcode)}", None
 
 
 def _end_with_parent(read_fd: int) -> None:
-    # Wait until the parent has closed its pipe, and end all processes at once: torch would wait for them.
+    # Wait until the parent has closed its pipe, and end all processes at once; torch would wait for them.
     parent = select.poll()
     parent.register(read_fd, 0)  # a hang-up is always reported
     parent.poll()
@@ -282,9 +276,9 @@ def _end_with_parent(read_fd: int) -> None:
     os._exit(0)
 
 
-def _be_rank(torchrun_pid: int) -> None:
-    # Run as one process of the job: take its pipes from where torchrun leaves them, and report any error.
-    # Never returns: threads that a model has left in this process could keep it from ending.
+def _run_as_rank(torchrun_pid: int) -> None:
+    # Run as one process of the job, with the pipes that torchrun passes on, and report any error.
+    # It never returns, because threads that a model has left in this process could keep it from ending.
     die_with_parent(torchrun_pid)
     pipes = os.dup(0), os.dup(1)
     os.dup2(2, 1)

@@ -113,14 +113,15 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     only gets a remark.
 
     Raises:
-        MisuseError: If the devices differ and ``by`` does not allow it, or no case is in both.
+        MisuseError: If the devices differ without ``across_devices``, the protocols differ, or no case is in
+            both runs.
     """
     names = [plain(run.device.gpu_key or run.device.name or run.device.backend) for run in (a, b)]
     if names[0] != names[1] and not across_devices:
-        raise MisuseError(f"A is of {names[0]} and B of {names[1]}: pass --by device to compare devices")
+        raise MisuseError(f"A is from {names[0]}, B from {names[1]}: pass --by device to compare devices")
     if a.protocol != b.protocol:
         raise MisuseError(
-            f"A follows protocol {plain(a.protocol)} and B {plain(b.protocol)}: measure one again"
+            f"A follows protocol {plain(a.protocol)}, B {plain(b.protocol)}: measure one of them again"
         )
     good = [{m.case: m for m in run.measurements if m.status is Status.OK} for run in (a, b)]
     common = [case for case in good[0] if case in good[1]]
@@ -131,16 +132,18 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     )
     if not common and not broken:
         raise MisuseError(
-            f"no case is in both runs: {_first_difference(a, b)}; gpubench run measures a case with the same "
-            "options, such as --batch-size, --precision and --execution"
+            f"the runs have no case in common: {_first_difference(a, b)}; to measure the same case, give "
+            "gpubench run the same options, such as --batch-size, --precision and --execution"
         )
     rows = tuple(_row(good[0][case], good[1][case]) for case in common)
-    seen = {*common, *(each.case for each in broken)}
-    return Comparison(rows=rows, broken=broken, remarks=(*_of_launches(good, common), *_remarks(a, b, seen)))
+    compared = {*common, *(each.case for each in broken)}
+    return Comparison(
+        rows=rows, broken=broken, remarks=(*_launch_remarks(good, common), *_remarks(a, b, compared))
+    )
 
 
 def _row(a: Measurement, b: Measurement) -> Row:
-    assert a.samples_per_s is not None  # status ok implies a result: record/rules.py
+    assert a.samples_per_s is not None  # status ok implies a result: record/run_file.py
     assert b.samples_per_s is not None
     return Row(
         case=a.case,
@@ -163,37 +166,37 @@ def share_words(share: float) -> str:
     return f"{share * 100:.4g} %"
 
 
-def _of_launches(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
-    """Remark on an interval from a single process: identical code has given 1.04 (1.01 to 1.07) that way."""
+def _launch_remarks(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
+    """Warn about intervals from a single process: identical code has given 1.04 (1.01 to 1.07) that way."""
     names = zip(("A", "B"), good, strict=True)
     alone = [name for name, rows in names if any(rows[case].within_one_process for case in common)]
     if not alone:
         return []
-    remark = f"one launch in {' and '.join(alone)}: what differs between processes was not measured"
-    return [f"{remark}; before trusting a small ratio measure both in several launches (--publish: eight)"]
+    remark = f"only one launch in {' and '.join(alone)}, so variation between processes is unknown"
+    return [f"{remark}; before trusting a small ratio, measure both in several launches (--publish: eight)"]
 
 
-def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
+def _remarks(a: Run, b: Run, compared: set[Case]) -> list[str]:
     remarks = []
     for name, run in (("A", a), ("B", b)):
         if run.interrupted:
             remarks.append(f"{name} was interrupted: gpubench run --resume {plain(run.run_id)} continues")
         if kinds := doubts(run.findings):
-            remarks.append(f"{name} as a whole carries {', '.join(kinds)}; see gpubench check")
+            remarks.append(f"{name} has doubtful findings: {', '.join(kinds)}; see gpubench check")
     names = ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads")
-    around = {name: (getattr(a.environment, name), getattr(b.environment, name)) for name in names}
-    around["budget"] = a.budget, b.budget
+    conditions = {name: (getattr(a.environment, name), getattr(b.environment, name)) for name in names}
+    conditions["budget"] = a.budget, b.budget
     remarks += [
         f"{name} differs: A {plain(str(first))}, B {plain(str(second))}"
-        for name, (first, second) in around.items()
+        for name, (first, second) in conditions.items()
         if first != second
     ]
     alone = {
-        name: ", ".join(plain(m.label) for m in run.measurements if m.case not in common)
+        name: ", ".join(plain(m.label) for m in run.measurements if m.case not in compared)
         for name, run in (("A", a), ("B", b))
     }
     remarks += [
-        f"not compared, without a figure in both: {labels} (in {name})"
+        f"no figure in both, so not compared: {labels} (in {name})"
         for name, labels in alone.items()
         if labels
     ]
@@ -201,7 +204,7 @@ def _remarks(a: Run, b: Run, common: set[Case]) -> list[str]:
 
 
 def _first_difference(a: Run, b: Run) -> str:
-    # Name the field in which the nearest pair of cases differs.
+    # Name the fields in which the most similar pair of cases differs.
     differences: list[list[str]] = [
         [
             *(
@@ -219,4 +222,4 @@ def _first_difference(a: Run, b: Run) -> str:
         for second in b.measurements
     ]
     nearest = min(differences, key=len, default=None)
-    return "; ".join(nearest) if nearest else "one of them has no case"
+    return "; ".join(nearest) if nearest else "one of them has no cases"

@@ -1,7 +1,7 @@
 """Derived figures of stored runs: the spread of rounds and one-time costs, as JSON and a pandas DataFrame.
 
-All of them are derived from the record and never stored. JSON has them next to the record, as ``run --json``
-prints it. The frame is tidy: one row per measurement, one column per quantity, units in the names.
+They are derived from the record and never stored. JSON puts them next to the record, as ``run --json`` prints
+it. The frame is tidy: one row per measurement, one column per quantity, units in the names.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ DERIVED = (
 
 
 def run_document(run: Run) -> dict[str, Any]:
-    """Return the run with derived fields flat in each measurement; unknown is null."""
+    """Return the run with flat derived fields in each measurement; unknown values are null."""
     document: dict[str, Any] = msgspec.to_builtins(run)
     document["measurements"] = [measurement_document(m) for m in run.measurements]
     return document

@@ -39,7 +39,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fail_over: The share by which B may be slower than A; None for no limit.
-        by: ``device`` if the runs may be of different devices.
+        by: ``device`` if the runs may come from different devices.
     """
 
     a: Annotated[

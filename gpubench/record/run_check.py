@@ -56,12 +56,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
-    measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
-    return RunCheck(
-        run_id=run.run_id,
-        cases=len(measurements),
-        issues=tuple(_issues(run, measurements)),
-    )
+    return RunCheck(run_id=run.run_id, cases=len(run.measurements), issues=tuple(_issues(run, tuple(judged))))
 
 
 def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
@@ -69,32 +64,32 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         kind, how = ("INTERRUPTED", "interrupted") if run.interrupted else ("UNFINISHED", "cut off")
         yield Issue(weight="problem", kind=kind, text=f"the run was {how}; {_resume(run)}")
     known = {finding.kind: finding for finding in (*checks.of_run(run), *run.findings)}
-    yield from (_of(finding) for finding in known.values())
+    yield from (_issue(finding) for finding in known.values())
     for result in run.micro:
         for finding in checks.judge_micro(run.device, result).findings:
-            issue = msgspec.structs.replace(_of(finding), micro=micro_name(result))
+            issue = msgspec.structs.replace(_issue(finding), micro=micro_name(result))
             wide = finding.kind in _WIDE and run.measurements
             yield msgspec.structs.replace(issue, weight="note") if wide else issue
     for measurement in measurements:
         if measurement.status is not Status.OK:
-            yield _status(measurement, run)
-        yield from (_of(finding, measurement.case) for finding in measurement.findings)
+            yield _status_issue(measurement, run)
+        yield from (_issue(finding, measurement.case) for finding in measurement.findings)
         launches = measurement.launches if measurement.status is Status.OK else ()
-        absent = (name for launch in launches for name in _guards_not_run(measurement, launch, run.device))
-        for guard in dict.fromkeys(absent):
+        missed = (name for launch in launches for name in _guards_not_run(measurement, launch, run.device))
+        for guard in dict.fromkeys(missed):
             text = f"NOT_CHECKED: this guard did not run: {guard}"
             yield Issue(weight="note", case=measurement.case, kind="NOT_CHECKED", text=text)
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
-        text = f"planned and never reached; {_resume(run)}"
-        yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=text)
+        why = f"planned but never reached; {_resume(run)}"
+        yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=why)
 
 
 # Micro-benchmark findings that are only notes if the run has measured rows: no row needs them that precisely.
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 
 
-def _of(finding: Finding, case: Case | None = None) -> Issue:
+def _issue(finding: Finding, case: Case | None = None) -> Issue:
     return Issue(
         weight="problem" if finding.kind in DOUBTFUL else "note",
         case=case,
@@ -109,7 +104,7 @@ def _resume(run: Run) -> str:
     return f"continue with `gpubench run --resume {plain(run.run_id)}`"
 
 
-def _status(measurement: Measurement, run: Run) -> Issue:
+def _status_issue(measurement: Measurement, run: Run) -> Issue:
     expected = measurement.status in {Status.UNSUPPORTED, Status.OUT_OF_MEMORY}
     return Issue(
         weight="note" if expected else "problem",
@@ -125,20 +120,20 @@ def _guards_not_run(measurement: Measurement, launch: Launch, device: DeviceProf
     """Name the guards that should have run for this row but left no trace in the launch.
 
     At fp32 on a CPU the row is its own reference; memory errors are only counted with ECC on. A guard with
-    its own finding (an unknown peak, an unproven strict precision) is not named again.
+    its own finding (an unknown peak, an unproven strict precision) is not listed again.
     """
     case = measurement.case
-    train, steps_alone = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER
+    train, is_eager = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER
     own_reference = device.is_cpu and case.precision is Precision.FP32
-    is_told = any(finding.kind is FindingKind.NO_REFERENCE for finding in launch.findings)
-    losses = f"falling loss (it takes {checks.LEAST_PAIRS} losses and earlier ones of the same batches)"
+    no_reference = any(finding.kind is FindingKind.NO_REFERENCE for finding in launch.findings)
+    losses = f"falling loss (needs {checks.LEAST_PAIRS} losses, and earlier ones of the same batches)"
     products = "matrix product and convolution against float64"
     absent = {
         "fp32 switches read back": launch.switches is None,
         products: not launch.precision_errors and case.precision is not Precision.FP32,
         "first loss against float32 on the CPU": launch.reference_error is None
-        and not (own_reference or is_told),
-        f"{case.execution} against eager": launch.graph_error is None and not (steps_alone or is_told),
+        and not (own_reference or no_reference),
+        f"{case.execution} against eager": launch.graph_error is None and not (is_eager or no_reference),
         losses: train and checks.loss_ends(launch) is None,
         "moving parameters": train and launch.parameters_moved is None,
         "skipped steps": train and launch.skipped_steps is None and case.precision.facts.scales_gradients,

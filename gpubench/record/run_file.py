@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -51,18 +52,20 @@ def read_run(path: Path) -> Run:
     version = decode_json(data, _Version, path, what=what).schema_version
     if version > RUN_VERSION:  # fields unknown to this version would be lost silently
         raise MisuseError(
-            f"{plain(path.name, 300)} has schema {version}, this gpubench reads up to {RUN_VERSION}: "
+            f"{plain(path.name, 300)} has schema {version}, but this gpubench reads up to {RUN_VERSION}: "
             "upgrade gpubench"
         )
     if version < 1:
         raise BadContentError(
-            f"{path.name}: schema version {version} never existed: the file is not from gpubench"
+            f"{plain(path.name, 300)}: schema version {version} never existed: the file is not from gpubench"
         )
     run = msgspec.structs.replace(decode_json(data, Run, path, what=what), schema_version=RUN_VERSION)
     if not is_safe_name(run.run_id.casefold()):
-        raise BadContentError(f"{path.name}: run id {plain(run.run_id)!r} is not a plain file name")
+        raise BadContentError(
+            f"{plain(path.name, 300)}: run id {plain(run.run_id)!r} is not a plain file name"
+        )
     if broken := next(_broken(run), None):
-        raise BadContentError(f"{path.name} contradicts itself: {broken}")
+        raise BadContentError(f"{plain(path.name, 300)} contradicts itself: {broken}")
     return run
 
 
@@ -80,6 +83,7 @@ def broken_rule(run: Run) -> str | None:
 
 
 def _broken(run: Run) -> Iterator[str]:
+    yield from _of_times(run)
     for result in run.micro:
         yield from (f"micro-benchmark {plain(micro_name(result))}: {what}" for what in _of_micro(result))
     for row in run.quality:
@@ -94,6 +98,18 @@ def _broken(run: Run) -> Iterator[str]:
             yield from (f"{where}, launch {launch.index}: {what}" for what in found)
         if measurement.status is Status.OK and measurement.samples_per_s is None:
             yield f"{where}: status ok without a single timed round"
+
+
+def _of_times(run: Run) -> Iterator[str]:
+    # Times without a zone cannot be compared with the others.
+    began = (launch.began_at for measurement in run.measurements for launch in measurement.launches)
+    for stamp in (run.started_at, run.finished_at, *began):
+        try:
+            is_sound = stamp is None or datetime.fromisoformat(stamp).tzinfo is not None
+        except ValueError:
+            is_sound = False
+        if not is_sound:
+            yield f"{plain(str(stamp), 80)!r} is not an ISO 8601 time with a time zone"
 
 
 def _of_case(case: Case) -> Iterator[str]:
@@ -120,7 +136,7 @@ def beyond_belief(run: Run) -> str | None:
 def _of_quality(row: TimeToQuality) -> Iterator[str]:
     yield from _of_case(row.case)
     if len({run.seed for run in row.runs}) < len(row.runs):
-        yield "one seed twice"
+        yield "the same seed twice"
     for run in row.runs:
         if run.steps > row.most_steps:
             yield f"{run.steps} steps of at most {row.most_steps}"
@@ -132,18 +148,18 @@ def _of_micro(result: MicroResult) -> Iterator[str]:
     # Compare a stored figure with its interval, and with its repetitions if all of them are stored.
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
-        yield f"its interval, {low} to {high}, leaves out its value {result.value}"
+        yield f"its interval, {low} to {high}, does not contain its value {result.value}"
     if len(result.times_s) == result.left_out + result.n and result.n > 0 and result.repeats > 0:
         each = median(result.times_s[result.left_out :]) / result.repeats
         value = each if result.work is None else result.work / each
         if abs(value / result.value - 1) > IDENTITY_TOLERANCE:
-            yield f"its repetitions give {value:.6g}, it says {result.value:.6g}"
+            yield f"its repetitions give {value:.6g}, but it states {result.value:.6g}"
 
 
 def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> Iterator[str]:
     yield from _of_region(launch)
     if (launch.peak_reserved_bytes or math.inf) < (launch.peak_memory_bytes or 0):
-        yield f"{launch.peak_reserved_bytes} B reserved, and {launch.peak_memory_bytes} B of them allocated"
+        yield f"{launch.peak_reserved_bytes} B reserved, but {launch.peak_memory_bytes} B allocated"
     if launch.energy_j and launch.energy_region_s and power_limit_w:
         each_w = launch.energy_j / launch.energy_region_s / gpu_count
         if each_w > POWER_TOLERANCE * power_limit_w:
@@ -154,11 +170,11 @@ def _of_region(launch: Launch) -> Iterator[str]:
     """Compare the stored counts, durations and energy with the rounds."""
     steps, wall_s = sum(r.steps for r in launch.rounds), sum(r.wall_s for r in launch.rounds)
     if launch.timed_steps is not None and launch.timed_steps != steps:
-        yield f"{launch.timed_steps} timed steps, while its rounds hold {steps}"
+        yield f"{launch.timed_steps} timed steps, but its rounds contain {steps}"
     if launch.skipped_steps is not None and not 0 <= launch.skipped_steps <= steps:
         yield f"{launch.skipped_steps} skipped steps of {steps}"
     if launch.energy_region_s is not None and launch.energy_region_s < wall_s * (1 - IDENTITY_TOLERANCE):
-        yield f"a timed region of {launch.energy_region_s} s with rounds of {wall_s:.6g} s in it"
+        yield f"a timed region of {launch.energy_region_s} s that contains rounds of {wall_s:.6g} s"
     edges = [edge for edge in launch.energy_edges_j if edge is not None]
     if launch.energy_source == "counter" and launch.energy_j and len(edges) == 2:
         before, after = edges

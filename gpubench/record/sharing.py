@@ -6,7 +6,6 @@ shared runs. The number of readings is shown next to a figure.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -67,9 +66,9 @@ def _alike(case: Case) -> tuple[Any, ...]:
 
 
 FACTOR = 1.5
-"""A reading is in doubt if it differs by more than this factor from other readings on the same GPU."""
-# Fields that identify an individual card or machine.
-_OF_THE_DEVICE = ("uuid", "device_id", "pci_bus_id", "index")
+"""A reading is doubtful if it differs by more than this factor from other readings on the same GPU."""
+# Fields of the device that identify an individual card or machine.
+_IDENTIFYING = ("uuid", "device_id", "pci_bus_id", "index")
 
 
 def place_of(run: Run, by: str) -> Path:
@@ -86,7 +85,7 @@ def place_of(run: Run, by: str) -> Path:
 def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
     """Return the shareable form of a run, and a line for each omitted row.
 
-    It identifies no individual card. The user's own models and rows in doubt are omitted.
+    It identifies no individual card, and omits the user's own models and doubtful rows.
     """
     known = profile.load_profiles()
     doubted = {
@@ -96,17 +95,16 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
     def why_not(case: Case) -> str | None:
         return doubted.get(case) if case.workload in known else "a model of your own"
 
-    kept = tuple(each for each in run.measurements if why_not(each.case) is None)
-    left = tuple(
-        f"{each.case.label}: {why_not(each.case)}" for each in run.measurements if why_not(each.case)
-    )
-    return msgspec.structs.replace(
+    reasons = {each.case: why_not(each.case) for each in run.measurements}
+    kept = tuple(each for each in run.measurements if reasons[each.case] is None)
+    shared = msgspec.structs.replace(
         run,
-        device=msgspec.structs.replace(run.device, **dict.fromkeys(_OF_THE_DEVICE)),
+        device=msgspec.structs.replace(run.device, **dict.fromkeys(_IDENTIFYING)),
         planned=tuple(each.case for each in kept),
         measurements=kept,
         quality=tuple(row for row in run.quality if row.case.workload in known),
-    ), left
+    )
+    return shared, tuple(f"{case.label}: {reason}" for case, reason in reasons.items() if reason)
 
 
 def pull_request(run: Run, place: Path) -> tuple[str, str]:
@@ -138,22 +136,22 @@ def pull_request(run: Run, place: Path) -> tuple[str, str]:
 
 
 def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
-    """Yield a line for each reason to refuse a shared run; ``share`` checks them first, and CI again.
+    """Yield a line for each reason to refuse a shared run; ``share`` and CI both check them.
 
     Args:
         run: The run to share.
         others: Existing shared runs; the figures are compared with those of the same GPU.
     """
     yield from (
-        f"it contains {field} of the device"
-        for field in _OF_THE_DEVICE
+        f"it contains the device's {field}"
+        for field in _IDENTIFYING
         if getattr(run.device, field) is not None
     )
     yield from _private(msgspec.to_builtins(run), "")
     if run.device.gpu_key is None:
-        yield "its device is no GPU of the table"
+        yield "its device is not in the GPU table"
     if not run.measured_count:
-        yield "it contains no figure for a workload that others have"
+        yield "it contains no figure for a shipped workload"
     if broken := run_file.beyond_belief(run):
         yield f"it cannot be true: {broken}"
     for issue in run_check.check_run(run).issues:
@@ -172,7 +170,7 @@ def _private(value: Any, where: str) -> Iterator[str]:
         for inner in value:
             yield from _private(inner, where)
     elif isinstance(value, str) and (found := private_part(value)):
-        yield f"{plain(where, 80)} names {plain(found, 80)}"
+        yield f"{plain(where, 80)} contains {plain(found, 80)}"
 
 
 def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
@@ -184,11 +182,11 @@ def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
         if other.status is Status.OK and other.samples_per_s
     ]
     for measurement in run.measurements:
-        rate = measurement.samples_per_s or math.nan
+        rate = measurement.samples_per_s
         far = [
             known
             for case, known in read
-            if case == measurement.case and not 1 / FACTOR <= rate / known <= FACTOR
+            if rate and case == measurement.case and not 1 / FACTOR <= rate / known <= FACTOR
         ]
         if far:
-            yield f"{measurement.case.label}: {rate:.4g} a second; others measured {far[0]:.4g} on this GPU"
+            yield f"{measurement.case.label}: {rate:.4g} per second; others measured {far[0]:.4g} on this GPU"

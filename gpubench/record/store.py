@@ -1,8 +1,8 @@
 """The results folder: one JSON file per run, replaced atomically; its contents are untrusted until checked.
 
 A run has one writer, which holds a kernel lock on a file next to the device folders; the lock ends with the
-process. On a file system or platform without such locks, the process that created the file holds the run. If
-a killed process leaves the file behind, the user must delete it, as the message says.
+process. On a file system or platform without kernel locks, the process that created the file holds the run.
+If a killed process leaves the file behind, the user must delete it, as the message says.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def own_runs(results: Path | None) -> tuple[Run, ...]:
 
 
 def say_problems(problems: Iterable[str]) -> None:
-    """Print a line on stderr for everything that was not read, for output that has no place for it."""
+    """Print a line on stderr for each file that was not read, for output that has no place for it."""
     for problem in problems:
         print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
 
@@ -431,7 +431,7 @@ def find_run(root: Path, name: str) -> Path:
     Raises:
         MisuseError: If there is none, or an abbreviated id matches several.
     """
-    if os.path.isfile(name):  # noqa: PTH113 - a name that is too long for one is no file, and no error
+    if os.path.isfile(name):  # noqa: PTH113 - Path.is_file fails for a name that is too long
         return Path(name)
     problems: list[str] = []
     paths = sorted(run_files(root, problems.append), key=lambda path: path.stem)
@@ -460,9 +460,9 @@ def _is_run_name(name: str) -> bool:
 def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     """Yield every run file of a results folder or of any folder of runs, without following links.
 
-    A subfolder with its own ``runs`` is a separate results folder, like the example in this project, and is
-    read only if it is named. A folder that cannot be listed is reported to ``on_problem``, so its runs
-    are not missed silently.
+    A subfolder with its own ``runs``, like the example in this project, is a separate results folder and is
+    skipped. A folder that cannot be listed is reported to ``on_problem``, so its runs are not missed
+    silently.
     """
 
     def report(error: OSError) -> None:
@@ -496,8 +496,8 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
         written: The newly stored runs.
         present: The runs that were already stored with the same content.
         refused: A line for each file without a run that can be imported.
-        conflicts: A line for each run that was not stored, because a file under its id has other content,
-            cannot be read, or is being written.
+        conflicts: A line for each run that was not stored, because a file under its id has different
+            content, cannot be read, or is being written.
     """
 
     written: tuple[Path, ...] = ()
@@ -527,7 +527,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
                     refused.append(f"{path.name} cannot be true: {broken}")
                     continue
                 with writing(root, run):
-                    if (stored := stored_alike(root, run)) is not None:
+                    if (stored := stored_copy(root, run)) is not None:
                         present.append(stored)
                     else:
                         written.append(write_run(root, run))
@@ -542,7 +542,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
     )
 
 
-def stored_alike(root: Path, run: Run) -> Path | None:
+def stored_copy(root: Path, run: Run) -> Path | None:
     """Return the path of the same run if it is already stored; None if its id is free.
 
     Raises:
@@ -555,17 +555,17 @@ def stored_alike(root: Path, run: Run) -> Path | None:
             other = read_run(path)
         except MisuseError as error:
             raise ConflictError(
-                f"run {id_of(run)} is already stored, and whether it is the same is unknown: {error}; "
+                f"run {id_of(run)} is already stored, but cannot be compared: {error}; "
                 f"make {path} readable, or move it away"
             ) from error
         if _content(other) != _content(run):
             raise ConflictError(
-                f"run {id_of(run)} is already stored with other content, which stays unchanged: "
+                f"run {id_of(run)} is already stored with different content, which stays unchanged: "
                 f"to replace it, move {path} away first"
             )
     return found[0] if found else None
 
 
 def _content(run: Run) -> bytes:
-    # Two files are the same run if their contents agree, whatever their layout and the case of the id.
+    # Two files are the same run if only their layout or the case of the id differs.
     return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))

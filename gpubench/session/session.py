@@ -1,4 +1,4 @@
-"""One run from request to file: choose the device, check, plan, measure, store after every case."""
+"""Carries a run from request to file: choose the device, check, plan, measure, and store after every case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
 from gpubench.measure.budget import BUDGETS, budget_of
 from gpubench.measure.environment import environment, environment_of
-from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, answering
+from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, handling
 from gpubench.measure.messages import MODULE, Place, place_under_torchrun
 from gpubench.measure.plan import (
     Plan,
@@ -58,7 +58,6 @@ from gpubench.models import (
 )
 from gpubench.models.measurement import UNFINISHED
 from gpubench.options import asked_recipe, takes_options_of
-from gpubench.precisions import TF32_VARIABLES
 from gpubench.probe.backend import device_id, storable
 from gpubench.probe.select import select_device, select_peers
 from gpubench.profile import classic_names
@@ -68,10 +67,9 @@ from gpubench.today import now
 from gpubench.units import plain, utc_stamp
 from gpubench.workload import check_weights, need_torch
 
-# --- resuming a run that was cut off: finished cases stay -----------------------------------------
+# --- resuming a run that was cut off: finished cases are kept --------------------------------------------
 
-
-# Statuses that a repetition would not change.
+# Statuses that measuring again would not change.
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
 
 
@@ -80,20 +78,17 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
 
     Args:
         run: The run that was cut off.
-        request: The new request; it may name the user's own models and allow more than the run did.
+        request: The new request; it may add the user's own models and allow more than the run did.
         installed: Names of the available workloads.
 
     Raises:
         MisuseError: If the run trains to a quality.
     """
     if run.quality:
-        raise MisuseError(
-            f"run {plain(run.run_id)} trains to a quality and cannot be resumed: start a new one with "
-            "--to-quality"
-        )
-    told = run.settings or Settings()
+        raise MisuseError("a training to a quality cannot be resumed: start a new one with --to-quality")
+    settings = run.settings or Settings()
     planned = {case.workload for case in run.planned}
-    limit_s = told.time_limit_s if told.time_limit_s and told.time_limit_s > 0 else None
+    limit_s = settings.time_limit_s if settings.time_limit_s and settings.time_limit_s > 0 else None
     return msgspec.structs.replace(
         request,
         workloads=tuple(dict.fromkeys((*request.own, *(name for name in installed if name in planned)))),
@@ -102,7 +97,7 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
         gpus=max((case.gpu_count // case.node_count for case in run.planned), default=1),
         nnodes=max((case.node_count for case in run.planned), default=1),
         time_limit_s=limit_s if request.time_limit_s is None else request.time_limit_s,
-        allow=tuple(name for name in ALLOWANCES if name in request.allow or getattr(told, f"allow_{name}")),
+        allow=tuple(n for n in ALLOWANCES if n in request.allow or getattr(settings, f"allow_{n}")),
     )
 
 
@@ -128,14 +123,14 @@ def plan_again(
     """
     check_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
-    told = None if run.settings is None else run.settings.batch_choice
-    choice = told or next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
+    chosen = None if run.settings is None else run.settings.batch_choice
+    choice = chosen or next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
     cases = tuple(_planned(case, names, choice) for case in run.planned)
     if not cases:
-        raise MisuseError(f"run {plain(run.run_id)} does not say what it planned: start a new one")
+        raise MisuseError(f"run {plain(run.run_id)} lists no planned cases: start a new one")
     if run.budget not in BUDGETS:
         raise MisuseError(
-            f"run {plain(run.run_id)} has the unknown budget {plain(run.budget)!r}: start a new one"
+            f"run {plain(run.run_id)} has no known budget ({plain(run.budget)}): start a new one"
         )
     budget = budget_of(run.budget, on_cpu=device.is_cpu)
     wanted_micro = bool(run.micro) if run.settings is None else run.settings.micro != "none"
@@ -152,14 +147,14 @@ def plan_again(
         has_micro=bool(run.micro),
         done=finished_units(run, budget.launches),
     )
-    if not made.units():  # then the interruption cut short the micro-benchmarks
+    if run.finished_at and not made.units():  # only the micro-benchmarks can have been interrupted
         made = msgspec.structs.replace(made, has_micro=not run.interrupted)
     refuse_forced_precision(made)
     return made
 
 
 def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
-    """Return the cases and launches that need not be measured again; a failed case needs no further one."""
+    """Return the cases and launches that need no further measurement, as every launch of a failed case."""
     return frozenset(
         (m.case, index)
         for m in without_cut_off(run).measurements
@@ -170,9 +165,9 @@ def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
 
 def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
     """Return the run's results so far, case by case."""
-    record = Record(plan=plan, device=device, threads=run.environment.cpu_threads)
-    numbers = [launch.sequence for m in run.measurements for launch in m.launches]
-    record.begun = max((n + 1 for n in numbers if n is not None), default=0)
+    places = (launch.sequence for m in run.measurements for launch in m.launches)
+    begun = max((place + 1 for place in places if place is not None), default=0)
+    record = Record(plan=plan, device=device, threads=run.environment.cpu_threads, begun=begun)
     for measurement in without_cut_off(run).measurements:
         record.launches[measurement.case] = list(measurement.launches)
         if measurement.status in FINAL:
@@ -185,14 +180,15 @@ def finished_part(row: Measurement) -> Measurement | None:
     if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)
-    if len(launches) == len(row.launches):
-        return row if launches or row.status in FINAL else None
-    changed = msgspec.structs.replace(row, status=Status.OK, reason=None, launches=launches)
-    return changed if launches else None
+    if len(launches) == len(row.launches) and (launches or row.status in FINAL):
+        return row
+    return (
+        msgspec.structs.replace(row, status=Status.OK, reason=None, launches=launches) if launches else None
+    )
 
 
 def without_cut_off(run: Run) -> Run:
-    """Return the run to continue, without an end and without cases that stopped, died or timed out."""
+    """Return the run without its end time and without launches that were stopped, died or timed out."""
     kept = tuple(filter(None, map(finished_part, run.measurements)))
     return msgspec.structs.replace(run, finished_at=None, interrupted=False, measurements=kept)
 
@@ -202,13 +198,13 @@ def _planned(
 ) -> PlannedCase:
     if case.workload not in names:
         raise MisuseError(
-            f"the run measures {plain(case.workload)}, a model of your own: name it again with --workload"
+            f"the run measures {plain(case.workload)}, a model of your own: give it again with --workload"
         )
     reference, profile = names[case.workload]
     if profile.version != case.workload_version:
         raise MisuseError(
-            f"{plain(case.workload)} is version {profile.version} now and was {case.workload_version} in the "
-            "run: start a new run"
+            f"{plain(case.workload)} is now version {profile.version}, but was {case.workload_version} in "
+            "the run: start a new run"
         )
     return planned_case(reference, profile.at(case.recipe) or profile, case, choice)
 
@@ -234,20 +230,19 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
     for name, was, value in versions:
         if was and value and was.partition("+")[0] != value.partition("+")[0]:
             raise MisuseError(
-                f"{name} is {plain(value)} now and was {plain(was)} when the run began: start a new run"
+                f"{name} is now {plain(value)}, but was {plain(was)} when the run began: start a new run"
             )
-    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows of both would have the same name
+    for name in sorted(then.variables.keys() | now.variables.keys()):  # the rows would look alike
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
             fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
             raise MisuseError(
-                f"{plain(name)} is {'not set' if value is None else value} now and was "
+                f"{plain(name)} is now {'not set' if value is None else value}, but was "
                 f"{'not set' if was is None else was} when the run began: {fix}, or start a new run"
             )
 
 
-# --- under a user's torchrun: the first process measures, and the others serve it --------------------------
-
+# --- under a user's torchrun: the first process measures, and the others serve it ------------------------
 
 _runs = itertools.count()
 
@@ -260,7 +255,7 @@ def run_id_under_torchrun() -> str:
 
 
 def spread(request: RunRequest, place: Place) -> RunRequest:
-    """Return the request with torchrun's number of machines, and of GPUs on each unless requested."""
+    """Return the request with torchrun's number of machines, and its GPUs per machine unless requested."""
     gpus = place.local_size if request.gpus == 1 else request.gpus
     return msgspec.structs.replace(request, gpus=gpus, nnodes=place.machines)
 
@@ -274,13 +269,13 @@ def check_spread(request: RunRequest, place: Place | None) -> None:
     here = (request.gpus, 1) if place is None else (place.local_size, place.machines)
     if (request.gpus, request.nnodes) != here:
         raise MisuseError(
-            f"the run is of {request.nnodes} x {request.gpus} processes: start it with torchrun --nnodes "
+            f"the run needs {request.nnodes} x {request.gpus} processes: start it with torchrun --nnodes "
             f"{request.nnodes} --nproc-per-node {request.gpus} ... -m gpubench run"
         )
 
 
 def one_launch(made: Plan) -> Plan:
-    """Return the plan with one launch more than any of its cases has."""
+    """Limit the plan to one new launch per case, because torchrun starts the measuring process only once."""
     cases = [case for case, _ in made.done]
     launches = 1 + min((cases.count(planned.case) for planned in made.cases), default=0)
     return msgspec.structs.replace(made, budget=msgspec.structs.replace(made.budget, launches=launches))
@@ -299,10 +294,9 @@ def follow(request: RunRequest, place: Place) -> Run:
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
     variables = environment_of(device, os.environ, peers=peers)
-    for name in TF32_VARIABLES:
-        os.environ.pop(name, None)
+    os.environ.clear()  # some variables must not be set at all
     os.environ.update(variables)
-    from gpubench.measure import team  # which imports torch, with these variables
+    from gpubench.measure import team  # imports torch, which reads these variables
 
     team.follow(place, (device, *peers))
     return Run(
@@ -400,21 +394,20 @@ def prepare(
 ) -> Prepared:
     """Check everything that can be checked before measuring: options, device, folder, sharing, cases.
 
-    If the largest batch is requested, it is searched for here; ``on_trial`` is called for each tried batch. A
-    run to resume that another process is writing is refused here too.
+    If the largest batch is requested, it is found here; ``on_trial`` is called for each tried batch.
 
     Raises:
         MisuseError: If the requested cases cannot be measured.
         NoDeviceError: If the device cannot be used; torch's messages are explained.
-        StorageError: If the results folder cannot be written, or another process is writing the run.
+        StorageError: If the results folder cannot be written.
     """
     place = place_under_torchrun()
     request = check_request(request if place is None else spread(request, place), classic_names())
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
-    if request.resume is not None:
-        store.check_writable(root)  # first: a run behind a link would be reported as missing
-    found = _to_go_on_with(request, root, run_id)
+    if store_results:
+        store.check_writable(root)  # before looking for a run: one behind a link would be reported as missing
+    found = _run_to_resume(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
         request = request_again(resumed, request, workload_names())
@@ -422,28 +415,8 @@ def prepare(
     if Framework.TORCH in request.frameworks or request.micro == "only":
         need_torch("measuring", NoDeviceError)
     device, remark = select_device(request.device)
-    wanted = [Framework(name) for name in request.frameworks]
-    capability.need_frameworks(wanted, device)
     peers = select_peers(device, request.gpus)
-    if store_results:
-        store.check_writable(root)
-    recipe = asked_recipe(request)
-    profiles = capability.profiles_in(
-        wanted,
-        references(request),
-        recipe,
-        device,
-        gpu_count=request.gpu_count,
-        precisions=request.precisions,
-    )
-    for profile in profiles.values():
-        check_weights(
-            profile.name,
-            profile.recipe,
-            recipe,
-            request.precisions or profile.precisions,
-            profile.offered,
-        )
+    profiles = _profiles_of(request, device)
     if resumed is None:
         made = plan(request, device, profiles, peers)
     else:
@@ -453,7 +426,7 @@ def prepare(
     findings = together(
         *(capability.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
     )
-    start = capability.start_state(device)  # before the run itself uses it, for example to try a batch
+    start = capability.start_state(device)  # before the run itself uses it, such as to try a batch
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(
@@ -472,12 +445,31 @@ def prepare(
     )
 
 
-def _to_go_on_with(request: RunRequest, root: Path, run_id: str | None) -> Path | None:
-    # Return the file of the run to resume: as requested, or the run that torchrun has started before.
+def _profiles_of(request: RunRequest, device: DeviceProfile) -> dict[str, WorkloadProfile]:
+    # Profile the requested workloads; their frameworks must be installed, and their weights allowed.
+    wanted = [Framework(name) for name in request.frameworks]
+    capability.need_frameworks(wanted, device)
+    recipe = asked_recipe(request)
+    profiles = capability.profiles_in(
+        wanted,
+        references(request),
+        recipe,
+        device,
+        gpu_count=request.gpu_count,
+        precisions=request.precisions,
+    )
+    for profile in profiles.values():
+        precisions = request.precisions or profile.precisions
+        check_weights(profile.name, profile.recipe, recipe, precisions, profile.offered)
+    return profiles
+
+
+def _run_to_resume(request: RunRequest, root: Path, run_id: str | None) -> Path | None:
+    # Return the file of the run to resume: the requested one, or the run that torchrun has already started.
     if request.resume is not None:
         return store.find_run(root, request.resume)
     if run_id is not None:
-        with suppress(MisuseError):  # usually this is the first start
+        with suppress(MisuseError):  # there is none at the first start
             return store.find_run(root, run_id)
     return None
 
@@ -551,34 +543,34 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
                 _save(prepared.root, state)
         launcher.close()
         state = _so_far(state, prepared, launcher)
-        stopped = control.stopping.is_set()
-        if not stopped:
-            others = (
-                made.peers if prepared.place is None else ()
-            )  # torchrun's other processes are still running
-            state = msgspec.structs.replace(
-                state,
-                findings=together(state.findings, *map(capability.newcomers, (device, *others))),
-            )
-        state = finished(state, launcher.plan, stopped=stopped, micro_stopped=launcher.micro_stopped)
+        state = _at_the_end(state, prepared, launcher, stopped=control.stopping.is_set())
         path = _save(prepared.root, state)
     return Session(run=state, path=path, interrupted=state.interrupted)
+
+
+def _at_the_end(state: Run, prepared: Prepared, launcher: Launcher, *, stopped: bool) -> Run:
+    # Look for programs that came during the run, unless it was stopped, and judge the run as a whole.
+    if not stopped:
+        # torchrun's other processes are still running on the peers
+        others = prepared.plan.peers if prepared.place is None else ()
+        newcomers = map(capability.newcomers, (prepared.device, *others))
+        state = msgspec.structs.replace(state, findings=together(state.findings, *newcomers))
+    return finished(state, launcher.plan, stopped=stopped, micro_stopped=launcher.micro_stopped)
 
 
 def _read_again(prepared: Prepared) -> Prepared:
     """Return the preparation with the run as currently stored.
 
-    Another process may have resumed it since it was read. Cases that it finished must not be measured again
-    or overwritten.
+    Another process may have resumed it since; the cases that it finished must not be measured again.
 
     Raises:
         ConflictError: If the run came from a file that differs from the one stored under its id.
-        MisuseError: If it cannot be read any more, or no longer matches the device and the software.
+        MisuseError: If it can no longer be read, or no longer matches the device and the software.
     """
     if prepared.resumed_from is None:
         return prepared
     run = read_run(prepared.resumed_from)
-    store.stored_alike(prepared.root, run)
+    store.stored_copy(prepared.root, run)
     if run == prepared.resumed:
         return prepared
     check_conditions(run, prepared.device)
@@ -587,7 +579,7 @@ def _read_again(prepared: Prepared) -> Prepared:
 
 
 def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
-    # The run before its first new measurement, and the results so far of a resumed run.
+    # Return the run before its first new measurement and, if it is resumed, its results so far.
     if prepared.resumed is None:
         return begun, None
     run = without_cut_off(prepared.resumed)
@@ -603,8 +595,7 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
-    # Add the child's reports on its libraries and on the device to the measurements.
-    # Cases that the launcher added count as planned.
+    # Add the child's reports on its libraries and device; cases that the launcher added count as planned.
     ready = launcher.ready
     forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
     return msgspec.structs.replace(
@@ -645,7 +636,7 @@ def with_measurement(state: Run, measurement: Measurement) -> Run:
 
 
 def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = False) -> Run:
-    """Return the run in the order of the request, with each row judged together with the others.
+    """Return the run with its rows in planned order, each judged together with the others.
 
     A ``stopped`` run is interrupted, unless nothing was left to do: no case and, with ``micro_stopped``, no
     micro-benchmark.
@@ -669,12 +660,11 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _sound(state: Run, row: Measurement) -> Measurement:
-    # Return a row for storage, without its figures if they contradict each other.
-    # A file with a contradictory row could not be read again, and its valid rows would be lost, too.
+    # Return a row without contradictory figures: they would make its file, with all other rows, unreadable.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
         return row
-    reason = f"what its process reported cannot be true: {broken}"
+    reason = f"its process reported something that cannot be true: {broken}"
     return msgspec.structs.replace(row, status=Status.FAILED, reason=reason, launches=(), findings=())
 
 
@@ -686,7 +676,7 @@ def _save(root: Path, state: Run) -> Path:
 
 
 class UnstoredRunError(StorageError):
-    """A run could not be written; the error carries the run, so it can be printed instead."""
+    """A run could not be written; the error carries it, so it can be printed instead."""
 
     def __init__(self, message: str, state: Run) -> None:
         super().__init__(message)
@@ -706,4 +696,4 @@ def _listening(control: Control) -> AbstractContextManager[None]:
             os.write(sys.stderr.fileno(), _STOPPING)  # print is not safe here: a write may be in progress
         control.stop(within_s=STOPPING_S if number == signal.SIGTERM else float("inf"))
 
-    return answering(interrupt, signal.SIGINT, signal.SIGTERM)
+    return handling(interrupt, signal.SIGINT, signal.SIGTERM)

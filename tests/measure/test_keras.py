@@ -208,6 +208,24 @@ def test_compiled_keras_model_accepts_loss_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_compiled_keras_model_without_a_dimension_of_outputs_is_asked_for_its_data(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    model = tmp_path / "scalar.py"
+    model.write_text(
+        "import keras\n"
+        "def build(batch_size):\n"
+        "    inputs = keras.Input((3,))\n"
+        "    model = keras.Model(inputs, keras.ops.sum(keras.layers.Dense(1)(inputs), axis=-1))\n"
+        "    model.compile(optimizer='sgd', loss='mse')\n"
+        "    return model\n",
+        encoding="utf-8",
+    )
+    (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/eager")["ends"]
+    assert end["status"] == "failed"
+    assert "return model, inputs, targets, loss" in end["reason"]
+
+
+@pytest.mark.slow
 def test_a_model_that_leaves_its_folder_is_found_anyway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

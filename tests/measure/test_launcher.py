@@ -213,7 +213,7 @@ def test_a_limit_too_short_for_all_gives_the_first_case_its_time_and_names_those
     (unit, *_) = launcher.plan.units()
     done = launcher._attempt(unit, 4)
     assert done.status is Status.TIMEOUT
-    assert done.reason.startswith("left out:")
+    assert done.reason.startswith("skipped:")
     assert done.cause is None
 
 
@@ -446,6 +446,24 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
         monkeypatch.setattr(alone, "_child_of", lambda group: Quiet())
         alone._measure_micro()
     assert told[1:] == [None, pytest.approx(20.0 - PROBE_S, rel=0.01)]
+
+
+def test_a_launch_without_a_result_does_not_cost_the_micro_benchmarks(make_plan, cpu, monkeypatch):
+    """A resumed run whose only remaining launch dies keeps the figure of the first, and measures them."""
+    made = make_plan(micro="also")
+    (planned,) = made.cases
+    two = msgspec.structs.replace(made.budget, launches=2)
+    made = msgspec.structs.replace(made, budget=two, done=frozenset({(planned.case, 0)}))
+    sound = Launch(index=0, rounds=(Round(steps=1, wall_s=0.1, loss=1.0),) * 3)
+    died = messages.CaseDone(status=Status.FAILED, reason="it died", launch=Launch(index=1, stopped=True))
+    seen, probed = [], []
+    launcher = Launcher(made, cpu, on_event=seen.append)
+    monkeypatch.setattr(launcher, "_measure", lambda unit, left, record: died)
+    monkeypatch.setattr(launcher, "_measure_micro", lambda *group: probed.append(group))
+    record = Record(plan=made, device=cpu, launches={planned.case: [sound]})
+    assert {(row.status, row.reason) for row in launcher.run(record)} == {(Status.OK, None)}
+    assert "it died" in seen[-1].text
+    assert probed
 
 
 def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_plan, cpu, monkeypatch):

@@ -247,8 +247,8 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_precision(cpu, pro
     [
         ({"gpus": 2, "batch_size": "max"}, "--batch-size max is for one GPU"),
         ({"gpus": 2, "micro": "only"}, "--micro only is for one GPU"),
-        ({"jobs": "fsdp"}, "--jobs fsdp is for several GPUs: give --gpus N too"),
-        ({"strong": True}, "--strong is for several GPUs: give --gpus N too"),
+        ({"jobs": "fsdp"}, "--jobs fsdp is for several GPUs: add --gpus N"),
+        ({"strong": True}, "--strong is for several GPUs: add --gpus N"),
         ({"gpus": 2, "strong": True, "jobs": "independent"}, "leave out --jobs independent"),
         ({"gpus": 2, "strong": True, "task": "infer"}, "leave out --task infer"),
         ({"micro": "only", "precisions": ("fp32",)}, "--micro only measures no workload"),
@@ -323,7 +323,7 @@ def test_how_several_gpus_work_at_once_is_part_of_the_case(h100, make_profile, o
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"task": "infer"}, "fsdp shards what is trained"),
+        ({"task": "infer"}, "fsdp is only for training"),
         ({"precisions": ("amp-fp16",)}, "scales gradients"),
     ],
 )

@@ -170,7 +170,9 @@ def test_an_impossible_training_is_not_a_valid_record(wrong: dict[str, object], 
     assert broken_rule(_run(sound)) is None
     first = msgspec.structs.replace(sound.runs[0], **wrong)
     assert said in (broken_rule(_run(msgspec.structs.replace(sound, runs=(first,)))) or "")
-    assert "one seed twice" in (broken_rule(_run(msgspec.structs.replace(sound, runs=sound.runs * 2))) or "")
+    assert "the same seed twice" in (
+        broken_rule(_run(msgspec.structs.replace(sound, runs=sound.runs * 2))) or ""
+    )
 
 
 @pytest.mark.slow

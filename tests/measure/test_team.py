@@ -415,7 +415,7 @@ def test_a_call_reaches_current_processes_and_none_of_an_earlier_attempt(tmp_pat
         target=team.call_others, args=(store, team.Call(setup=None, versions="gpubench 0"), 2)
     )
     old.start()
-    with pytest.raises(MisuseError, match="the first gpubench 0: install the same ones"):
+    with pytest.raises(MisuseError, match="rank 0 has gpubench 0: install the same versions"):
         team.answer_call(store, 1)
     old.join(20)
     team.open_store.cache_clear()

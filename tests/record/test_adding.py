@@ -75,7 +75,7 @@ def test_different_content_under_a_stored_id_is_refused_with_exit_5_and_the_stor
     answer = json.loads(out)
     assert (answer["added"], answer["already_stored"]) == ([], [])
     (line,) = answer["refused"]
-    assert "other content" in line
+    assert "different content" in line
     assert str(stored) in line
     assert f"refused: {line}" in err
     assert "Traceback" not in err
@@ -107,7 +107,7 @@ def test_ids_are_case_insensitive(tmp_path, make_run):
     theirs = store.write_run(tmp_path / "theirs", upper)
     assert add_runs(mine, [theirs]).present == (stored,)
     theirs = store.write_run(tmp_path / "theirs, lesser", lesser(upper))
-    assert "other content" in add_runs(mine, [theirs]).conflicts[0]
+    assert "different content" in add_runs(mine, [theirs]).conflicts[0]
     assert snapshot(mine) == before
 
 
@@ -121,7 +121,7 @@ def test_a_run_that_is_in_another_devices_folder_is_found_there(tmp_path, make_r
     assert add_runs(mine, [theirs]).present == (elsewhere,)
     device = msgspec.structs.replace(make_run().device, gpu_key="nvidia-h100-sxm-80gb")
     theirs = store.write_run(tmp_path / "other", make_run(device=device))
-    assert "other content" in add_runs(mine, [theirs]).conflicts[0]
+    assert "different content" in add_runs(mine, [theirs]).conflicts[0]
     assert snapshot(mine) == before
     assert store.write_run(mine, make_run(notes=("later",))) == elsewhere  # and it continues in its place
 
@@ -145,7 +145,7 @@ def test_a_stored_run_that_cannot_be_read_now_is_not_replaced(tmp_path, make_run
     assert (added.written, added.present) == ((), ())
     assert snapshot(mine) == before
     stored.write_text("{")
-    assert "is unknown" in add_runs(mine, [theirs]).conflicts[0]
+    assert "cannot be compared" in add_runs(mine, [theirs]).conflicts[0]
     assert stored.read_text() == "{"
 
 

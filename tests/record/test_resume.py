@@ -95,7 +95,7 @@ def test_resume_with_another_version_or_environment_variable_is_refused(cut_off,
     with pytest.raises(MisuseError, match=r"OMP_PROC_BIND .* close .*: set OMP_PROC_BIND=close"):
         prepared(changed(cut_off, variables=variables), tmp_path)
     monkeypatch.setenv("OMP_PROC_BIND", "true")
-    with pytest.raises(MisuseError, match=r"OMP_PROC_BIND is true .*: unset OMP_PROC_BIND"):
+    with pytest.raises(MisuseError, match=r"OMP_PROC_BIND is now true.*: unset OMP_PROC_BIND"):
         prepared(cut_off, tmp_path)
     assert prepared(changed(cut_off, variables=variables | {"OMP_PROC_BIND": "true"}), tmp_path)
 
@@ -104,7 +104,7 @@ def test_resume_with_another_thread_count_is_refused_and_keeps_the_file(cut_off,
     """Only torch knows the number, in a real child here; it is refused before anything is measured."""
     ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)
     before = ready.resumed_from.read_bytes()
-    with pytest.raises(MisuseError, match=r"CPU threads .* 1023"):
+    with pytest.raises(MisuseError, match=r"CPU threads.* 1023"):
         session.execute(ready)
     assert ready.resumed_from.read_bytes() == before
 
@@ -246,7 +246,9 @@ def test_a_run_that_was_stopped_in_its_micro_benchmarks_continues_with_them(cut_
     """It has all its cases: a run that nobody stopped is then complete, with or without a micro-benchmark."""
     (row,) = cut_off.measurements
     rows = tuple(msgspec.structs.replace(row, case=case) for case in cut_off.planned)
-    whole = msgspec.structs.replace(cut_off, measurements=rows, settings=Settings(micro="also"))
+    whole = msgspec.structs.replace(
+        cut_off, measurements=rows, settings=Settings(micro="also"), finished_at="2026-11-20T00:01:00Z"
+    )
 
     def again(**changes):
         run = msgspec.structs.replace(whole, **changes)
@@ -259,6 +261,7 @@ def test_a_run_that_was_stopped_in_its_micro_benchmarks_continues_with_them(cut_
     assert not session.finished(whole, made, stopped=True).interrupted
     assert not made.units()
     assert not made.micro_left
+    assert again(finished_at=None).micro_left  # killed after its last case
 
 
 # --- deaths -------------------------------------------------------------------------------------------------

@@ -253,7 +253,7 @@ def test_a_run_of_another_device_or_software_is_not_resumed(make_run, tmp_path):
     )
     with pytest.raises(MisuseError, match="torch is"):
         session.plan_again(other_torch, device, {}, RunRequest())
-    with pytest.raises(MisuseError, match="what it planned"):
+    with pytest.raises(MisuseError, match="no planned cases"):
         session.plan_again(run, device, {}, RunRequest())
 
 

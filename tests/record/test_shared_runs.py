@@ -113,6 +113,13 @@ def test_rows_that_are_doubted_or_of_the_user_are_left_out() -> None:
     assert {each.case for each in run.measurements} == {*run.planned}
 
 
+def test_a_row_without_a_figure_is_not_compared_with_the_figures_of_others(run: Run) -> None:
+    first = run.measurements[0]
+    failed = msgspec.structs.replace(first, status=Status.OUT_OF_MEMORY, reason="out of memory", launches=())
+    mine = msgspec.structs.replace(run, run_id="mine", measurements=(failed, *run.measurements[1:]))
+    assert not [*doubts(mine, [run])]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -148,9 +155,9 @@ def _spoiled(run: Run, what: str) -> Run:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("uuid", "it contains uuid of the device"),
-        ("path", "notes names /home/ann/data.bin"),
-        ("no GPU", "its device is no GPU of the table"),
+        ("uuid", "it contains the device's uuid"),
+        ("path", "notes contains /home/ann/data.bin"),
+        ("no GPU", "its device is not in the GPU table"),
         ("no figure", "it contains no figure"),
         ("twice as fast", "on this GPU"),
         ("interrupted", "the run was interrupted"),

@@ -295,26 +295,29 @@ def test_a_record_whose_figures_agree_is_read(tmp_path, make_run):
         (lambda d: d["measurements"][0]["launches"][0]["rounds"][0].update(steps=0), "steps"),
         (lambda d: d["measurements"][0]["launches"][0].update(rounds=[]), "without a single timed round"),
         (lambda d: d["measurements"][0]["launches"][0].update(energy_j=0.0), "energy_j"),
-        (lambda d: launch_of(d).update(timed_steps=13), "13 timed steps, while its rounds hold 12"),
+        (lambda d: launch_of(d).update(timed_steps=13), "13 timed steps, but its rounds contain 12"),
         (lambda d: launch_of(d).update(skipped_steps=13), "13 skipped steps of 12"),
-        (lambda d: launch_of(d).update(energy_j=9.0, energy_region_s=1.0), "rounds of 1.2 s in it"),
+        (lambda d: launch_of(d).update(energy_j=9.0, energy_region_s=1.0), "that contains rounds of 1.2 s"),
         (
             lambda d: launch_of(d).update(
                 energy_j=9.0, energy_region_s=2.0, energy_source="counter", energy_edges_j=[100.0, 110.0]
             ),
             "energy of 9.0 J between counter readings of 100.0 and 110.0 J",
         ),
-        (lambda d: d.update(micro=[gemm(low=3e12)]), "leaves out its value 2"),
-        (lambda d: d.update(micro=[gemm(high=1e12)]), "leaves out its value 2"),
+        (lambda d: d.update(micro=[gemm(low=3e12)]), "does not contain its value 2"),
+        (lambda d: d.update(micro=[gemm(high=1e12)]), "does not contain its value 2"),
         (lambda d: d.update(micro=[gemm(value=0.0)]), "value"),
         (
             lambda d: d.update(micro=[gemm(times_s=[1.0, 1.1, 0.9])]),
-            "its repetitions give 4e.12, it says 2e.12",
+            "its repetitions give 4e.12, but it states 2e.12",
         ),
         (lambda d: d.update(run_id="../../x"), "not a plain file name"),
         (lambda d: d.update(schema_version=0), "never existed"),
         (lambda d: d.update(schema_version="1"), "not a gpubench run"),
         (lambda d: d.pop("device"), "not a gpubench run"),
+        (lambda d: d.update(started_at="yesterday"), "yesterday.* with a time zone"),
+        (lambda d: d.update(finished_at="2026-11-20T00:00:00"), "with a time zone"),
+        (lambda d: launch_of(d).update(began_at="2026-11-20T00:00:00"), "with a time zone"),
     ],
 )
 def test_a_file_that_cannot_be_true_is_refused_with_the_reason(tmp_path, make_run, change, words):

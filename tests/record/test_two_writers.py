@@ -254,5 +254,5 @@ def test_a_file_from_elsewhere_does_not_take_the_place_of_the_stored_run(writers
     assert end(first)[0] == 0
     code, err = end(writers.start("run", "--resume", str(copy)))
     assert code == 5, err
-    assert "other content" in err
+    assert "different content" in err
     assert writers.finished() == set(CASES)

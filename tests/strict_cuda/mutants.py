@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         name="the optimizer is not fused",
         file=STEP,
-        old='options = {"fused": True} if is_open else {}',
-        new="options: dict[str, bool] = {}",
+        old='made = factory(parameters, **({"fused": True} if is_open and not unfused else {}))',
+        new="made = factory(parameters)",
         misleads="the gradient scaler waits for the GPU in each step of amp-fp16",
         killer="test_capture.py::test_no_step_of_a_round_waits_for_the_device",
     ),
@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         name="what was tried before the steps stays in the cache",
         file=CASE,
-        old="    hardware.drop_cache()  # also what cuDNN's trials took: all that was free, and no step needs it\n",
+        old="    hardware.drop_cache()  # cuDNN's trials took all free memory, which no step needs\n",
         new="",
         misleads="memory that only cuDNN's trials took is told as need of the step",
         killer="test_capture.py::test_memory_of_earlier_trials_is_not_the_memory_of_the_steps",

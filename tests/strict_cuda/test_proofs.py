@@ -306,7 +306,7 @@ def test_check_detects_a_capture_that_silently_allows_synchronization(make_gpu, 
 
 
 def test_check_detects_a_refusal_without_its_cause(make_gpu, monkeypatch):
-    monkeypatch.setattr(guards, "_tells_nothing", lambda error: False)
+    monkeypatch.setattr(guards, "_hides_the_cause", lambda error: False)
     made = waiting(make_gpu())
     assert state_of(made, "faults", "that synchronizes") == "FAILED"
 
