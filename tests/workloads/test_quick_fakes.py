@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from gpubench.discovery import load_workload
 from gpubench.profile.cuda_rules import cuda_rules
 from gpubench.profile.liveness import StepTrace, step_trace, with_state
-from gpubench.profile.quick_fakes import QuickFakeMode
+from gpubench.profile.quick_fakes import QuickFakeMode, gpu_without_values
 
 
 @pytest.mark.parametrize("name", ["bert_base", "resnet50", "lstm"])
@@ -30,6 +31,14 @@ def test_fast_fake_trace_matches_the_standard_one_byte_for_byte(name: str) -> No
     slow, quick = (trace(mode(allow_non_fake_inputs=True)) for mode in (FakeTensorMode, QuickFakeMode))
     assert list(quick.timeline) == list(slow.timeline)
     assert quick == slow
+
+
+def test_a_deep_copy_of_a_fake_tensor_keeps_its_mode() -> None:
+    """Torch copies the mode too, and Python crashes when it reads the copy."""
+    with gpu_without_values() as mode:
+        net = torch.nn.BatchNorm2d(4)
+        copied = copy.deepcopy(net)
+    assert [each.fake_mode for each in (copied.weight, copied.running_mean)] == [mode, mode]
 
 
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
