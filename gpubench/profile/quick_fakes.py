@@ -41,10 +41,6 @@ class QuickFakeMode(FakeTensorMode):
         self._answers = {} if known is None else known
         self.calls = 0
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> QuickFakeMode:
-        """Return itself: every fake tensor refers to its mode, and torch crashes on a copy of one."""
-        return self
-
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and this check takes as long as an answer
@@ -188,7 +184,8 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         with warnings.catch_warnings():
             # copying fake tensors warns; the model's own warnings were shown before
             warnings.simplefilter("ignore")
-            with cuda_rules(), QuickFakeMode(_KNOWN, allow_non_fake_inputs=True) as mode, _plain_casts():
+            quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
+            with cuda_rules(), quick as mode, _plain_casts(), _plain_copies():
                 yield mode
     finally:
         mha.set_fastpath_enabled(fast_path)
@@ -219,6 +216,24 @@ def _plain_casts() -> Iterator[None]:
         yield
     finally:
         nn.Module._apply = before  # type: ignore[method-assign]  # noqa: SLF001 - as above
+
+
+@contextmanager
+def _plain_copies() -> Iterator[None]:
+    """Let a model be copied inside the block: a deep copy of torch's includes the mode, and crashes."""
+
+    def copied(self: Any, memo: dict[int, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = self.detach().clone().requires_grad_(self.requires_grad)
+            memo[id(self)]._is_param = isinstance(self, nn.Parameter)  # noqa: SLF001 - as torch does
+        return memo[id(self)]
+
+    before = FakeTensor.__deepcopy__
+    FakeTensor.__deepcopy__ = copied  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        FakeTensor.__deepcopy__ = before  # type: ignore[method-assign]
 
 
 @contextmanager

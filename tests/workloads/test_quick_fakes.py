@@ -33,12 +33,17 @@ def test_fast_fake_trace_matches_the_standard_one_byte_for_byte(name: str) -> No
     assert quick == slow
 
 
-def test_a_deep_copy_of_a_fake_tensor_keeps_its_mode() -> None:
-    """Torch copies the mode too, and Python crashes when it reads the copy."""
+def test_a_model_can_be_copied_inside_the_block() -> None:
+    """Torch copies the mode of each fake tensor too, and Python crashes when it reads the copy."""
     with gpu_without_values() as mode:
-        net = torch.nn.BatchNorm2d(4)
-        copied = copy.deepcopy(net)
-    assert [each.fake_mode for each in (copied.weight, copied.running_mean)] == [mode, mode]
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        net[0].weight.requires_grad_(False)
+        other = copy.deepcopy(net)
+        assert other(torch.randn(2, 4)).shape == (2, 4)
+    assert {each.fake_mode for each in (*other.parameters(), *other.buffers())} == {mode}
+    trained = {name: each.requires_grad for name, each in net.named_parameters()}
+    assert {name: each.requires_grad for name, each in other.named_parameters()} == trained
+    assert not {*map(id, net.state_dict().values())} & {*map(id, other.state_dict().values())}
 
 
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
