@@ -274,11 +274,13 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
 
 def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
     """Return the lines that are the highest at some batch with this share of their gradients, by slope."""
-    found: dict[float, tuple[float, MemoryLine]] = {}
+    found: dict[float, tuple[tuple[float, float, float], MemoryLine]] = {}
     for line in lines:
         held = line.fixed_bytes - (1 - share) * line.gradient_bytes
-        if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < held:
-            found[line.bytes_per_sample] = held, line
+        # of two that are equal at this share, the one that is higher at others
+        rank = held, line.fixed_bytes, -line.gradient_bytes
+        if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < rank:
+            found[line.bytes_per_sample] = rank, line
 
     def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
         """The batch size above which the steeper line is the higher one."""
@@ -286,7 +288,8 @@ def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
 
     kept: list[tuple[float, MemoryLine]] = []
     for slope in sorted(found):
-        steep = found[slope]
+        (held, *_), line = found[slope]
+        steep = held, line
         while kept and kept[-1][0] + kept[-1][1].bytes_per_sample <= steep[0] + slope:
             kept.pop()  # the steeper one is above it from a batch of 1 on
         while len(kept) > 1 and crossing(kept[-2], steep) <= crossing(kept[-2], kept[-1]):

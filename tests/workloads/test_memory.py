@@ -1335,6 +1335,16 @@ def test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment(
             assert line.at(batch) - (1 - share) * line.gradient_bytes == pytest.approx(highest)
 
 
+@pytest.mark.parametrize("bytes_more", range(8))
+def test_of_two_lines_that_are_equal_without_gradients_the_higher_one_with_them_is_kept(
+    bytes_more: int,
+) -> None:
+    high, low = Moment(120 + bytes_more, 20), Moment(100 + bytes_more, 0)
+    trace = StepTrace([low, high], 0, 0, 0, 0)
+    step = on_lines(trace, trace, TaskKind.TRAIN, is_amp=False, recipe=Recipe())
+    assert [line.gradient_bytes for line in step.lines] == [20.0]
+
+
 def test_an_older_profile_is_read_and_falls_back_to_the_formula() -> None:
     old = msgspec.to_builtins(load_profiles()["cnn"])
     del old["memory"], old["memory_untraced"]
