@@ -46,6 +46,17 @@ def pytest_xdist_auto_num_workers() -> int:
     return (psutil.cpu_count(logical=False) or 1) + 1
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect no garbage while the tests are collected: a million objects are made, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()  # the collections at the end of the run would search them too
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _light_collections() -> None:
     """Exclude earlier objects from the garbage collections of a test file: torch and all tests are a million
