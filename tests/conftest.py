@@ -57,16 +57,24 @@ def pytest_collection() -> Iterator[object]:
         gc.freeze()  # the collections at the end of the run would search them too
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _light_collections() -> None:
-    """Exclude earlier objects from the garbage collections of a test file: torch and all tests are a million
-    objects.
+@pytest.fixture(scope="session")
+def _frozen() -> set[tuple[str, int]]:
+    """The test files, each with a number of modules, whose earlier objects are excluded from collections."""
+    return set()
 
-    Each trace of a model and each measured case collects garbage. This is repeated for each file, because
-    some import more.
+
+@pytest.fixture(autouse=True)
+def _light_collections(request: pytest.FixtureRequest, _frozen: set[tuple[str, int]]) -> None:
+    """Exclude earlier objects from the garbage collections of a test: torch and all tests are a million objects.
+
+    Each trace of a model and each measured case collects garbage. This is repeated for each file, and after a
+    test that imported more: some libraries are as large as torch.
     """
-    gc.collect()
-    gc.freeze()
+    now = request.node.nodeid.partition("::")[0], len(sys.modules)
+    if now not in _frozen:
+        _frozen.add(now)
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
