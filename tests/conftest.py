@@ -46,16 +46,35 @@ def pytest_xdist_auto_num_workers() -> int:
     return (psutil.cpu_count(logical=False) or 1) + 1
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _light_collections() -> None:
-    """Exclude earlier objects from the garbage collections of a test file: torch and all tests are a million
-    objects.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect no garbage while the tests are collected: a million objects are made, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()  # the collections at the end of the run would search them too
 
-    Each trace of a model and each measured case collects garbage. This is repeated for each file, because
-    some import more.
+
+@pytest.fixture(scope="session")
+def _frozen() -> set[tuple[str, int]]:
+    """The test files, each with a number of modules, whose earlier objects are excluded from collections."""
+    return set()
+
+
+@pytest.fixture(autouse=True)
+def _light_collections(request: pytest.FixtureRequest, _frozen: set[tuple[str, int]]) -> None:
+    """Exclude earlier objects from the garbage collections of a test: torch and all tests are a million objects.
+
+    Each trace of a model and each measured case collects garbage. This is repeated for each file, and after a
+    test that imported more: some libraries are as large as torch.
     """
-    gc.collect()
-    gc.freeze()
+    now = request.node.nodeid.partition("::")[0], len(sys.modules)
+    if now not in _frozen:
+        _frozen.add(now)
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,12 @@ import torch._dynamo  # every training step imports it
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
-MODULES = ("gpubench.measure.worker", "gpubench.profile.child", "strict_cuda.ailing_child")
+MODULES = (
+    "gpubench.measure.worker",
+    "gpubench.probe.torch_view",
+    "gpubench.profile.child",
+    "strict_cuda.ailing_child",
+)
 """The child programs that are forked: those that import torch."""
 ANEW = {"gpubench", "gpubench_workloads", "tools"}
 """Packages that a fork imports again."""

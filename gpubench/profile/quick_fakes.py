@@ -78,16 +78,24 @@ class QuickFakeMode(FakeTensorMode):
     def _part(self, value: Any) -> Any:
         kind = type(value)
         if kind is FakeTensor:
-            if value.fake_mode is not self or value.constant is not None or value.layout is not torch.strided:
+            if value.fake_mode is not self or not _is_plain(value):
                 raise _Unknown
-            if value.dtype.is_complex or value.is_inference():
-                raise _Unknown  # it may be a conjugate
             return value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device
         if kind in {list, tuple}:
             return kind, self._key(value)
         if kind not in _PLAIN:
             raise _Unknown
         return kind, value
+
+
+def _is_plain(tensor: FakeTensor) -> bool:
+    """Whether shape and type describe a tensor fully; a complex one may be a conjugate."""
+    return (
+        tensor.constant is None
+        and tensor.layout is torch.strided
+        and not tensor.dtype.is_complex
+        and not tensor.is_inference()
+    )
 
 
 class _Unknown(Exception):  # noqa: N818 - not an error: torch computes the result
@@ -133,9 +141,7 @@ def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
 def _tensor(
     mode: QuickFakeMode, out: FakeTensor, taken: set[int]
 ) -> Callable[[QuickFakeMode], FakeTensor] | None:
-    if storage_id(out) in taken or out.constant is not None or out.layout is not torch.strided:
-        return None
-    if out.dtype.is_complex or out.is_inference():
+    if storage_id(out) in taken or not _is_plain(out):
         return None
     shape, stride, dtype, device = out.shape, out.stride(), out.dtype, out.fake_device
     size = out.untyped_storage().nbytes()

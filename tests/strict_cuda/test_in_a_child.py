@@ -8,6 +8,7 @@ import re
 import time
 from functools import partial
 
+import forked_child
 import msgspec
 import pytest
 from command import IN_SHORT, gpubench, here
@@ -77,7 +78,8 @@ def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environm
     """As in a container with CUDA but without NVML; the remark gives the reason, and the run notes the lack."""
     environment = gpu_environment(memory_bytes=150_754_820_096 - 646 * 10**6)  # as torch saw it on one
     del environment["LD_LIBRARY_PATH"]
-    command = partial(gpubench, environment, "run", "--quick", program=("-c", IN_SHORT + RUN_IT))
+    program = ("-c", IN_SHORT + RUN_IT)
+    command = partial(gpubench, environment, "run", "--quick", program=program, run=forked_child.run)
     options = ("--task", "infer", "--precision", "fp32", "--micro", "none", "--json", "--results")
     done = command("--device", "cuda", "cnn", *options, str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -215,6 +215,7 @@ def build(batch_size):
 """
 
 
+@pytest.mark.usefixtures("traced_here")
 def test_user_model_is_scored_by_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(OWN)

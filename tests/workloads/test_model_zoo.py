@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from gpubench.profile.trace import profile_workload
+from gpubench.profile.trace import trace_workload
 from gpubench.workload import Task, Workload
 
 Made = tuple[nn.Module, Any, Any, Callable[[Any, Any], torch.Tensor]]
@@ -125,12 +125,11 @@ def test_common_architectures_are_traced_and_counted(name: str) -> None:
         model, inputs, targets, loss = make(batch_size)
         return Task(model=model, batches=((inputs, targets),), loss=loss, optimizer=torch.optim.Adam)
 
-    found = profile_workload(
-        Workload(
-            name=name, version=1, sample_unit="sample", sample_shape=(1,), batches=(2,), is_image=False,
-            source="test", build=build,
-        )
+    workload = Workload(
+        name=name, version=1, sample_unit="sample", sample_shape=(1,), batches=(2,), is_image=False,
+        source="test", build=build,
     )  # fmt: skip
+    found = trace_workload(workload, variants_s=0).profile
     assert found.forward_flops_per_sample == forward
     assert found.train_flops_per_sample == pytest.approx(ratio * forward)
     assert found.saved_bytes_per_sample > 0

@@ -127,7 +127,7 @@ def told(of: Workload) -> tuple[WorkloadProfile, tuple[StepMemory, ...]]:
 
 
 SHORTENED = {
-    "two in turn": lambda: Net([Block(wide) for _ in range(6) for wide in (4, 2)]),
+    "two in turn": lambda: Net([Block(wide) for _ in range(4) for wide in (4, 2)]),
     "other at both ends": lambda: Net([Block(8), *(Block() for _ in range(10)), Block(2)]),
     "other numbers": lambda: Net([Block(scale=1 / (1 + place)) for place in range(12)]),
     "in one sequence": in_one_sequence,
@@ -154,8 +154,11 @@ def test_the_shorter_models_give_the_trace_of_the_whole_one(name: str) -> None:
 
 def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """With autocast, in half precision, with recomputed blocks, and with adapters."""
-    net = workload(lambda: Net([Block() for _ in range(LEAST_BLOCKS)]))
-    short = trace.profile_workload(net)
+    monkeypatch.setattr(shorter, "LEAST_BLOCKS", 5)
+    net = workload(lambda: Net([Block() for _ in range(5)]))
+    shortened = with_shorter(net)
+    assert shortened.shorter is not None
+    short = trace.profile_workload(shortened)
     monkeypatch.setattr(trace, "with_shorter", lambda workload: workload)
     assert len(short.memory) == 16
     assert short == trace.profile_workload(net)
