@@ -2,7 +2,7 @@
 
 The replay runs the allocator of the fake device, which follows torch's code block by block, over the order of
 allocations in a trace. Both lack the scratch space of cuDNN and the driver's placement of segments. ``python
-tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes some minutes.
+tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes a few minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tools.evaluate import DOCS, as_table, put
 from tools.make import load_readings
 
 EVENT = tuple[int, int]
-"""Number of a storage, and its bytes when it is allocated; 0 when it is freed."""
+"""ID of a storage, and its bytes when it is allocated, or 0 when it is freed."""
 
 
 class Order(NamedTuple):
@@ -44,7 +44,7 @@ class Order(NamedTuple):
 
     Attributes:
         weights, states, batches: Bytes allocated before the step.
-        events: Of the step.
+        events: Events of the step.
     """
 
     weights: tuple[int, ...]
@@ -181,7 +181,7 @@ class Outcome(NamedTuple):
 
 @cache
 def own_outcomes() -> tuple[Outcome, ...]:
-    """Sound readings of gpubench's own steps, eager and graphs, each alone in its process."""
+    """Sound readings of gpubench's own steps, eager and graphs, each in a separate process."""
     read = [(each.case, each.reserved, each.need) for each in own_readings() if each.is_sound]
     for each in ALONE:
         if each.limit_bytes is None and each.execution is not Execution.COMPILE:
@@ -294,7 +294,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 def table() -> str:
     """The table as it appears on the page."""
-    return as_table([("readings", "number", "fitted ratio", "allocator played"), *rows()])
+    return as_table([("readings", "number", "fitted ratio", "allocator replayed"), *rows()])
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ from gpubench import draws
 from gpubench.discovery import workload_names
 from gpubench.measure.budget import QUICK, Budget
 
-# Hundreds of rankings draw the same numbers by the same names, which takes a fifth of their time. This must
-# come before any module imports the function.
+# Hundreds of rankings draw from the same named streams, which takes a fifth of their time. This must come
+# before any module imports the function.
 draws.normals = functools.lru_cache(maxsize=4096)(draws.normals)
 sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts of every test again
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
-settings.register_profile("gpubench", deadline=None)  # an example takes what a loaded machine lets it take
+settings.register_profile("gpubench", deadline=None)  # examples are slow on a loaded machine
 settings.load_profile("gpubench")
 # For a mutant it only matters that a test fails, not the smallest example, which takes minutes to find.
 settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
@@ -79,7 +79,7 @@ def _light_collections(request: pytest.FixtureRequest, _frozen: set[tuple[str, i
 
 @pytest.fixture(scope="session")
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folder names; mktemp would search those of all earlier tests for the next number."""
+    """Yield folder names; mktemp would search the folders of all earlier tests for the next number."""
     root = tmp_path_factory.mktemp("homes")
     return (root / str(number) for number in itertools.count())
 

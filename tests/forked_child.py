@@ -122,8 +122,8 @@ def _become_new(kept: set[int]) -> None:
     """Remove everything that a new process would not have."""
     nothing = os.open(os.devnull, os.O_RDWR)
     inherited = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
-    for descriptor in {*inherited} - kept - {nothing}:  # also the pipe by which a start is waited for
-        # Closed, its number would be given again, and then closed by the end of what held it before.
+    for descriptor in {*inherited} - kept - {nothing}:  # also the pipe that signals the start
+        # If it were closed, its number would be reused, then closed again when its former owner is deleted.
         os.dup2(nothing, descriptor, inheritable=False)
     faulthandler.disable()
     logging.root.handlers.clear()
@@ -146,9 +146,9 @@ def _become_new(kept: set[int]) -> None:
 
 
 def _find_the_fake() -> None:
-    """Do what Python does at its start where tests have put a fake GPU on the path, and what its imports do.
+    """Install the fake GPU if tests have put it on the path, as a new Python process does when it starts.
 
-    A fork of a fork has it already.
+    A fork of a fork already has it.
     """
     from strict_cuda import in_a_child
 

@@ -1,7 +1,7 @@
 """Writes ``gpubench/__init__.pyi``, in which editors and type checkers see the public API.
 
 The functions are made from their requests, which no checker could follow. ``python tests/make_stub.py``
-writes their signatures down here, and ``test_api.py`` compares the file with them.
+writes their signatures into the stub, and ``test_api.py`` compares the file with them.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Held(NamedTuple):
     """The memory readings of a run, and the figures for the same case.
 
     Attributes:
-        is_sound: Whether the memory in use and the reserved memory hold no cache that a step does not need.
+        is_sound: Whether the memory in use and the reserved memory include no cache that a step does not need.
     """
 
     case: Case
@@ -176,9 +176,9 @@ class Held(NamedTuple):
 
 @cache
 def own_readings() -> tuple[Held, ...]:
-    """Those of the runs next to the package; the fit uses none of them.
+    """The readings of the runs that ship with the package; the fit uses none of them.
 
-    Two kinds hold cache that a step does not need: the cache of cuDNN's trials (eager steps that convolve; a
+    Two kinds include cache that a step does not need: the cache of cuDNN's trials (eager steps that convolve; a
     capture empties the cache), and the cache of the check of a graph.
     """
     found = []
@@ -206,7 +206,7 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
     """One case in its own process on an H100.
 
     Attributes:
-        compiled_loss: Whether the loss was compiled with the model, as gpubench does not.
+        compiled_loss: Whether the loss was compiled with the model, which gpubench never does.
         limit_bytes: Limit of torch's allocator.
         idle_beside_graph_bytes: Memory in segments of the usual pool that the graph could not use.
         error: How it ended.

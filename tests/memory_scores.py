@@ -65,7 +65,7 @@ def _score(pairs: Sequence[tuple[float, float]]) -> Score:
 
 
 class LossScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Score the fitted share of traced memory that a step with a compiled loss holds, on unseen readings.
+    """Score, on unseen readings, the fitted share of traced memory that a step with a compiled loss uses.
 
     Attributes:
         mean_error: Mean of |likely figure / reading - 1|.

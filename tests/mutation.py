@@ -78,7 +78,7 @@ def faults_of(table: Table) -> list[str]:
     found = []
     for mutant in table.mutants:
         if mutant.sound.count(mutant.old) != 1:
-            found.append(f"{mutant.name}: its line stands {mutant.sound.count(mutant.old)} times in its file")
+            found.append(f"{mutant.name}: its line occurs {mutant.sound.count(mutant.old)} times in its file")
         try:
             compile(mutant.sound.replace(mutant.old, mutant.new), mutant.file, "exec")
         except SyntaxError as error:
@@ -88,7 +88,7 @@ def faults_of(table: Table) -> list[str]:
         if not path.is_file() or f"def {name.partition('[')[0]}(" not in path.read_text(encoding="utf-8"):
             found.append(f"{mutant.name}: {file} has no {name}")
     if len({mutant.name for mutant in table.mutants}) < len(table.mutants):
-        found.append("two mutants have one name")
+        found.append("two mutants share a name")
     killed = sum(not mutant.survives for mutant in table.mutants)
     if killed < table.least_killed:
         found.append(f"{killed} mutants are killed, not {table.least_killed}")

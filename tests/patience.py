@@ -34,10 +34,10 @@ def is_gone(pid: int) -> bool:
 
 
 class Stopwatch:
-    """Time during which a processor was idle, since the watch was created [s].
+    """Time since its creation during which a processor was idle [s].
 
     A process that is ready to run does not wait while a processor is idle. This time is therefore at most the time
-    that the processes under test let pass by themselves. On a quiet machine it is the wall time minus busy loops.
+    that the processes under test spend waiting. On a quiet machine it is the wall time minus busy loops.
     """
 
     def __init__(self) -> None:

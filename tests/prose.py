@@ -1,7 +1,7 @@
 """Counts the assertions that pin prose: `python tests/prose.py` prints the number, `--list` each of them.
 
 An assertion (or a `match=`) pins prose if one of its strings has four words or more. Only the goldens pin the
-words of the terminal, the page and Markdown. Other tests name what identifies a message: its values, its
+words of the terminal, the page and Markdown. Other tests name only what identifies a message: its values, its
 options, a word or two.
 """
 

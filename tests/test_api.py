@@ -61,8 +61,8 @@ def test_every_public_name_is_callable_twice_and_after_its_package_was_imported(
         "import gpubench; gpubench.probe; gpubench.report; gpubench.predict; gpubench.probe()",
     ],
 )
-def test_signature_and_help_are_the_same_whatever_was_imported_before(before: str) -> None:
-    """Two processes: one only asks, and one imports packages with those names first."""
+def test_signature_and_help_do_not_depend_on_earlier_imports(before: str) -> None:
+    """Two processes: one only inspects, and one first imports packages with those names."""
     fresh, after = (said(first + SAY_WHAT_THEY_ARE) for first in ("", before))
     assert after == fresh
     assert [line.split()[0] for line in fresh] == list(FUNCTIONS)
@@ -86,7 +86,7 @@ def test_a_callable_package_is_still_a_module() -> None:
     assert package.estimate.estimate
 
 
-def test_dir_lists_the_public_names_whatever_was_imported() -> None:
+def test_dir_lists_the_public_names_regardless_of_imports() -> None:
     code = "import gpubench; print(*(n for n in dir(gpubench) if not n.startswith('_')))"
     assert said(code)[0].split() == sorted(set(gpubench.__all__) - {"__version__"})
     assert said(f"import gpubench.models, gpubench.cli.app; {code}") == said(code)
@@ -100,7 +100,7 @@ def test_signatures_show_defaults_as_they_are_typed_and_only_public_types() -> N
         assert set(re.findall(r"\b[A-Z]\w+", re.sub(r"'[^']*'|\"[^\"]*\"|pd\.\w+", "", shown))) <= known, name
 
 
-def test_the_stub_says_what_the_functions_take() -> None:
+def test_the_stub_matches_the_signatures_of_the_functions() -> None:
     """``python tests/make_stub.py`` updates it."""
     assert make_stub.STUB.read_text(encoding="utf-8") == make_stub.stub()
 
@@ -122,7 +122,7 @@ CALLS = {
 
 
 @pytest.mark.slow
-def test_a_type_checker_takes_and_refuses_calls_as_the_functions_do(tmp_path: Path) -> None:
+def test_a_type_checker_accepts_and_refuses_calls_like_the_functions(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     program = tmp_path / "calls.py"
     program.write_text("from pathlib import Path\nimport gpubench\n" + "\n".join(CALLS))
@@ -174,7 +174,7 @@ def test_a_callable_package_passes_its_options() -> None:
     assert "no_such_option" in str(_error(lambda: gpubench.predict(no_such_option=1)))
 
 
-def test_the_report_takes_a_path_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_accepts_a_path_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As documented: ``gpubench.report("page.html")``; and a results folder as text."""
     monkeypatch.chdir(tmp_path)
     assert gpubench.report("page.html", workload="vgg16") == "page.html"
@@ -183,7 +183,7 @@ def test_the_report_takes_a_path_as_text(tmp_path: Path, monkeypatch: pytest.Mon
     assert Path(written).parent == tmp_path / "mine" / "reports"
 
 
-def test_importing_gpubench_stays_light() -> None:
+def test_importing_gpubench_loads_no_heavy_library() -> None:
     code = "import sys, gpubench, gpubench.probe, gpubench.report, gpubench.predict; print(len([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'pandas', 'plotly', 'msgspec')]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
@@ -225,7 +225,7 @@ def test_return_types_of_all_public_functions_are_covered() -> None:
 
 
 @pytest.mark.parametrize("make", ANSWERS.values(), ids=ANSWERS)
-def test_a_result_is_of_a_public_type_shows_itself_briefly_and_so_do_its_parts(
+def test_results_and_their_parts_have_public_types_and_a_short_repr(
     make: Callable[[], Any],
 ) -> None:
     result = make()
@@ -240,7 +240,7 @@ def test_a_result_is_of_a_public_type_shows_itself_briefly_and_so_do_its_parts(
     assert all(len(repr(part)) <= MOST_CHARACTERS for part in parts if isinstance(part, msgspec.Struct))
 
 
-def test_answers_of_memory_are_a_tuple_that_names_cards_as_every_verb_does() -> None:
+def test_memory_answers_are_a_tuple_with_the_usual_card_names() -> None:
     answers = gpubench.memory("vgg16", gpu=["rtx-4090", "nvidia-tesla-t4-16gb"], batch_size=256)
     assert isinstance(answers, tuple)
     (answer,) = answers
@@ -282,7 +282,7 @@ def test_a_probe_of_many_devices_is_brief() -> None:
     assert "64 devices" in repr(report)
 
 
-def test_predictions_are_a_dict_that_shows_itself_briefly() -> None:
+def test_predictions_are_a_dict_with_a_short_repr() -> None:
     answers = gpubench.predict("vgg16")
     assert isinstance(answers, dict)
     assert set(answers) == {each.gpu_key for each in (*answers.estimates, *answers.refusals)}
@@ -297,7 +297,7 @@ def test_predictions_are_a_dict_that_shows_itself_briefly() -> None:
     ]
 
 
-def test_predict_takes_a_results_folder_as_text(tmp_path: Path) -> None:
+def test_predict_accepts_a_results_folder_as_text(tmp_path: Path) -> None:
     assert gpubench.predict("cnn", gpu="l4", results=str(tmp_path))
     assert gpubench.load_runs(str(tmp_path)).empty
     with pytest.raises(TypeError, match="must be a"):
@@ -327,7 +327,7 @@ PLOTTED = {
 
 
 @pytest.mark.parametrize("make", PLOTTED.values(), ids=PLOTTED)
-def test_every_answer_is_a_table_a_page_and_a_plot(make) -> None:
+def test_every_answer_has_a_table_a_notebook_view_and_a_plot(make) -> None:
     answer = make()
     frame = answer.to_frame()
     assert len(frame) == len(getattr(answer, "rows", getattr(answer, "measurements", answer)))
@@ -362,7 +362,7 @@ def test_a_ranking_shows_its_answer_first_in_a_notebook() -> None:
     assert "Sensible" in page
 
 
-def test_no_name_is_markup_in_a_notebook() -> None:
+def test_no_name_becomes_markup_in_a_notebook() -> None:
     ranking = rank_of([offer(H100, instance="<script>x</script>", provider="a&b")], {H100: 1.0})
     assert "<script>" not in ranking._repr_html_()
     assert "a&amp;b" in ranking._repr_html_()

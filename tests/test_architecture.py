@@ -28,7 +28,7 @@ def layers() -> list[str]:
     return [name for layer in contract["layers"] for name in re.findall(r"\w+", layer)]
 
 
-def test_the_layers_of_the_page_are_those_of_the_linter():
+def test_the_layers_on_the_page_match_the_linter():
     rows = PAGE.partition("## Packages")[2].partition("\n## ")[0]
     told = [name for row in re.findall(r"(?m)^\| (`.+?) \|", rows) for name in re.findall(r"`(\w+)`", row)]
     assert told == layers()
@@ -106,7 +106,7 @@ def test_the_linter_keeps_every_other_package_from_the_heavy_libraries(tmp_path)
         assert {name for name, of in broken if of == library} == set(layers()) - allowed, library
 
 
-def test_every_file_that_the_page_names_is_there():
+def test_every_file_that_the_page_names_exists():
     named = [name for name in re.findall(r"`([\w./]+)`", PAGE) if "/" in name]
     assert "gpubench/precisions.py" in named
     for name in named:
@@ -123,7 +123,7 @@ def test_every_file_that_the_page_names_is_there():
         ("torch settings", "measure/step.py", "allow_tf32"),
         ("when a series of rounds ends", "measure/loop.py", "def stop_rule("),
         ("the interval of a measured figure", "models/measurement.py", "def interval("),
-        ("what the driver says", "probe/select.py", "def select_device("),
+        ("what the driver reports", "probe/select.py", "def select_device("),
         ("the FLOPs of a step", "profile/kernels.py", "flops"),
         ("the memory of a step", "profile/memory.py", "def need_of("),
         ("how a GPU's name becomes its key", "specs.py", "def find_spec("),
@@ -134,7 +134,7 @@ def test_every_file_that_the_page_names_is_there():
         ("a sentence of the answer", "data/sentences.json", '"sureness"'),
     ],
 )
-def test_the_page_names_the_right_places(asked, place, what):
+def test_the_page_names_the_places_of_the_code(asked, place, what):
     looked_for = PAGE.partition("## Where is")[2].partition("\n## ")[0]
     (row,) = (line for line in looked_for.splitlines() if line.startswith(f"| {asked}"))
     assert f"`gpubench/{place}`" in row

@@ -1,4 +1,4 @@
-"""Children end with the process that started them: real ones, ended by each signal, with their descendants."""
+"""Real children and their descendants end with the process that started them, whatever signal ends it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpubench.children import (
 )
 
 pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="process groups are of POSIX"),
+    pytest.mark.skipif(os.name != "posix", reason="process groups need POSIX"),
     pytest.mark.usefixtures("heeded_signals"),
 ]
 
@@ -112,7 +112,7 @@ TRACE = [sys.executable, "-m", "gpubench", "predict", "show", "./mine.py"]
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_model_that_is_traced_ends_with_the_command_and_leaves_nothing(tmp_path, number):
+def test_a_traced_model_ends_with_the_command_and_leaves_nothing(tmp_path, number):
     mark = tmp_path / "mark"
     (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS["asleep"]))
     assert left_after(TRACE, tmp_path, mark, number) == []
@@ -133,7 +133,7 @@ MEASURED = own_net("hang()") + "\ndef hang():\n"
     [signal.SIGKILL, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
     ids=lambda number: number.name,
 )
-def test_a_model_that_is_measured_ends_with_the_command_and_with_what_it_started(tmp_path, number):
+def test_a_measured_model_and_its_children_end_with_the_command(tmp_path, number):
     """It hangs in a call that blocks the thread that listens to the parent."""
     mark = tmp_path / "mark"
     body = MODEL.format(mark=str(mark), hang=next(reversed(HANGS.values())))
@@ -194,7 +194,7 @@ def test_the_workers_of_the_input_pipeline_end_with_the_parent(tmp_path):
 # --- the parts ----------------------------------------------------------------------------------------------
 
 
-def test_a_child_that_has_ended_leaves_no_guard_and_no_group(tmp_path):
+def test_a_finished_child_leaves_no_guard_and_no_group(tmp_path):
     """A child that ends at once leaves a grandchild in its group."""
     mark = tmp_path / "mark"
     code = (
@@ -222,7 +222,7 @@ run_child(("-c", code), [sys.argv[1]], str, time_limit_s=600)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-def test_a_child_whose_guard_was_killed_too_ends_with_its_parent(tmp_path):
+def test_a_child_ends_with_its_parent_even_if_its_guard_was_killed(tmp_path):
     mark = tmp_path / "mark"
     with subprocess.Popen([sys.executable, "-c", GUARDLESS, str(mark)]) as parent:
         wait_until(mark.exists)
@@ -234,7 +234,7 @@ def test_a_child_whose_guard_was_killed_too_ends_with_its_parent(tmp_path):
     assert until_gone(child.pid)
 
 
-def test_child_whose_parent_already_exited_ends_at_once():
+def test_a_child_of_an_exited_parent_ends_immediately():
     code = "from gpubench.children import die_with_parent; die_with_parent(1); print('goes on')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -258,7 +258,7 @@ def test_a_child_that_a_thread_started_continues_while_that_thread_waits_for_it(
 
 SAYS = "import os, sys, time\nout = int(sys.argv[2])\n"
 HOSTILE = {
-    "bytes that are no text": (
+    "bytes that are not text": (
         r"""os.write(out, b'"\xff\xfe"\n'); time.sleep(600)""",
         "sent something that is not a report",
     ),
@@ -314,7 +314,7 @@ def test_cpu_limit_counts_only_the_childs_own_process_tree():
         assert (asked.answer, "500 ms of CPU time" in asked.how) == (None, True), asked.how
 
 
-def test_an_answer_of_a_megabyte_is_taken_and_a_child_that_hangs_after_it_is_ended(monkeypatch):
+def test_an_answer_of_a_megabyte_is_accepted_and_a_child_that_hangs_after_it_is_ended(monkeypatch):
     monkeypatch.setattr("gpubench.children.CLOSE_AFTER_S", 0.3)
     code = (
         SAYS + """for part in (b'"', b'x' * 10**6, b'"', bytes([10])): os.write(out, part)\ntime.sleep(600)"""
@@ -383,7 +383,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("by", ["end_by_s", "at_once"])
-def test_a_child_whose_time_is_over_is_killed_without_being_asked_first(by):
+def test_a_child_past_its_time_is_killed_without_a_request_to_stop(by):
     child = ChildProcess(("-c", STUBBORN), msgspec.json.Decoder(str))
     wait_until(lambda: "ready" in child.output())
     watch = Stopwatch()
@@ -459,7 +459,7 @@ CHANNEL = "from gpubench.children import ParentChannel; import os, sys, time; pa
 
 
 def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_no_other_file(tmp_path):
-    """By then the number of its pipe belongs to its own file."""
+    """By then the number of its pipe belongs to a file of the model."""
     mine = tmp_path / "mine.txt"
     code = (
         f"{CHANNEL}os.closerange(3, 100); files = [open({str(mine)!r}, 'w') for _ in range(20)]\n"
@@ -470,7 +470,7 @@ def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_n
     assert mine.read_text() == ""
 
 
-def test_a_model_that_leaves_its_folder_finds_the_way_back(tmp_path):
+def test_the_folder_is_restored_after_a_model_changes_it(tmp_path):
     code = f"{CHANNEL}os.chdir('/'); parent.return_home(); print(os.getcwd())"
     ask = f"print(run_child(('-c', {code!r}), [], str, time_limit_s=60).output)"
     program = f"from gpubench.children import run_child; {ask}"
@@ -480,8 +480,8 @@ def test_a_model_that_leaves_its_folder_finds_the_way_back(tmp_path):
     assert done.stdout.strip() == str(tmp_path)
 
 
-def test_a_process_that_the_kernel_will_not_end_is_named_and_not_waited_for(monkeypatch):
-    """In a driver's uninterruptible sleep not even SIGKILL ends it."""
+def test_a_process_that_cannot_be_killed_is_named_and_not_awaited(monkeypatch):
+    """Not even SIGKILL ends a process in a driver's uninterruptible sleep."""
     monkeypatch.setattr("gpubench.children.TERMINATE_AFTER_S", 0.01)
     child = ChildProcess(("-c", "import time; time.sleep(600)"), msgspec.json.Decoder(str))
 

@@ -17,7 +17,7 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_a_module_hold(name):
+def test_the_docstring_examples_of_a_module_are_correct(name):
     failed, attempted = doctest.testmod(import_module(name))
     assert attempted > 0
     assert failed == 0

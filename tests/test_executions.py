@@ -1,4 +1,4 @@
-"""The table of executions is complete, and a new row needs only its preparation besides."""
+"""The table of executions is complete, and a new row needs only its preparation elsewhere."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ for verb in ("run", "rank", "predict show"):
     shown = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "200"}).output
     assert "replay" in shown, shown
 assert '"replay"' in Path("gpubench/__init__.pyi").read_text()
-# What is planned, and how long that should take.
+# What is planned, and its expected duration.
 device = DeviceProfile(backend="cpu", core_count=2)
 made = plan(RunRequest(workloads=("cnn",), executions=("eager", "replay")), device, load_profiles())
 eager, planned = (each for each in made.cases if each.case.precision == "fp32")
@@ -73,7 +73,7 @@ if not HAS_A_WAY:
     raise AssertionError("timed eagerly under another name")
 advance = prepare(work)
 assert advance != work.step and torch.isfinite(advance(0))
-# What is predicted: nothing, for nothing published says how fast it is.
+# What is predicted: nothing, since no published figure says how fast it is.
 h100 = load_specs()["nvidia-h100-sxm-80gb"]
 answer = predicted(Question(profile=load_profiles()["cnn"], execution=replay), [h100])[h100.key]
 assert "replay is measured, never predicted" in answer.reason

@@ -29,7 +29,7 @@ from tools.published import read_csv
 PACKAGE = Path(__file__).resolve().parents[1] / "gpubench"
 
 pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="pipes and devices are of POSIX"),
+    pytest.mark.skipif(os.name != "posix", reason="pipes and devices need POSIX"),
 ]
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ DECODED = {name: read for name, read in READERS.items() if name != "shipped tabl
 """Readers that also check the content."""
 BROKEN = {
     "empty": b"",
-    "bytes that are no text": b"\xff\xfe\x80" * 50,
+    "bytes that are not text": b"\xff\xfe\x80" * 50,
     "cut off in a character": b'{"run_id": "\xe2\x82',
     "arrays in arrays": b"[" * 200_000,
     "objects in objects": b'{"a":' * 200_000,
@@ -129,7 +129,7 @@ def test_broken_content_is_one_line(tmp_path, read, content, suffix):
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_link_is_followed_where_the_user_named_it_and_nowhere_else(tmp_path, name):
+def test_a_link_is_followed_only_if_the_user_named_it(tmp_path, name):
     (tmp_path / "there.json").write_bytes(b"no such thing")
     (tmp_path / "a.json").symlink_to("there.json")
     if name in FOUND:
@@ -177,7 +177,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize(("name", "write"), WRITERS.values(), ids=WRITERS)
-def test_a_planted_link_is_replaced_and_what_it_leads_to_stays(tmp_path, name, write):
+def test_a_planted_link_is_replaced_and_its_target_stays(tmp_path, name, write):
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / name).symlink_to(precious)
@@ -209,7 +209,7 @@ def test_temporary_file_names_are_unpredictable(tmp_path):
         create_file(tmp_path / "link")
 
 
-def test_a_pipe_is_written_as_it_is_and_one_that_nobody_reads_is_refused(tmp_path):
+def test_a_pipe_is_written_in_place_and_one_without_a_reader_is_refused(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with pytest.raises(StorageError, match="No such device"):
@@ -248,7 +248,7 @@ def test_write_to_a_full_disk_raises_a_storage_error():
         write_file(Path("/dev/full"), b"x" * 100_000)
 
 
-def test_a_socket_and_a_folder_stay(tmp_path, monkeypatch):
+def test_a_socket_and_a_folder_are_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("a")
@@ -260,7 +260,7 @@ def test_a_socket_and_a_folder_stay(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
-def test_the_standard_output_is_written_wherever_it_leads(tmp_path, name):
+def test_standard_output_is_written_wherever_it_leads(tmp_path, name):
     """With output redirected to a file, earlier content of that file stays, and nothing in /dev is replaced."""
     code = f"from pathlib import Path; from gpubench.files import write_file; write_file(Path({name!r}), b'page')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"page"
@@ -273,7 +273,7 @@ def test_the_standard_output_is_written_wherever_it_leads(tmp_path, name):
     assert stat.S_IFMT(Path(name).lstat().st_mode) == stat.S_IFMT(before.st_mode)
 
 
-def test_the_report_goes_to_a_pipe(tmp_path):
+def test_the_report_can_be_written_to_a_pipe(tmp_path):
     command = [sys.executable, "-m", "gpubench", "report", "--format", "json", "-o", "/dev/stdout"]
     done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, check=True)
     document, _ = json.JSONDecoder().raw_decode(done.stdout.decode())
@@ -325,12 +325,12 @@ def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
 
 BESIDE = {
     "measure/worker.py": {"open"},  # /dev/null, instead of the pipe to the parent
-    # where the log of an internal error goes, through the gate; the null device behind a pipe that is gone
+    # where the log of an internal error goes, through the gate; the null device in place of a closed pipe
     "cli/last_words.py": {"gettempdir", "open"},
     "cli/output.py": {"open"},  # /dev/null, instead of a standard output that is gone
     "files.py": {"open", "fdopen"},  # the gate
     "probe/host.py": {"read_text"},  # /proc and /sys
-    "recommend/trial.py": {"read_text"},  # what an installed distribution says of itself
+    "recommend/trial.py": {"read_text"},  # the metadata of an installed distribution
     "record/store.py": {"open"},  # the open descriptor is the lock
 }
 _METHODS = frozenset(

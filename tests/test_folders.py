@@ -100,7 +100,7 @@ class _Card(msgspec.Struct):
     aliases: tuple[str, ...]
 
 
-def test_a_table_is_read_by_the_names_of_the_fields(tmp_path, monkeypatch):
+def test_a_table_is_read_by_its_column_names(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     (tmp_path / "cards.csv").write_text("ecc,aliases,key,memory_bytes,as_of\ntrue,A;B,a,8,2026\n,,b,,2026\n")
     assert data_table("cards.csv", _Card) == [_Card("a", 8, True, ("A", "B")), _Card("b", None, None, ())]
@@ -115,7 +115,7 @@ def test_a_table_is_read_by_the_names_of_the_fields(tmp_path, monkeypatch):
         ("true", "`str`.*key"),
     ],
 )
-def test_a_cell_that_is_not_of_its_field_is_refused_with_its_place(tmp_path, monkeypatch, row, why):
+def test_an_invalid_cell_is_refused_with_its_place(tmp_path, monkeypatch, row, why):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     (tmp_path / "cards.csv").write_text(f"ecc,aliases,key,memory_bytes\n,,a,8\n{row}\n")
     with pytest.raises(MisuseError, match=rf"cards\.csv, line 3: .*{why}"):

@@ -43,7 +43,7 @@ def test_shared_memory_that_is_full_is_named(shared, tmp_path, error, free):
     assert one_line(error).endswith(f": {tmp_path} is full")
 
 
-def test_another_full_disk_is_not_called_shared_memory(shared, tmp_path):
+def test_a_full_disk_elsewhere_is_not_called_shared_memory(shared, tmp_path):
     shared(writable=True, free=GIB)
     assert str(tmp_path) not in one_line(FULL)
     shared(writable=True, free=0)

@@ -21,7 +21,7 @@ TESTS = Path(__file__).parent
 KEYED_BY_GPU = re.compile(r"(train|infer)\.(rows|apart)_by_gpu")
 """Places in data/calibration.json where an object has a name for each GPU."""
 ABOUT_NAMES = {"test_names.py", Path(__file__).name}
-"""Files about how others spell a GPU."""
+"""Files about other spellings of GPUs."""
 INVENTED = {
     "nvidia-h100-x",
     "../../etc",
@@ -75,14 +75,14 @@ def test_every_gpu_key_of_the_shipped_data_is_in_the_catalog(path):
     assert keys_of(path) <= set(load_specs())
 
 
-def test_the_keys_of_the_shipped_data_are_found_where_they_are():
+def test_every_place_with_gpu_keys_in_the_shipped_data_is_found():
     names = ("calibration.json", "chips.csv", "gpus.csv", "instances.csv", "offers.csv")
     for path in (*(DATA / name for name in names), PUBLISHED / "published.csv"):
         assert "nvidia-tesla-v100-sxm2-16gb" in keys_of(path), path
     assert set(_keys_in({"device": {"gpu_key": "a"}, "rows": [{"reference_gpu_key": "b"}]})) == {"a", "b"}
 
 
-def test_a_gpu_of_a_test_is_a_real_one_or_invented_on_purpose():
+def test_a_gpu_in_a_test_is_real_or_deliberately_invented():
     known = set(load_specs()) | INVENTED | NO_GPUS
     made_up = {
         str(path.relative_to(TESTS)): unknown

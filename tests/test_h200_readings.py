@@ -21,7 +21,7 @@ def test_h200_readings_state_their_origin():
     assert "share no code" in stored["source"]
 
 
-def test_each_workload_that_was_read_was_at_its_main_batch_and_every_usual_precision():
+def test_each_reading_is_at_the_main_batch_and_every_usual_precision():
     cases = h200_readings().cases
     names = {case.workload for case in cases}
     assert len(names) == 11
@@ -38,7 +38,7 @@ def test_values_are_in_si_units():
     assert step.step_s[Execution.GRAPH] == pytest.approx(0.01968, rel=1e-3)
 
 
-def test_models_that_only_share_a_name_are_never_offered_for_ours():
+def test_models_that_only_share_a_name_are_never_used_for_ours():
     read = h200_readings()
     assert set(read.not_gpubench_models) == {"bert_base", "transformer"}
     assert {case.workload for case in read.cases} - {step.workload for step in read.steps} == {

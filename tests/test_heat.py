@@ -52,7 +52,7 @@ def test_steady_card_gets_the_rise_of_its_temperature_slope():
     assert slowing_to_come(launches(1.0, 1.0, 1.0, celsius=(60.0, None, 60.0))) is None
 
 
-def test_without_a_temperature_a_moving_clock_has_the_usual_rise_to_come():
+def test_without_a_temperature_a_moving_clock_gets_the_usual_remaining_rise():
     """1.5 %: 25 degrees of 0.06 % each."""
     untold = (None,) * 3
     falling = launches(1.0, 1.01, 1.02, celsius=untold, clocks=(1.98e9, 1.97e9, 1.95e9))
@@ -144,7 +144,7 @@ def test_launches_that_are_too_noisy_or_too_similar_give_no_slope():
         slowing_of(restless)["per_c"] == slowing_of(alike)["per_c"] == slowing_of([])["per_c"] == USUAL_PER_C
     )
     steep = [launches(1.0, math.exp(0.1), math.exp(0.15)), launches(1.0, math.exp(0.11), math.exp(0.13))]
-    assert slowing_of(steep)["per_c"] > 0.005, "the lower end, where even that is more than usual"
+    assert slowing_of(steep)["per_c"] > 0.005, "the lower end, if even that exceeds the usual slope"
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 2.0), st.floats(20.0, 90.0)), min_size=2, max_size=8))

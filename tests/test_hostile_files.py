@@ -19,7 +19,7 @@ from gpubench.errors import StorageError
 from gpubench.files import create_file, write_file
 
 pytestmark = [
-    pytest.mark.skipif(os.name != "posix", reason="kinds of files of POSIX"),
+    pytest.mark.skipif(os.name != "posix", reason="POSIX file types"),
 ]
 
 GIGABYTE = 1 << 30
@@ -69,7 +69,7 @@ CONTENTS = {
     "nothing": b"",
     "deep nesting": b"[" * 200_000,
     "deep nesting in a field": b'{"a":' * 100_000,
-    "bytes that are no UTF-8": b"\xff\xfe\x00" * 1000,
+    "bytes that are not UTF-8": b"\xff\xfe\x00" * 1000,
     "a surrogate": b'{"run_id": "\\ud800"}',
     "an integer of 5,000 digits": b'{"schema_version": ' + b"9" * 5000 + b"}",
     "no number": b'{"schema_version": NaN}',
@@ -98,7 +98,7 @@ def test_every_reader_refuses_special_files(tmp_path, reader: Reader, make):
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
-def test_every_reader_takes_a_sound_file_and_says_one_line_of_any_other(tmp_path, reader: Reader):
+def test_every_reader_accepts_a_sound_file_and_refuses_others_in_one_line(tmp_path, reader: Reader):
     path = tmp_path / f"x{reader.ending}"
     for content in CONTENTS.values():
         path.write_bytes(content)
@@ -112,7 +112,7 @@ def test_every_reader_takes_a_sound_file_and_says_one_line_of_any_other(tmp_path
     [r for r in READERS.values() if not r.on_command],
     ids=[n for n, r in READERS.items() if not r.on_command],
 )
-def test_files_that_gpubench_finds_itself_are_never_links(tmp_path, reader: Reader):
+def test_links_are_never_followed_for_files_that_gpubench_finds_itself(tmp_path, reader: Reader):
     target = tmp_path / "elsewhere"
     target.write_bytes(reader.sample())
     path = tmp_path / f"x{reader.ending}"
@@ -158,7 +158,7 @@ def test_no_writer_writes_through_a_link(tmp_path):
         assert target.read_text() == "mine"
 
 
-def test_an_escape_in_the_name_of_a_file_does_not_reach_the_terminal(tmp_path):
+def test_an_escape_in_a_file_name_does_not_reach_the_terminal(tmp_path):
     hostile = tmp_path / "runs" / "cpu" / "20261120t000000z-\x1b[31mred\x1b]0;title\x07.json"
     hostile.parent.mkdir(parents=True)
     hostile.write_text("{}")
@@ -173,8 +173,8 @@ def test_an_escape_in_the_name_of_a_file_does_not_reach_the_terminal(tmp_path):
         assert b"Traceback" not in done.stderr
 
 
-def test_the_path_of_a_page_is_exact_for_a_program_and_harmless_on_a_terminal(tmp_path):
-    """A name of bytes that are not UTF-8, with an escape, under a UTF-8 locale."""
+def test_the_path_of_a_page_is_exact_in_json_and_harmless_on_a_terminal(tmp_path):
+    """Under a UTF-8 locale, a name has bytes that are not UTF-8, and an escape."""
     page = os.fsencode(tmp_path) + b"/\x1b[31mred\xff.md"
     command = [sys.executable, "-m", "gpubench", "report", "--format", "md", "-o", page]
     environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}

@@ -68,7 +68,7 @@ def test_a_worded_interval_contains_its_estimate(value: float, width: float) -> 
     assert high >= point * 0.95
 
 
-def test_large_values_share_one_word() -> None:
+def test_large_values_share_one_unit_word() -> None:
     assert Interval(2.5e9, 2.1e9, 3.2e9).words() == "2.5 (2.1 to 3.2) billion"
     assert Interval(73e6, 40e6).words() == "73 (at least 40) million"
 
@@ -82,7 +82,7 @@ def test_large_values_share_one_word() -> None:
         (Interval(None), "—"),
     ],
 )
-def test_each_number_is_printed_by_the_function_of_its_unit(interval: Interval, expected: str) -> None:
+def test_each_number_is_printed_by_the_formatter_of_its_unit(interval: Interval, expected: str) -> None:
     assert interval.by(format_percent) == expected
 
 

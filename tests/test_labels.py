@@ -13,16 +13,16 @@ from gpubench.offers.hardware import CONDITIONS
 from gpubench.specs import load_specs
 
 
-def test_no_two_gpus_of_the_table_have_one_short_name() -> None:
+def test_no_two_gpus_share_a_short_name() -> None:
     assert [name for name, times in Counter(map(gpu_name, load_specs())).items() if times > 1] == []
 
 
-def test_a_term_and_a_way_to_pay_are_part_of_an_offers_name() -> None:
+def test_the_name_of_an_offer_includes_its_term_and_pricing() -> None:
     reserved = offer(pricing=Pricing.RESERVED, region="us-east-1", term_years=3)
     assert offer_name(reserved).endswith("us-east-1 (reserved 3 y)")
 
 
-def test_every_way_to_pay_and_every_condition_of_a_price_has_its_own_words() -> None:
+def test_every_pricing_and_every_price_condition_has_its_own_words() -> None:
     assert set(PRICING_WORDS) == set(Pricing)
     assert set(CONDITION_WORDS) == set(PriceCondition)
     assert len(set(CONDITION_WORDS.values())) == len(PriceCondition)

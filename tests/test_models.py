@@ -64,14 +64,14 @@ def test_a_run_survives_json_and_unknown_stays_null():
     assert msgspec.json.decode(data)["device"]["power_limit_w"] is None
 
 
-def test_throughput_times_step_time_is_the_batch():
+def test_throughput_times_step_time_is_the_batch_size():
     m = make_measurement()
     assert m.samples_per_s * m.step_time_s == pytest.approx(m.case.batch_size)
     assert m.samples_per_s_low < m.samples_per_s < m.samples_per_s_high
 
 
 @pytest.mark.parametrize(("slow_s", "has_high"), [(1.2, True), (3.0, False)])
-def test_a_throughput_has_no_upper_end_where_its_step_time_may_be_next_to_nothing(slow_s, has_high):
+def test_a_throughput_has_no_upper_end_if_its_step_time_may_be_almost_zero(slow_s, has_high):
     """A card had "220,000 (110,000 to 44,000,000) images/s"; only at least 110,000 was certain."""
     m = make_measurement(walls=((1.0, slow_s, 1.0, slow_s, 1.0, slow_s),))
     assert 0 < m.relative_half_width < 1
@@ -92,7 +92,7 @@ def test_several_gpus_are_compared_with_the_peak_of_all_of_them():
     assert (m.samples_per_s, m.mfu, m.mfu_of_gemm) == (8.0, 0.2, 0.4)
 
 
-def test_tokens_per_second_are_those_of_a_sample_times_the_throughput():
+def test_tokens_per_second_are_tokens_per_sample_times_the_throughput():
     """Eight sequences of 2,048 tokens in half a second: 32,768 tokens a second; unknown stays unknown."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=0.5),))
     m = Measurement(
@@ -103,7 +103,7 @@ def test_tokens_per_second_are_those_of_a_sample_times_the_throughput():
     assert msgspec.structs.replace(m, launches=()).tokens_per_s is None
 
 
-def test_hfu_counts_what_a_step_computes_again_and_mfu_does_not():
+def test_hfu_counts_recomputation_and_mfu_does_not():
     """The same with 13 FLOP per sample, 10 of which are the model's own."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
     m = Measurement(
@@ -129,7 +129,7 @@ def test_the_wider_of_the_two_intervals_counts():
     assert m.relative_half_width == pytest.approx(12.7062 * 0.01 / 0.11, rel=1e-5)
 
 
-def test_an_interval_of_one_launch_is_one_within_a_process():
+def test_an_interval_of_one_launch_covers_one_process():
     one, two = ((1.0, 1.0, 1.0),), ((1.0, 1.0, 1.0), (1.2, 1.2, 1.2))
     assert make_measurement(one).within_one_process
     assert not make_measurement(two).within_one_process
@@ -227,7 +227,7 @@ def test_the_estimate_is_the_mean_of_all_launches():
     assert eight.step_time_s == pytest.approx(0.11)
 
 
-def test_from_five_launches_on_the_interval_uses_launch_means_only():
+def test_from_five_launches_on_the_interval_uses_only_launch_means():
     """Rounds of 1 and 1.2 s in each launch, with equal means: the width is that of the means."""
     restless = tuple((1.0 + shift, 1.2 + shift) * 6 for shift in (0.0, 0.002, 0.004, 0.006, 0.008))
     five, four = make_measurement(restless), make_measurement(restless[:4])
@@ -237,7 +237,7 @@ def test_from_five_launches_on_the_interval_uses_launch_means_only():
 
 
 def test_launch_spread_of_a_case_uses_the_other_cases_of_the_run():
-    """Alone 4.303 times the standard error, less next to similar cases; the raw data and the file stay unchanged."""
+    """4.303 times the standard error for a single case, less with similar cases; the raw data and the file stay unchanged."""
     three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
     alone = make_measurement(three)
     others = [msgspec.structs.replace(alone, case=make_case(batch_size=n)) for n in (1, 2)]
@@ -274,7 +274,7 @@ def test_the_ledger_lists_every_source_of_a_figures_error():
     assert Measurement(case=make_case(), status=Status.FAILED, reason="x").ledger == ()
 
 
-def test_a_round_that_was_left_out_is_kept_and_does_not_count():
+def test_an_excluded_round_is_stored_and_does_not_count():
     launch = Launch(
         index=0, rounds=(Round(steps=1, wall_s=9.0, left_out="drift"), Round(steps=1, wall_s=1.0))
     )

@@ -23,7 +23,7 @@ TABLES = {"money": mutants.TABLE, "cuda": cuda_mutants.TABLE}
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_the_table_is_sound(table: Table) -> None:
+def test_each_mutant_table_is_consistent(table: Table) -> None:
     assert faults_of(table) == []
 
 
@@ -35,7 +35,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 
 @pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], None]]:
-    """Collects the rows of the table, which is written after the last mutant."""
+    """Collects the rows of the table, which is printed after the last mutant."""
     rows: list[tuple[str, str]] = []
     yield lambda name, end: rows.append((name, end))
     plugins = request.config.pluginmanager
@@ -48,7 +48,7 @@ def report(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], None
 @pytest.mark.mutants
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_the_copy_is_what_runs_and_its_tests_pass_unbroken(table: Table, copied: Copy) -> None:
+def test_the_tests_run_in_the_copy_and_pass_unbroken(table: Table, copied: Copy) -> None:
     where = subprocess.run(
         [sys.executable, "-c", "import gpubench; print(gpubench.__file__)"],
         env=os.environ | {"PYTHONPATH": str(copied.folder)},
@@ -72,7 +72,7 @@ def test_the_copy_is_what_runs_and_its_tests_pass_unbroken(table: Table, copied:
         for mutant in table.mutants
     ],
 )
-def test_a_mutant_is_killed(
+def test_each_mutant_is_killed(
     table: Table, mutant: Mutant, copied: Copy, report: Callable[[str, str], None]
 ) -> None:
     killer = table.killer_of(mutant)

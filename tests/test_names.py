@@ -172,11 +172,11 @@ INSTANCES = [
     ("oci", "BM.GPU.H100.8", "nvidia-h100-sxm-80gb"),
 ]
 
-# GPUs known to gpuhunt but not in the specification table, so each new one is noticed once.
+# GPUs known to gpuhunt but not in the specification table; a new one fails the test once.
 NOT_IN_THE_TABLE = {
     "MI308X", "n150", "n300", "p100a", "p150", "p300", "tt-galaxy-bh", "tt-galaxy-wh",
 }  # fmt: skip
-# Known with another size: a whole card of two dies, a wrong memory, two editions of one name.
+# Known with another size: a full card of two dies, a wrong memory, two editions of one name.
 LEFT_OPEN = {"MI250", "MI250X", "MI325X", "RTXPRO4500"}
 
 
@@ -188,7 +188,7 @@ def test_device_is_identified_from_driver_name_and_memory(name, memory_mib, key)
 
 
 @pytest.mark.parametrize(("name", "key"), PUBLISHED_NAMES)
-def test_published_measurements_join_the_table(name, key):
+def test_published_measurements_match_the_gpu_table(name, key):
     spec = find_spec(name)
     assert spec
     assert spec.key == key
@@ -234,7 +234,7 @@ def test_gpuhunt_accelerators_missing_from_the_catalog_match_the_expected_list()
     assert unknown == NOT_IN_THE_TABLE | LEFT_OPEN
 
 
-def test_a_hyphen_may_stand_for_a_space_but_a_space_never_for_a_hyphen():
+def test_a_hyphen_may_replace_a_space_but_a_space_never_replaces_a_hyphen():
     assert offered_gpu_key("H100-NVL") == "nvidia-h100-nvl-94gb"
     assert offered_gpu_key("RTX-4090") == "nvidia-geforce-rtx-4090-24gb"
     assert offered_gpu_key("nvidia-h100-80gb") == "nvidia-h100-sxm-80gb"
@@ -245,7 +245,7 @@ def test_unstated_form_factor_is_not_guessed():
     assert find_spec("H100") is None
     assert offered_gpu_key("H100") == "nvidia-h100-unstated-80gb"
     assert offered_gpu_key("NVIDIA H100 80GB") == "nvidia-h100-unstated-80gb"
-    assert offered_gpu_key("A100") is None, "40 or 80 GB is open too"
+    assert offered_gpu_key("A100") is None, "the size is open too, 40 or 80 GB"
     assert offered_gpu_key("A100 SXM4") is None
     assert offered_gpu_key("A100 SXM4", 39.0) == "nvidia-a100-sxm-40gb"
 
@@ -315,7 +315,7 @@ def test_a_product_line_names_its_cards(line):
     assert of_it <= set(matching_keys(line))
 
 
-def test_no_name_means_two_devices():
+def test_no_name_matches_two_devices():
     seen: dict[str, str] = {}
     for key, spec in load_specs().items():
         for name in () if spec.variants else (key, spec.name, *spec.aliases):

@@ -81,7 +81,7 @@ def test_an_empty_name_is_refused_because_it_would_mean_every_gpu(empty: object)
     assert request_from(RankRequest, {"gpu": []}).gpus == ()
 
 
-def test_a_price_of_zero_is_a_ceiling_too() -> None:
+def test_a_price_of_zero_is_a_valid_limit() -> None:
     assert request_from(RankRequest, {"max_usd_per_hour": 0.0}, "rank").max_usd_per_hour == 0
     with pytest.raises(MisuseError, match="max_usd_per_hour -1"):
         request_from(RankRequest, {"max_usd_per_hour": -1.0}, "rank")
@@ -92,7 +92,7 @@ def test_sort_keys_match_the_allowed_ranking_orders() -> None:
 
 
 @pytest.mark.parametrize("request_type", asked_of_verbs())
-def test_every_field_says_what_it_is_for(request_type: type) -> None:
+def test_every_field_describes_its_purpose(request_type: type) -> None:
     for each in options_of(request_type):
         assert each.help[-1] in ".)", each.field
         assert each.help[0].isupper(), each.field
@@ -112,7 +112,7 @@ def test_every_field_says_what_it_is_for(request_type: type) -> None:
 @example(value=math.inf)
 @example(value=10**400)
 @given(value=st.floats() | st.integers(-(10**6), 10**6) | st.just(10**400))
-def test_a_number_passes_exactly_within_its_limits(request_type, parameter, value) -> None:
+def test_a_number_is_accepted_exactly_within_its_limits(request_type, parameter, value) -> None:
     try:
         sound = within(parameter, value)
     except OverflowError:
@@ -188,7 +188,7 @@ def test_python_accepts_text_for_a_path_and_one_value_for_several(options, field
     ],
     ids=str,
 )
-def test_a_wrong_argument_is_named_with_what_was_seen_and_what_is_expected(options, named) -> None:
+def test_a_wrong_argument_is_named_with_its_value_and_what_is_expected(options, named) -> None:
     with pytest.raises(WrongArgumentError) as caught:
         gpubench.rank(**options)
     said = str(caught.value)
@@ -214,7 +214,7 @@ def test_a_wrong_argument_is_named_with_what_was_seen_and_what_is_expected(optio
     ],
     ids=str,
 )
-def test_a_run_takes_the_names_of_the_command_line(options, field, value) -> None:
+def test_run_accepts_the_names_of_the_command_line(options, field, value) -> None:
     assert getattr(request_from(RunRequest, options, "run"), field) == value
 
 
@@ -230,7 +230,7 @@ def test_run_request_records_which_options_were_given() -> None:
 @pytest.mark.parametrize(
     ("name", "request_type"), [*REQUESTS.items(), ("report", ReportRequest), ("memory", MemoryRequest)]
 )
-def test_python_takes_no_name_that_its_signature_does_not_show(name: str, request_type: type) -> None:
+def test_python_accepts_no_name_that_its_signature_lacks(name: str, request_type: type) -> None:
     function = getattr(gpubench, name)
     shown = set(inspect.signature(function).parameters)
     fields = {each.field for each in options_of(request_type)}
@@ -267,7 +267,7 @@ VALUES = st.recursive(
 )
 @settings(max_examples=10)  # of each option
 @given(value=VALUES)
-def test_any_value_of_any_option_is_taken_or_refused_in_one_line(request_type, name, value) -> None:
+def test_any_value_of_any_option_is_accepted_or_refused_in_one_line(request_type, name, value) -> None:
     problem = ""
     try:
         request_from(request_type, {name: value}, "rank")
@@ -388,7 +388,7 @@ def test_partial_choice_is_refused_with_the_full_name() -> None:
         (("offers", "import", "prices.csv", "--price-date"), "YYYY[-MM[-DD]]"),
     ],
 )
-def test_a_date_says_how_it_is_written(words, metavar) -> None:
+def test_a_date_option_shows_its_format_and_refuses_other_text(words, metavar) -> None:
     assert f"{words[-1]} {metavar} " in " ".join(said(*words[:-1], "--help")[0].split())
     assert f"{words[-1]} 'soon' is not a d" in said(*words, "soon")[1]
 
@@ -404,7 +404,7 @@ def test_a_date_says_how_it_is_written(words, metavar) -> None:
         ),
     ],
 )
-def test_a_text_that_is_no_number_is_refused_in_one_line(words, told) -> None:
+def test_a_text_that_is_not_a_number_is_refused_in_one_line(words, told) -> None:
     assert said(*words) == ("", f"gpubench: {told}\n")
 
 
@@ -421,7 +421,7 @@ def test_a_text_that_is_no_number_is_refused_in_one_line(words, told) -> None:
         ("1e6", 1e6),
     ],
 )
-def test_a_large_number_is_read_as_people_write_it(typed_as, number) -> None:
+def test_a_large_number_may_have_separators_and_suffixes(typed_as, number) -> None:
     assert request_from(RankRequest, {"samples": typed_as}).samples == number
 
 

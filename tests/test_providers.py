@@ -20,11 +20,11 @@ def _shipped_providers():
         ("Massed Compute", "massedcompute"), ("limu", None), ("", None),
     ],
 )  # fmt: skip
-def test_a_provider_is_found_as_people_call_it(said, provider):
+def test_a_provider_is_found_by_its_common_names(said, provider):
     assert find_provider(said, _shipped_providers()) == provider
 
 
-def test_each_row_is_of_a_provider_that_is_shipped():
+def test_each_row_is_of_a_shipped_provider():
     assert {row["provider"] for row in data_rows("providers.csv")} <= _shipped_providers()
 
 
@@ -50,5 +50,5 @@ def test_nearly_every_shipped_price_that_ranks_has_a_page():
         ("https://", None), ("https:///etc/passwd", None), ("", None),
     ],
 )  # fmt: skip
-def test_only_an_address_of_the_web_is_a_page(source, page):
+def test_only_a_web_address_counts_as_a_page(source, page):
     assert price_page("a stranger", source) == page

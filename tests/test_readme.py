@@ -23,7 +23,7 @@ def commands() -> list[str]:
     ]
 
 
-def test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word():
+def test_the_readme_has_two_setup_commands_and_ci_runs_the_second_exactly():
     main_job, tests = commands()
     assert main_job.endswith(" run --report report.html")
     assert tests.endswith("pytest -n auto")
@@ -59,14 +59,14 @@ def fetched_by_ci(folder: Path, *present: str, user: int) -> list[str]:
 
 
 @pytest.mark.parametrize("browser", BROWSERS)
-def test_ci_fetches_no_browser_where_one_is_that_the_tests_look_for(browser, tmp_path):
+def test_ci_fetches_no_browser_if_one_is_installed(browser, tmp_path):
     looked_for = (ROOT / "tests" / "report" / "test_browser.py").read_text(encoding="utf-8")
     assert f'"{browser}"' in looked_for
     assert fetched_by_ci(tmp_path, browser, "gcc", user=1000) == []
 
 
 @pytest.mark.parametrize("user", [0, 1000])
-def test_ci_fetches_what_is_missing_as_root(user, tmp_path):
+def test_ci_installs_missing_packages_as_root(user, tmp_path):
     calls = fetched_by_ci(tmp_path, "gcc", user=user)
     assert [call.split()[-1] for call in calls if call.startswith("apt-get install ")] == ["chromium"]
     assert any(call.startswith("sudo ") for call in calls) == (user != 0)
@@ -76,11 +76,11 @@ def test_the_workflow_leaves_browser_and_compiler_to_the_script():
     assert "apt-get" not in (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
 
 
-def test_the_exit_codes_are_those_of_the_table():
+def test_the_exit_codes_match_the_table():
     assert exit_codes() in " ".join((ROOT / "docs" / "questions.md").read_text(encoding="utf-8").split())
 
 
-def test_the_error_of_the_predictions_is_that_of_the_page_of_limits():
+def test_the_error_of_the_predictions_matches_the_page_of_limits():
     readme, limits = (
         " ".join((ROOT / name).read_text(encoding="utf-8").split())
         for name in ("README.md", "docs/limits.md")
@@ -89,7 +89,7 @@ def test_the_error_of_the_predictions_is_that_of_the_page_of_limits():
     assert told[0] in limits
 
 
-def test_the_confirmed_cards_are_those_of_the_page_of_limits():
+def test_the_confirmed_cards_match_the_page_of_limits():
     """The page names each build of torch in full; a card with another torch gets its own clause."""
     listed = re.search(
         r"Confirmed on: (.+?)\.\n\n", (ROOT / "docs" / "limits.md").read_text(encoding="utf-8"), re.DOTALL
@@ -107,7 +107,7 @@ TWO_SCREENS_PX = 1700
 MOST_WORDS, MOST_ROWS = 480, 10
 
 
-def test_the_first_screen_is_what_the_command_prints():
+def test_the_first_screen_matches_the_output_of_the_command():
     """Update it with ``python tests/golden/pages.py``."""
     assert pages.readme() == (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -126,7 +126,7 @@ h1 { font-size: 2em } h2 { font-size: 1.5em } h1, h2 { margin: 24px 0 16px; padd
 p, table, pre { margin: 0 0 16px } table { border-collapse: collapse } td, th { padding: 6px 13px; border: 1px solid }
 pre { padding: 16px; overflow: auto } code { font-size: 85% } pre code { font-size: 14px; line-height: 1.45 }
 """
-"""The sizes in which GitHub renders a page."""
+"""The sizes at which GitHub renders a page."""
 
 
 def test_the_readme_fits_on_two_screens():

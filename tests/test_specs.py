@@ -41,7 +41,7 @@ def test_name_of_cards_with_different_specs_stays_ambiguous(name):
     assert meaning_taken(name) is None
 
 
-def test_every_row_has_a_source_and_sane_figures():
+def test_every_row_has_a_source_and_plausible_figures():
     for spec in load_specs().values():
         assert spec.source
         if spec.tf32_tensor_flops_per_s and spec.fp16_tensor_flops_per_s and spec.vendor == "NVIDIA":
@@ -76,7 +76,7 @@ def _rows():
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def test_every_row_is_dated_and_what_is_added_to_it_names_its_source():
+def test_every_row_is_dated_and_its_additions_name_their_source():
     for row in _rows():
         assert date.fromisoformat(row["as_of"]) <= date(2026, 11, 26)
         board = (
@@ -135,10 +135,10 @@ def test_accelerators_outside_the_model_are_listed_without_rates_and_with_the_re
         ("2080ti", "nvidia-geforce-rtx-2080-ti-11gb"),
     ],
 )
-def test_the_number_of_a_geforce_is_enough_where_one_family_has_it(typed, key):
+def test_the_number_of_a_geforce_suffices_if_only_one_family_has_it(typed, key):
     assert require_spec(typed).key == key
     assert key in matching_keys(typed)
-    assert find_spec(typed) is None, "what a driver or a price list says is not guessed at"
+    assert find_spec(typed) is None, "a name from a driver or a price list is never guessed"
 
 
 @pytest.mark.parametrize("typed", ["6000", "16", "40", "4091"])
@@ -147,7 +147,7 @@ def test_an_unknown_or_ambiguous_geforce_number_is_not_guessed(typed):
         require_spec(typed)
 
 
-def test_an_ambiguous_name_shows_what_it_can_mean():
+def test_an_ambiguous_name_lists_its_meanings():
     with pytest.raises(
         MisuseError, match=r"any of nvidia-h100-nvl-94gb, nvidia-h100-sxm-80gb, nvidia-h100-pcie"
     ):
@@ -174,14 +174,14 @@ def test_a_name_matches_in_any_case_and_with_any_separator(case, join):
         require_spec("nvidia")
 
 
-def test_a_part_of_a_name_means_every_card_that_has_it():
+def test_a_part_of_a_name_matches_every_card_that_has_it():
     assert set(matching_keys("h100 nvl")) == {"nvidia-h100-nvl-94gb"}
     assert len(matching_keys("H100")) == 6
     with pytest.raises(MisuseError):
         matching_keys("banana")
 
 
-def test_a_power_limit_that_a_cpu_shares_is_not_taken_for_that_of_the_gpu():
+def test_a_power_limit_shared_with_a_cpu_does_not_count_as_that_of_the_gpu():
     specs = load_specs()
     shared = {key for key, spec in specs.items() if spec.module_tdp_w is not None}
     of_a_module = {"superchip module", "system on chip", "module"}
@@ -196,7 +196,7 @@ def test_a_power_limit_that_a_cpu_shares_is_not_taken_for_that_of_the_gpu():
     assert h200.board_power_w == h200.tdp_w == 700
 
 
-def test_cards_of_one_chip_differ_only_where_their_board_does():
+def test_cards_with_one_chip_differ_only_in_board_values():
     """Export and module editions have the arithmetic of the original card, and the values of their own board."""
     specs = load_specs()
     for key, sister in (

@@ -56,7 +56,7 @@ def test_linear_trend_has_a_small_effective_sample_size():
     assert stats.effective_sample_size(10**6, 0.7) == pytest.approx(1e6 * 0.3 / 1.7, rel=1e-5)
 
 
-def test_a_correlation_is_read_high_and_never_beyond_the_length_of_the_series():
+def test_a_correlation_is_estimated_high_but_within_the_limit_of_the_series():
     """1..10: 0.7 + 3.8 / 10 + sqrt(0.51 / 10) is beyond 0.9, and alternating values have none."""
     assert prudent([float(i) for i in range(1, 11)]) == 0.9
     assert prudent([1.0, 2.0] * 10) == 0.0
@@ -65,7 +65,7 @@ def test_a_correlation_is_read_high_and_never_beyond_the_length_of_the_series():
     assert prudent(calm) == pytest.approx(expected)
 
 
-def test_the_interval_of_a_ramp_by_hand():
+def test_the_interval_of_a_ramp_matches_the_hand_calculation():
     """1..10: r = 0.9, so ESS = 1.374; dof = 4; sum d^2 / n = 8.25."""
     ess = 10 / (1 + 2 * sum((1 - k / 10) * 0.9**k for k in range(1, 10)))
     assert ess == pytest.approx(1.374, abs=1e-3)
@@ -74,15 +74,15 @@ def test_the_interval_of_a_ramp_by_hand():
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))
-def test_no_interval_is_narrower_than_that_of_independent_values(values):
+def test_no_interval_is_narrower_than_for_independent_values(values):
     """The limit is the number of degrees of freedom, which a correlation lowers and never raises."""
     independent = float(np.std(values, ddof=1)) / math.sqrt(len(values)) / float(np.mean(values))
     quantile = stats.student_t_quantile(0.975, len(values) - 1)
     assert stats.relative_half_width(values) >= quantile * independent * (1 - 1e-6) - 1e-12
 
 
-def test_how_long_a_series_has_to_be_is_read_off_its_spread_and_correlation():
-    """Independent values of spread s: 1.96 s / sqrt(n); twice as many of them are worth 1 / sqrt(2) of it."""
+def test_the_required_length_of_a_series_follows_from_spread_and_correlation():
+    """Independent values of spread s: 1.96 s / sqrt(n); twice as many of them give 1 / sqrt(2) of it."""
     rng = np.random.default_rng(0)
     values = 1 + 0.01 * rng.standard_normal(4000)
     assert stats.long_half_width(values.tolist()) == pytest.approx(1.96 * 0.01 / 4000**0.5, rel=0.05)
@@ -90,12 +90,12 @@ def test_how_long_a_series_has_to_be_is_read_off_its_spread_and_correlation():
     assert ratio == pytest.approx(2.0, rel=0.08)
 
 
-def test_equal_rounds_have_no_width_and_one_round_has_none_known():
+def test_equal_rounds_have_zero_width_and_one_round_has_an_unknown_width():
     assert stats.relative_half_width([2.0] * 5) == 0.0
     assert stats.relative_half_width([2.0]) is None
 
 
-def test_percentile_and_interquartile_range():
+def test_percentile_and_interquartile_range_match_the_definitions():
     assert stats.percentile([1, 2, 3, 4], 0.5) == 2.5
     assert stats.interquartile_range([1, 2, 3, 4, 5]) == 2
 
@@ -106,7 +106,7 @@ def test_three_launches_give_students_interval():
     assert stats.between_launches_half_width([1.0]) is None
 
 
-def test_no_launch_is_left_out_however_many_there_are():
+def test_no_launch_is_left_out_of_the_interval():
     """1, 2, 3, 4, 100: s^2 = 7610 / 4; t(0.975, 4) = 2.776."""
     expected = 2.77645 * math.sqrt(7610 / 4 / 5) / 22
     assert stats.between_launches_half_width([1.0, 100.0, 3.0, 2.0, 4.0]) == pytest.approx(expected, rel=1e-4)
@@ -131,7 +131,7 @@ def moderated(variances, freedoms):
         st.tuples(st.floats(1e-8, 1e-2), st.sampled_from([1.0, 2.0, 7.0, 30.0])), min_size=3, max_size=20
     )
 )
-def test_the_prior_of_a_suite_is_that_of_an_independent_implementation(cases):
+def test_the_prior_of_a_suite_matches_an_independent_implementation(cases):
     variances, freedoms = zip(*cases, strict=True)
     middle = float(np.median(variances))
     expected = moderated([max(each, 1e-5 * middle) for each in variances], freedoms)
@@ -173,7 +173,7 @@ def test_launch_variance_prior_is_weighed_against_the_measured_launches():
     [((0.003,) * 7, 0.94), ((0.003,) * 4 + (0.07,) * 3, 0.91), ((0.003,) * 6 + (0.07,), 0.93)],
     ids=["alike", "two kinds", "one restless"],
 )
-def test_three_launches_of_every_case_of_a_suite_hold_the_truth(spreads, least):
+def test_intervals_of_three_launches_in_a_suite_contain_the_truth(spreads, least):
     rng, held = np.random.default_rng(2), np.zeros(len(spreads))
     for _ in range(600):
         runs = (1 + rng.standard_normal((len(spreads), 3)) * np.array(spreads)[:, None]).tolist()
@@ -200,7 +200,7 @@ def test_equal_values_have_zero_spread_despite_rounding_of_the_mean():
     assert stats.relative_half_width([0.0009] * 24) == 0.0
 
 
-def test_the_ratio_of_blocks_is_that_of_their_logarithms():
+def test_the_ratio_of_blocks_is_computed_from_logarithms():
     """Groups with ratios 2 and 8 in turn: the logarithms are ln 4 -+ ln 2; t(0.975, 3) = 3.182."""
     first = [2.0, 2.0, 8.0, 8.0, 2.0, 2.0, 8.0, 8.0]
     found = stats.ratio_of_blocks(first, [1.0] * 8)
@@ -211,7 +211,7 @@ def test_the_ratio_of_blocks_is_that_of_their_logarithms():
     assert math.log(ratio / low) == pytest.approx(reach, rel=1e-3)
 
 
-def test_a_steady_drift_cancels_in_fours_of_blocks():
+def test_a_steady_drift_cancels_in_groups_of_four_blocks():
     times = [1.0 + 0.01 * n for n in range(24)]
     fours = [times[n : n + 4] for n in range(0, 24, 4)]
     first = [t for a, _, _, d in fours for t in (a, d)]
@@ -221,14 +221,14 @@ def test_a_steady_drift_cancels_in_fours_of_blocks():
     assert found.high - found.low < 1e-4
 
 
-def test_equal_blocks_have_a_ratio_without_width_and_few_have_none():
+def test_equal_blocks_have_a_ratio_of_zero_width_and_few_blocks_have_none():
     found = stats.ratio_of_blocks([3.0] * 4, [2.0] * 4)
     assert (found.value, found.low, found.high) == pytest.approx((1.5, 1.5, 1.5))
     for first, second in (([1.0, 1.0], [1.0, 1.0]), ([1.0] * 4, [1.0] * 6), ([1.0] * 4, [0.0] * 4)):
         assert stats.ratio_of_blocks(first, second) is None
 
 
-def test_the_interval_of_a_ratio_holds_it_under_drift_and_correlation():
+def test_the_interval_of_a_ratio_contains_it_under_drift_and_correlation():
     """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals contain the ratio."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(1000):

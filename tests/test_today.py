@@ -1,4 +1,4 @@
-"""The date has one owner, and can be replaced by another day."""
+"""One module reads today's date, and another day can replace it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_date_detector_finds_every_kind_of_call(source):
     assert _asks_the_date(source)
 
 
-def test_one_module_asks_the_clock_for_the_date():
+def test_only_one_module_reads_the_date():
     found = {
         str(path.relative_to(PACKAGE)): ways
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -52,7 +52,7 @@ def test_one_module_asks_the_clock_for_the_date():
     assert not found
 
 
-def test_the_day_is_that_of_utc():
+def test_the_day_is_in_utc():
     before = datetime.now(UTC)
     moment, day = now(), today()
     after = datetime.now(UTC)
@@ -132,12 +132,12 @@ def test_prices_after_the_as_of_date_do_not_count(tmp_path):
     ]
 
 
-def test_what_is_left_out_says_why():
+def test_excluded_prices_state_the_reason():
     (reason, *_) = {r for _, r in load_offers(as_of=date(2026, 1, 31)).set_aside if "after" in r}
     assert reason.endswith("after 2026-01-31")
 
 
-def test_a_ranking_a_list_and_a_report_are_of_the_day(tmp_path):
+def test_a_ranking_a_list_and_a_report_use_the_given_day(tmp_path):
     day = date(2026, 11, 18)
     asked = {"workload": "vgg16", "gpu": "l4", "provider": "gcp", "results": tmp_path}
     then, since = gpubench.rank(as_of="2026-11-18", **asked), gpubench.rank(**asked)

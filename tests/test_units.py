@@ -34,7 +34,7 @@ from gpubench import units
         (units.plural("batch"), "batches"),
     ],
 )
-def test_a_quantity_is_written_as_its_digits_support(text, expected):
+def test_a_quantity_has_its_supported_number_of_digits(text, expected):
     assert text == expected
 
 

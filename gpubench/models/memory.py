@@ -126,6 +126,11 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         """Memory in use on the device, in whole bytes."""
         return self.device.each(round)
 
+    @property
+    def allocated_bytes(self) -> int | None:
+        """Likely memory of tensors, in whole bytes; None if unknown."""
+        return None if self.allocated.value is None else round(self.allocated.value)
+
     def flat(self) -> dict[str, Any]:
         """Return the figures as in JSON and files: ``x_bytes``, ``x_bytes_low``, ``x_bytes_high``."""
         return flat(

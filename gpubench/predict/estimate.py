@@ -417,7 +417,7 @@ def _predicted(
         method=prediction.method,
         evidence=prediction.evidence,
         anchored=prediction.anchored,
-        peak_memory_bytes=round(need.allocated.value or 0),
+        peak_memory_bytes=need.allocated_bytes,
         memory_text=None if fit is None else fit.text(),
         fits_memory=None if fit is None or not fit.fits else True,
         largest_batch=None if fit is None else fit.largest_batch,

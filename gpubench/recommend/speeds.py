@@ -31,7 +31,7 @@ from gpubench.models import (
 )
 from gpubench.models.row import MODELED
 from gpubench.predict import memory
-from gpubench.predict.anchors import Reading
+from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.question import Question, Refusal
 from gpubench.predict.scaling import scaling
 from gpubench.profile.allowance import card_of
@@ -207,7 +207,7 @@ def with_fits(
         if fit is None
         else msgspec.structs.replace(
             part,
-            peak_memory_bytes=round(fit.need.allocated.value or 0),
+            peak_memory_bytes=fit.need.allocated_bytes,
             memory_text=fit.text(sharded=sharded),
             fits_memory=True if fit.fits else None,
             largest_batch=max(fit.largest_batch, part.largest_batch or 0),
@@ -464,8 +464,8 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Scaling:
-    # Return an efficiency with the interval from the errors of its measurements.
-    width = math.hypot(*(each.relative_half_width or 0.0 for each in by))
+    # Return an efficiency with the interval from the errors of its measurements, assumed where one is unknown.
+    width = math.hypot(*(each.relative_half_width or UNKNOWN_NOISE for each in by))
     return Scaling(likely, likely / (1 + width), likely * (1 + width), "measured")
 
 

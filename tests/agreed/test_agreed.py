@@ -27,10 +27,10 @@ OPTIONS = {"rank": 34, "run": 24, "memory": 13, "predict show": 14, "report": 7,
 OPTIONS |= {"offers import": 3, "offers refresh": 3, "check": 3, "compare": 3, "try": 3, "list": 2}
 OPTIONS |= {"feed": 2, "predict score": 2, "predict seal": 1, "new-workload": 1, "probe": 1}
 WENT = {"calibrate", "predict evaluate"}
-"""Removed verbs of the table, which say what to use instead."""
+"""Removed verbs in the table; each one says what to use instead."""
 MOST_WORDS = 30
 LATER: dict[str, dict[str, str]] = {}
-"""Options of the table that do not exist yet, or that stay until the page has them, with the work that ends it."""
+"""Options in the table that do not exist yet, or that remain for now, with the work that will change that."""
 
 
 @cache
@@ -90,7 +90,7 @@ def test_every_current_option_is_in_the_table():
     assert not {verb: options for verb, options in missing.items() if options}
 
 
-def test_a_planned_removal_says_what_to_use_instead():
+def test_a_planned_removal_names_the_replacement():
     for row in option_rows():
         assert row["becomes"] in {"stays", "new", "shared", "recipe", "renamed", "setting", "verb", "gone"}
         goes = row["becomes"] in {"recipe", "renamed", "setting", "verb", "gone"}
@@ -150,7 +150,7 @@ def test_a_short_ranking_is_a_short_document(ranking_text):
     assert len(ranking_text.encode()) <= keys()["most_bytes"]["rank --limit 5 --json"]
 
 
-def test_the_brief_ranking_is_for_a_script():
+def test_the_brief_ranking_has_the_listed_keys_and_stays_small():
     done = here("rank", "resnet50", "--json", "--brief")
     assert done.returncode == 0
     assert len(done.stdout.encode()) <= keys()["most_bytes"]["rank --json --brief"]

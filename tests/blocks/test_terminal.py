@@ -1,4 +1,4 @@
-"""A table on a terminal has whole figures at any width, and names every column that is left out."""
+"""At any width, a terminal table keeps figures whole and names every column that it omits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_tallest_column_gets_the_spare_width_and_values_keep_their_units(capsys,
 
 
 @given(tables())
-def test_a_file_gets_every_column_and_one_line_a_row(made):
+def test_a_file_gets_every_column_and_one_line_per_row(made):
     shown, _, hidden = fitted(made, 10_000)
     assert hidden == []
     assert [len(cell.split("\n")) for row in shown.rows for cell in row] == [1] * (

@@ -13,7 +13,7 @@ from nvml.script import Fault, change, load_dump
 
 from gpubench.record import store
 
-# The installed torch with the version file of a CUDA build; opening CUDA fails with the message of a test.
+# The installed torch with the version file of a CUDA build; opening CUDA fails with a given message.
 TORCH = """
 import importlib, sys
 from pathlib import Path
@@ -171,7 +171,7 @@ def test_unusable_gpu_or_cuda_visible_devices_is_explained(  # noqa: PLR0917 - f
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
-def test_no_driver(tmp_path) -> None:
+def test_without_a_driver_the_loaders_error_is_shown_and_exit_is_3(tmp_path) -> None:
     environment = {
         k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}
     }

@@ -67,7 +67,7 @@ def test_folders_and_price_tables_of_the_user_are_reported_as_they_were_typed(tm
     assert str(table) in json.dumps(question)
 
 
-def test_there_are_examples_of_each_verb():
+def test_the_page_has_an_example_for_each_verb():
     assert {each[0] for each in EXAMPLES} == {"rank", "memory", "predict"}
 
 
@@ -77,7 +77,7 @@ def test_the_example_of_this_machine_lists_its_devices():
     assert device["name"]
 
 
-def test_a_short_ranking_has_the_answers_of_the_whole_one():
+def test_a_short_ranking_has_the_answers_of_the_full_one():
     whole, short = (json.loads(said("rank", "resnet50", "--json", *more)) for more in ((), ("--brief",)))
     for name, answer in whole["answers"].items():
         row = short["rows"][short["answers"][name]["row"]]
@@ -91,7 +91,7 @@ def test_a_short_ranking_has_the_answers_of_the_whole_one():
     assert [each for each in short["sentences"] if each["kind"] != "note"] == verdict
 
 
-def test_what_a_short_ranking_omits_is_counted_and_never_a_caution(monkeypatch):
+def test_a_short_ranking_counts_its_omissions_and_omits_no_caution(monkeypatch):
     asked = RankRequest(workloads=("resnet50",), spot=True)
     ranking = rank.rank(asked)
     whole = rank.brief_document(ranking, asked)
@@ -120,7 +120,7 @@ def test_a_short_prediction_has_the_fastest_and_counts_the_others():
     assert short["refused"] == len(whole["refused"])
 
 
-def test_a_short_prediction_can_be_in_order_of_energy_with_the_interval_of_each():
+def test_a_short_prediction_can_be_sorted_by_energy_with_intervals():
     told = json.loads(said("predict", "show", "resnet50", "--sort", "energy", "--json", "--brief"))[
         "estimates"
     ]
@@ -174,7 +174,7 @@ def test_a_short_refusal_says_why():
         (("memory", "--gpu", "L4", "--json", "--brief"), "is already short: leave out --brief"),
     ],
 )
-def test_an_option_without_effect_is_one_line(arguments, words):
+def test_an_option_without_effect_is_refused_in_one_line(arguments, words):
     done = here(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr

@@ -40,7 +40,7 @@ def test_a_shell_gets_the_possible_completions(line, found):
     assert f"plain,{found}" in done.stdout.splitlines(), done.stderr
 
 
-def test_every_gpu_that_completion_names_is_taken_by_that_name():
+def test_every_gpu_name_that_completion_offers_is_accepted():
     known = list(table._gpus())
     names = {
         typed for name in known for typed in (name, name.replace(" ", "-"), name.replace(" ", "-").lower())

@@ -19,7 +19,7 @@ def verbs() -> dict:
 
 
 @pytest.mark.parametrize("name", ["doctor", "run", "rank", "memory"])
-def test_no_word_of_a_help_text_is_taken_for_markup(name: str) -> None:
+def test_no_help_text_is_interpreted_as_markup(name: str) -> None:
     done = here(name, "--help", COLUMNS="400", TERMINAL_WIDTH="400")
     assert done.returncode == 0
     printed = re.sub(r"[\s│]", "", done.stdout)
@@ -29,14 +29,14 @@ def test_no_word_of_a_help_text_is_taken_for_markup(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(verbs()))
-def test_no_type_of_python_is_in_a_help_text(name: str) -> None:
+def test_no_help_text_shows_a_python_type(name: str) -> None:
     """``<bool>`` next to a switch would mean that it takes a value."""
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).output
     assert "--help" in shown
     assert not re.search(r"<(str|bool|int|float|path|list)\b", shown)
 
 
-def test_a_group_alone_shows_its_help_and_names_its_actions() -> None:
+def test_a_command_group_without_an_action_points_to_its_help() -> None:
     done = here("results")
     assert done.returncode == 2
     assert done.stderr.strip().endswith("(see gpubench results --help)")

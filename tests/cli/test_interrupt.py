@@ -63,12 +63,12 @@ class _Interrupted:
 
 
 def _make_a_class(**_options):
-    """Python 3.11 turns it into a RuntimeError."""
+    """Python 3.11 turns the interruption into a RuntimeError."""
     type("Session", (), {"fatal": _Interrupted()})
 
 
 def _ended_with() -> object:
-    """Run the command line here and return its exit code; its handler of SIGTERM is removed."""
+    """Run the command line here and return its exit code; its SIGTERM handler is removed."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as ended:
@@ -79,7 +79,7 @@ def _ended_with() -> object:
 
 
 @pytest.mark.parametrize("where", ["gpubench.cli.app.main", "gpubench.cli.app.app"])
-def test_a_signal_while_a_class_is_made_is_an_interruption(where, monkeypatch, capsys):
+def test_a_signal_while_a_class_is_created_is_an_interruption(where, monkeypatch, capsys):
     monkeypatch.setattr(where, _make_a_class)
     assert _ended_with() == 130
     assert capsys.readouterr().err == "gpubench: interrupted\n"

@@ -31,7 +31,7 @@ def ask(tmp_path: Path) -> Any:
     return run
 
 
-def test_the_document_keeps_the_three_figures_apart(ask: Any) -> None:
+def test_the_document_has_three_separate_figures(ask: Any) -> None:
     code, out, _ = ask("transformer", "--gpu", "nvidia-geforce-rtx-4090-24gb", "--batch-size", "32", "--json")
     answer = json.loads(out)
     assert code == 0
@@ -45,7 +45,7 @@ def test_the_document_keeps_the_three_figures_apart(ask: Any) -> None:
     assert (answer["basis"], answer["not_traced"]) == ("traced", None)
 
 
-def test_what_would_make_it_fit_has_its_own_figures(ask: Any) -> None:
+def test_each_suggested_fix_has_its_own_figures(ask: Any) -> None:
     key = "nvidia-geforce-rtx-4090-24gb"
     _, out, _ = ask("bert_base", "--gpu", key, "--batch-size", "160", "--precision", "fp32", "--json")
     (card,) = json.loads(out)["cards"]
@@ -84,7 +84,7 @@ def test_memory_verdict_and_its_parts_are_printed_on_the_terminal(ask: Any) -> N
 
 
 def test_several_gpus_and_checkpointing_can_be_requested(ask: Any) -> None:
-    """Each of four GPUs holds a quarter of weights and states of BERT, 438 MB and twice that."""
+    """Each of four GPUs stores a quarter of BERT's weights and states, 438 MB and twice that."""
     shared = "--gpu", "nvidia-h100-sxm-80gb", "--precision", "fp32", "--json"
     alone, four = (
         json.loads(ask("bert_base", *more, *shared)[1])
@@ -104,7 +104,7 @@ def test_several_gpus_and_checkpointing_can_be_requested(ask: Any) -> None:
 def test_a_model_made_for_sharding_is_sharded_in_a_job_by_default(
     ask: Any, more: tuple[str, ...], mode: str
 ) -> None:
-    """Each of 8 H100s can hold its share of a job that no single one could hold; the answer says so."""
+    """Each of 8 H100s has room for its share of a job that is too large for one; the answer says so."""
     wanted = "llama_8b_fsdp", "--gpu", "nvidia-h100-sxm-80gb", "--batch-size", "2", "--count", "8", *more
     document = json.loads(ask(*wanted, "--json")[1])
     assert document["parallel_mode"] == mode
@@ -112,7 +112,7 @@ def test_a_model_made_for_sharding_is_sharded_in_a_job_by_default(
     assert f"--jobs {mode}" in ask(*wanted)[1]
 
 
-def test_the_recipe_of_a_job_is_that_of_its_number_of_gpus(ask: Any) -> None:
+def test_the_recipe_of_a_job_depends_on_its_number_of_gpus(ask: Any) -> None:
     for count, how in ((1, "full"), (7, "full"), (8, "selective")):
         job = "llama_8b_fsdp", "--gpu", "nvidia-h200-sxm-141gb", "--jobs", "fsdp", "--count", f"{count}"
         answer, told = (
@@ -127,7 +127,7 @@ def test_the_recipe_of_a_job_is_that_of_its_number_of_gpus(ask: Any) -> None:
     assert all(each in how for each in ("8 GPUs with FSDP", "batch 1 ", "activation checkpointing"))
 
 
-def test_a_batch_in_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> None:
+def test_a_batch_split_into_micro_batches_keeps_its_size_and_its_gradients(ask: Any) -> None:
     shared = "bert_base", "--gpu", "nvidia-geforce-rtx-4090-24gb", "--batch-size", "256", "--json"
     whole, cut = (json.loads(ask(*shared, *more)[1]) for more in ((), ("--accumulate", "3")))
     assert [(a["batch_size"], a["accumulate"]) for a in (whole, cut)] == [(256, 1), (256, 3)]
@@ -162,7 +162,7 @@ def test_large_numbers_have_separators_wherever_they_appear(ask: Any) -> None:
 
 
 def test_memory_of_a_compiled_step_includes_figures_for_a_compiled_loss(ask: Any) -> None:
-    """Next to the figures by which the card is judged; nothing is known of other steps."""
+    """They appear next to the figures that decide the verdict; only compiled steps have them."""
     asked = "transformer", "--gpu", "rtx-4090"
     compiled, eager = (
         json.loads(ask(*asked, "--execution", how, "--json")[1]) for how in ("compile", "eager")
@@ -189,7 +189,7 @@ def test_checkpointing_of_a_model_without_blocks_says_why_it_was_not_traced(ask:
 @pytest.mark.parametrize("execution", ["graph", "eager"])
 @pytest.mark.parametrize("batch_size", [6, 12, 40])
 def test_memory_verdict_of_a_card_is_consistent_everywhere(ask: Any, execution: str, batch_size: int) -> None:
-    """A Radeon of 8 GiB that ran a published step which its class alone would refuse."""
+    """An 8 GiB Radeon has run a published step that the bound for its class would refuse."""
     asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", f"{batch_size}"
     answer = json.loads(ask(*asked, "--execution", execution, "--json")[1])
     (card,) = answer["cards"]
@@ -210,7 +210,7 @@ def test_memory_verdict_of_a_card_is_consistent_everywhere(ask: Any, execution: 
 
 
 def test_with_several_cards_the_answer_names_the_card_of_the_top_figures(ask: Any) -> None:
-    """Each card is a class of its own: the one with GDDR memory, whatever the order; a single card needs no name."""
+    """The cards belong to different classes: the GeForce is named, in either order; a single card needs no name."""
     radeon, geforce = "amd-radeon-rx-7700s-8gb", "nvidia-geforce-rtx-4090-24gb"
     both = "vgg16", "--gpu", f"{radeon},{geforce}", "--batch-size", "12", "--execution", "eager"
     answer = json.loads(ask(*both, "--json")[1])
@@ -235,7 +235,7 @@ def test_an_eager_step_says_nothing_about_the_pinned_memory_of_a_graph(ask: Any)
 
 
 def test_suggested_micro_batch_count_is_the_minimum_that_fits(ask: Any) -> None:
-    """On the Radeon, only the judge knows which step ran; a card with less memory does not fit."""
+    """A published step ran on this Radeon, so the bound for its class does not decide here."""
     asked = "vgg16", "--gpu", "amd-radeon-rx-7700s-8gb", "--batch-size", "40", "--json"
     (card,) = json.loads(ask(*asked)[1])["cards"]
     (told,) = (fix for fix in card["fixes"] if fix["what"].startswith("gradients accumulated"))
@@ -369,7 +369,7 @@ def test_bound_of_a_cuda_only_kernel_covers_the_trace_without_it(
         ("def fast(x):\n    raise RuntimeError('needs a gpu')\n", "RuntimeError: needs a gpu"),
     ],
 )
-def test_an_error_other_than_a_missing_kernel_is_the_models_own(
+def test_an_error_other_than_a_missing_kernel_is_reported_as_the_models_own(
     ask: Any, tmp_path: Path, kernel: str, message: str
 ) -> None:
     path = tmp_path / "net.py"
@@ -414,7 +414,7 @@ def test_training_throughput_is_refused_for_a_workload_that_is_never_trained() -
     assert answer.case.task == "infer"
 
 
-def test_all_workloads_are_those_that_have_the_precision(ask: Any) -> None:
+def test_all_workloads_means_those_that_have_the_precision(ask: Any) -> None:
     code, out, _ = ask("--precision", "fp8", "--json")
     named = {answer["workload"] for answer in json.loads(out)["workloads"]}
     assert code == 0
@@ -433,7 +433,7 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_number_before_the_gpu_is_the_number_of_gpus(ask: Any) -> None:
+def test_a_number_before_the_gpu_name_is_the_number_of_gpus(ask: Any) -> None:
     """A common way to ask: "does it fit on 2x RTX 3090"."""
     asked = ("llama-3.1-70b", "--qlora", "--json", "--brief")
     by_name, by_count = (

@@ -41,7 +41,7 @@ def test_run_announces_its_maximum_measuring_time() -> None:
     assert line_of(micro) == "measuring micro-benchmarks only on a GPU, budget default"
 
 
-def test_the_live_line_begins_with_the_time_and_has_the_pace_so_far() -> None:
+def test_the_progress_line_starts_with_the_time_and_shows_the_rate() -> None:
     live = Shown()
     for event in (
         PLANNED,
@@ -120,7 +120,7 @@ def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
     assert " is 4." in printed[gain]
 
 
-def test_each_gain_from_mixed_precision_is_a_line_where_it_is_certain(
+def test_each_certain_gain_from_mixed_precision_gets_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU, where all cases are steady: the seven of the suite, with micro-benchmarks."""
@@ -169,7 +169,7 @@ def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
 @pytest.mark.parametrize(
     "asked", [{"threads": 2}, {"framework": "keras-jax"}, {"precision": "int8", "task": "infer"}]
 )
-def test_a_run_about_threads_frameworks_or_int8_does_not_end_in_what_to_rent(
+def test_a_run_about_threads_frameworks_or_int8_does_not_end_with_what_to_rent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
 ) -> None:
     case = msgspec.convert(msgspec.to_builtins(samples.case("vgg16", 64)) | asked, Case)
@@ -177,7 +177,7 @@ def test_a_run_about_threads_frameworks_or_int8_does_not_end_in_what_to_rent(
     assert not any("Sensible" in line for line in printed)
 
 
-def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
+def test_a_gain_with_an_interval_that_contains_one_is_no_difference() -> None:
     run = samples.h200_run()
     amp, fp32 = (
         next(
@@ -196,7 +196,7 @@ def test_a_gain_whose_interval_holds_one_is_not_distinguished() -> None:
 
 
 def test_closing_line_never_claims_a_gain_that_the_page_omits() -> None:
-    """The page shows no gain with ends that differ by more than half, and neither does the last line of a run."""
+    """Neither the page nor the last line of a run shows a gain with bounds that differ by more than half."""
     amp, fp32 = (
         next(
             m

@@ -36,7 +36,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["ddp", "fsdp", "independent"])
-def test_two_processes_on_a_cpu_are_timed_beside_one_and_are_in_the_report(tmp_path, jobs):
+def test_two_processes_on_a_cpu_are_compared_with_one_and_reported(tmp_path, jobs):
     strong = ["--strong"] if jobs != "independent" else []
     done = run(
         tmp_path, "--gpus", "2", "--jobs", jobs, *strong, "--quick", "--precision", "fp32", "--batch-size", "64",

@@ -1,4 +1,4 @@
-"""The output of a run: it names the work and the doubts, and shows no loss if nothing was trained."""
+"""The output of a run names the work and the doubts, and shows no loss if nothing was trained."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_inference_has_no_final_loss_in_the_amp_table() -> None:
     assert passed[loss] == UNKNOWN
 
 
-def test_too_few_passes_are_reported_where_a_quantile_is_missing() -> None:
+def test_too_few_passes_are_reported_in_place_of_a_missing_quantile() -> None:
     _, (enough,) = said(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=100)), "latency")
     _, (few,) = said(run_of(measured(TaskKind.INFER, Precision.FP32, 1, 0.002, passes=57)), "latency")
     assert (enough["p95"], enough["p99"]) == ("2.00 ms", "2.00 ms")
@@ -165,7 +165,7 @@ def test_a_micro_benchmark_with_a_finding_has_a_mark() -> None:
     assert "(gemm fp32 64: 30 %, limit 2.0 %)" in said(run, "method")[0][0]
 
 
-def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_progress() -> None:
+def test_an_interval_of_one_launch_is_labeled_as_of_one_process() -> None:
     fp32, amp = both(TaskKind.TRAIN, 64)
     rounds = tuple(msgspec.structs.replace(each, wall_s=each.wall_s / 2) for each in amp.launches[0].rounds)
     again = msgspec.structs.replace(amp.launches[0], index=1, rounds=rounds)
@@ -177,7 +177,7 @@ def test_an_interval_of_one_launch_is_called_one_within_a_process_in_table_and_p
     assert " (launch 2: 1,280): 85" in outcome(twice, 1), "the figure of the launch itself, then of both"
 
 
-def test_one_thread_is_one_thread() -> None:
+def test_one_thread_is_singular() -> None:
     run = run_of()
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, cpu_threads=1))
     assert said(run, "device")[0][0].endswith("1 thread")

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("heeded_signals")]
 
 WITHIN_S = 3.0
 UNLESS_LOADED_S = 9.0
-"""On a loaded machine no processor is ever idle; any extra time for a child is ten seconds."""
+"""A loaded machine never has an idle processor. Any extra time that a child gets is ten seconds."""
 
 PROGRAM = """
 import os, sys
@@ -52,7 +52,7 @@ def at(place):
     if wanted == place or (wanted == "job" and place == "step" and torch.distributed.is_initialized()):
         with open(os.environ["GPUBENCH_REPORTS"], "a") as file:
             print("hangs", place, file=file)
-        while True:  # what a model catches does not save it
+        while True:  # catching the signal must not save the model
             try:
                 time.sleep(600)
             except BaseException:
@@ -189,7 +189,7 @@ def test_a_model_that_hangs_on_import_does_not_block_the_command(command: Comman
 @pytest.mark.parametrize(
     "arguments", [("run", "lstm", *CPU), ("report", "-o", "page.html")], ids=["run", "report"]
 )
-def test_a_command_that_is_still_starting_ends(
+def test_a_command_that_is_still_starting_ends_on_sigterm(
     command: Command, arguments: tuple[str, ...], after_s: float
 ) -> None:
     def reached(process: psutil.Process) -> bool:
@@ -201,7 +201,7 @@ def test_a_command_that_is_still_starting_ends(
     command.assert_ends_on_sigterm((*arguments, "--results", "results"), reached)
 
 
-def test_a_server_that_never_answers_keeps_no_command(
+def test_a_server_that_never_answers_does_not_keep_a_command_alive(
     command: Command, slow_server: tuple[str, threading.Event]
 ) -> None:
     url, asked = slow_server

@@ -91,7 +91,7 @@ def test_a_run_with_its_page_takes_at_most_a_minute_and_a_half(tmp_path):
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_verb_starts_within_its_budget(benchmark, tmp_path, arguments, limit_s):
-    """Seconds of CPU including all children, the least of seven, with compiled bytecode."""
+    """CPU seconds including all children: the minimum of seven starts, with compiled bytecode."""
     environment = {**os.environ, "GPUBENCH_RESULTS": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "gpubench", *arguments]
@@ -100,7 +100,7 @@ def test_a_verb_starts_within_its_budget(benchmark, tmp_path, arguments, limit_s
     assert benchmark.stats.stats.min <= limit_s
 
 
-def test_help_imports_requests_and_nothing_that_answers():
+def test_help_imports_the_requests_and_no_code_that_answers():
     """Every verb declares its options at each start, so their requests must not import the code that answers."""
     program = (
         "import sys; sys.argv = ['gpubench', '--help']\n"

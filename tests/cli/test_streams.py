@@ -1,4 +1,4 @@
-"""Terminals and pipes of all kinds: no encoding and no early reader makes a command fail."""
+"""Terminals and pipes of all kinds: no encoding makes a command fail, nor does a reader that closes early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "gpubench", "probe"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
-def test_every_encoding_is_written_to(fake_nvml, encoding: str) -> None:
+def test_output_works_in_every_encoding(fake_nvml, encoding: str) -> None:
     environment = dict(fake_nvml("gb10"), PYTHONIOENCODING=encoding)
     done = subprocess.run(COMMAND, env=environment, capture_output=True, check=True)
     text = done.stdout.decode(encoding)
@@ -35,14 +35,14 @@ def test_ascii_stream_shows_intervals_and_rules_in_ascii() -> None:
     assert b"?" not in done.stdout
 
 
-def test_json_is_utf_8_whatever_the_encoding(fake_nvml) -> None:
+def test_json_is_utf_8_in_any_encoding(fake_nvml) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetName", "NVIDIA Ünïcode — 😀")
     environment = dict(fake_nvml(calls), PYTHONIOENCODING="ascii")
     done = subprocess.run([*COMMAND, "--json"], env=environment, capture_output=True, check=True)
     assert json.loads(done.stdout.decode())["devices"][0]["name"] == "NVIDIA Ünïcode — 😀"
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback(fake_nvml) -> None:
+def test_a_reader_that_leaves_early_causes_no_traceback(fake_nvml) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -88,7 +88,7 @@ def test_a_log_on_a_full_disk_changes_no_exit_code(arguments, code) -> None:
         assert subprocess.run(command, stdout=subprocess.DEVNULL, stderr=full, check=False).returncode == code
 
 
-def test_a_reader_of_the_log_that_leaves_early_ends_it_like_one_of_the_output() -> None:
+def test_a_command_ends_if_nobody_reads_stdout_and_stderr() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "gpubench", "offers", "list"]
@@ -123,7 +123,9 @@ resource.setrlimit(getattr(resource, limit), (value, value))
     [(BROKEN, "RLIMIT_FSIZE", 0), ("main()", "RLIMIT_NOFILE", 3)],
     ids=["no space", "no descriptor to load a module"],
 )
-def test_an_unexpected_error_is_one_line_where_no_log_can_be_written(tmp_path, program, limit, value) -> None:
+def test_an_unexpected_error_is_one_line_even_if_no_log_can_be_written(
+    tmp_path, program, limit, value
+) -> None:
     """A system limit imitates a full disk, or a lack of descriptors."""
     loaded = BROKEN[: BROKEN.index("def")] if program is BROKEN else ""
     done = subprocess.run(

@@ -62,7 +62,7 @@ def test_hugging_face_config_without_transformers_prints_how_to_install_it(tmp_p
 
 @pytest.mark.parametrize("arguments", [("rank", "--limit", "1"), ("memory", "cnn", "--gpu", "a10")])
 def test_comparison_verbs_work_without_torch(no_torch, arguments):
-    """Nor does a page: tests/test_faults.py makes one without torch and plotly."""
+    """The page needs no torch either: tests/test_faults.py makes one without torch and plotly."""
     done = without_torch(no_torch, *arguments)
     assert done.returncode == 0, done.stderr
 

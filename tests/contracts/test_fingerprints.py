@@ -63,7 +63,7 @@ EDITS = (
 
 
 @pytest.mark.parametrize(("module", "before", "after"), EDITS)
-def test_an_edit_of_what_is_computed_changes_the_fingerprint(module: str, before: str, after: str) -> None:
+def test_an_edit_of_the_computation_changes_the_fingerprint(module: str, before: str, after: str) -> None:
     if module.startswith("augment"):
         pytest.importorskip("kornia")
     edited = _edited(module, before, after)

@@ -22,7 +22,7 @@ pytest.importorskip("boto3")
 
 
 class SourceContract:
-    """Inherit, and name the source and its answers in turn; none for a source that signs its requests itself."""
+    """Subclass this, and name the source and its answers in order; none if the source signs its own requests."""
 
     name: str
     answers: ClassVar[tuple[str, ...]] = ()

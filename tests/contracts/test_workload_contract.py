@@ -97,19 +97,19 @@ class WorkloadContract:
         )
         assert all(o.bytes_fixed >= 0 and o.bytes_per_sample >= 0 for o in self.profile.train)
 
-    def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
+    def test_the_shipped_profile_matches_a_new_trace(self) -> None:
         """The peaks of the recipes that every trace has; other recipes take long.
 
         If two moments of a step need the same memory, the recorded one differs between processes.
         """
         if not self.is_traced:
-            pytest.skip("its trace takes long: the slow tests hold it")
+            pytest.skip("its trace is slow: the slow tests check it")
         self.assert_is_as_traced()
 
     @pytest.mark.slow
     def test_slow_shipped_profile_matches_a_new_trace(self) -> None:
         if self.is_traced:
-            pytest.skip("the default tests hold it")
+            pytest.skip("the default tests check it")
         self.assert_is_as_traced()
 
     def assert_is_as_traced(self) -> None:
@@ -159,7 +159,7 @@ class WorkloadContract:
         copied = copy.deepcopy(task.model)
         assert [*copied.state_dict()] == [*task.model.state_dict()]
 
-    def test_equal_seeds_give_equal_tasks_and_leave_random_numbers_alone(self) -> None:
+    def test_equal_seeds_give_equal_tasks_and_keep_the_global_random_state(self) -> None:
         before = torch.random.get_rng_state()
         one, two, other = self.tiny(seed=1), self.tiny(seed=1), self.tiny(seed=2)
         assert torch.equal(before, torch.random.get_rng_state())
@@ -248,7 +248,7 @@ def _train(task: Task, steps: int) -> list[float]:
 
 
 class StatedContract(WorkloadContract):
-    """Inherit, and state the facts of the workload, computed by hand."""
+    """Subclass this, and state the facts of the workload, computed by hand."""
 
     shape: tuple[int, ...]
     batches: tuple[int, ...]
@@ -260,7 +260,7 @@ class StatedContract(WorkloadContract):
     forward_flops: float
     train_ratio = (2.5, 3.0)
 
-    def test_it_has_the_parameters_it_states(self) -> None:
+    def test_the_parameter_count_matches_the_stated_one(self) -> None:
         assert self.profile.parameters == self.parameters
         assert self.profile.trainable_parameters == (self.trainable or self.parameters)
 
@@ -271,12 +271,12 @@ class StatedContract(WorkloadContract):
         assert self.workload.sample_shape == self.profile.sample_shape == self.shape
         assert self.workload.batches == self.profile.batches == self.batches
 
-    def test_it_scores_as_many_classes_as_it_states(self) -> None:
+    def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
         with torch.device("meta"):
             task = self.workload.build(1, 0)
             assert forward(task.model, task.batches[0][0]).shape[-1] == self.classes
 
-    def test_it_is_trained_as_it_states(self) -> None:
+    def test_the_optimizer_matches_the_stated_one(self) -> None:
         made = self.tiny().optimizer([torch.zeros(1, requires_grad=True)])
         settings = (type(made).__name__, made.defaults["lr"], made.defaults.get("momentum"))
         assert settings == self.optimizer
@@ -322,7 +322,7 @@ class TestVgg16(StatedContract):
         assert fixed == pytest.approx(1.660e9, rel=0.001)
         assert sum(o.count for o in self.profile.train) == pytest.approx(105, rel=0.06)
 
-    def test_its_parameters_have_the_names_of_torchvision(self) -> None:
+    def test_parameter_names_match_torchvision(self) -> None:
         with torch.device("meta"):
             names = {n for n, _ in self.workload.build(1, 0).model.named_parameters()}
         convolutions = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
@@ -417,7 +417,7 @@ class TestResnet50Transfer(StatedContract):
     forward_flops = 8_178_368_512 - 2 * 2048 * 990
     train_ratio = (1.0, 1.01)
 
-    def test_a_step_of_training_leaves_the_frozen_statistics_alone(self) -> None:
+    def test_a_training_step_does_not_change_frozen_statistics(self) -> None:
         task = self.tiny()
         before = copy.deepcopy(task.model.features.state_dict())  # type: ignore[union-attr]
         task.model.train()
@@ -473,7 +473,7 @@ class TestResnet50(StatedContract):
         assert fixed == pytest.approx(0.307e9, rel=0.01)
         assert sum(o.count for o in self.profile.train) == pytest.approx(460, rel=0.01)
 
-    def test_its_parameters_have_the_names_of_torchvision(self) -> None:
+    def test_parameter_names_match_torchvision(self) -> None:
         with torch.device("meta"):
             names = [n for n, _ in self.workload.build(1, 0).model.named_parameters()]
         assert len(names) == 161
@@ -507,13 +507,13 @@ class TestTransformer(StatedContract):
     parameters = 124_439_808
     forward_flops = 12 * (2 * 1024 * 12 * 768 * 768 + 2 * 2 * 1024 * 1024 * 768) + 2 * 1024 * 768 * 50_257
 
-    def test_its_first_loss_is_near_that_of_a_uniform_guess(self) -> None:
+    def test_the_first_loss_is_near_that_of_a_uniform_guess(self) -> None:
         task = self.tiny()
         with torch.no_grad():
             loss = task.loss(task.model(task.batches[0][0]), task.batches[0][1])
         assert loss.item() == pytest.approx(math.log(64), abs=0.2)
 
-    def test_a_token_sees_only_those_before_it(self) -> None:
+    def test_a_token_attends_only_to_earlier_ones(self) -> None:
         task = self.tiny()
         tokens = task.batches[0][0]
         changed = tokens.clone()
@@ -535,7 +535,7 @@ class LlamaContract(StatedContract):
 
     @property
     def forward_flops(self) -> float:  # type: ignore[override]
-        """2 for each weight of a product and token, plus both products of attention over the whole square."""
+        """2 per weight and token, plus both attention products over the whole square."""
         weights = self.layers * (
             2 * self.width * (self.width + self.narrow) + 3 * self.width * self.forward_width
         )
@@ -545,13 +545,13 @@ class LlamaContract(StatedContract):
 
     adapters = 0
 
-    def test_it_scores_as_many_classes_as_it_states(self) -> None:
+    def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
         self.skip_what_torch_lacks()
         with torch.device("meta"), checkpoints_on_meta():
             task = self.workload.build(1, 0)
             assert task.model(*task.batches[0][0]).shape == ()
 
-    def test_the_shipped_profile_is_what_tracing_gives(self) -> None:
+    def test_the_shipped_profile_matches_a_new_trace(self) -> None:
         """Traced with only a few layers: the whole model takes a minute and is for the slow tests."""
         shipped = load_profiles()[self.name]
         assert shipped.parameters == self.parameters
@@ -563,7 +563,7 @@ class LlamaContract(StatedContract):
         return load_profiles()[self.name]
 
     @pytest.mark.slow
-    def test_the_whole_shipped_profile_is_what_tracing_gives(self) -> None:
+    def test_the_full_shipped_profile_matches_a_new_trace(self) -> None:
         shipped, traced = load_profiles()[self.name], _profiled(self.name)
         bare = [msgspec.structs.replace(each, memory=(), variants=()) for each in (shipped, traced)]
         assert bare[0] == bare[1]
@@ -572,7 +572,7 @@ class LlamaContract(StatedContract):
             one = kept[two.task, two.is_amp, two.recipe]
             assert one.peak(1).at(1) == pytest.approx(two.peak(1).at(1), rel=1e-3)
 
-    def test_it_has_the_parameters_it_states(self) -> None:
+    def test_the_parameter_count_matches_the_stated_one(self) -> None:
         with torch.device("meta"):
             model = self.workload.build(1, 0).model
         assert sum(p.numel() for p in model.parameters()) == self.parameters
@@ -615,7 +615,7 @@ class TestLlama8bLora(LlamaContract):
     trainable = adapters
     train_ratio = (2.0, 2.1)
 
-    def test_its_memory_is_that_of_its_chunks(self) -> None:
+    def test_its_memory_matches_the_chunked_reference(self) -> None:
         """Checkpointed, 2,048 tokens: 16.0, 17.0 and 18.9 GiB at a batch of 1, 2 and 4 in eight chunks.
 
         These have unfused norms; fused norms keep 49 MiB less per sequence.
@@ -647,7 +647,7 @@ class TestLlama8bQlora(LlamaContract):
         """As built; its base is quantized on the device."""
         return torch.bfloat16
 
-    def test_its_memory_is_that_of_its_chunks(self) -> None:
+    def test_its_memory_matches_the_chunked_reference(self) -> None:
         """The base of LoRA minus the savings of 4 bits, plus the largest layer unpacked through 64-bit
         indices.
 
@@ -698,14 +698,14 @@ class TestLlama8b(LlamaContract):
         attention = 32 * 2 * 2 * 512 * 512 * 4096
         return 2.0 * 512 * layers + attention + 2 * 128_256 * 4096
 
-    def test_it_scores_as_many_classes_as_it_states(self) -> None:
+    def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
         with torch.device("meta"):
             task = self.workload.build(3, 0)
             scores = task.model(task.batches[0][0])
             assert scores.shape == (3, 128_256)
             assert task.model.next(scores.argmax(-1), torch.tensor([512])).shape == (3, 128_256)  # type: ignore[operator]
 
-    def test_it_has_the_parameters_it_states(self) -> None:
+    def test_the_parameter_count_matches_the_stated_one(self) -> None:
         with torch.device("meta"):
             model = self.workload.build(1, 0).model
         assert sum(p.numel() for p in model.parameters()) == self.profile.parameters == self.parameters
@@ -771,10 +771,10 @@ class TestAugment(StatedContract):
         assert self.workload.tasks == (TaskKind.INFER,)
         assert self.profile.train == ()
 
-    def test_it_scores_as_many_classes_as_it_states(self) -> None:
+    def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
         assert not hasattr(self, "classes")
 
-    def test_it_is_trained_as_it_states(self) -> None:
+    def test_the_optimizer_matches_the_stated_one(self) -> None:
         assert [*self.tiny().model.parameters()] == []
 
     def test_the_loss_falls_in_thirty_steps(self) -> None:
@@ -786,7 +786,7 @@ class TestAugment(StatedContract):
         with torch.inference_mode():
             assert task.model(task.batches[0][0]).shape == (2, 3, 224, 224)
 
-    def test_images_come_out_in_size_and_near_zero(self) -> None:
+    def test_output_images_have_the_expected_size_and_mean(self) -> None:
         task = self.tiny(8)
         with torch.inference_mode(), seeded(0):
             out = task.model(task.batches[0][0])
@@ -815,7 +815,7 @@ class TestAugmentVideo(TestAugment):
         with torch.inference_mode():
             assert task.model(task.batches[0][0]).shape == (1, 16, 3, 224, 224)
 
-    def test_images_come_out_in_size_and_near_zero(self) -> None:
+    def test_output_images_have_the_expected_size_and_mean(self) -> None:
         task = self.tiny(3)
         with torch.inference_mode(), seeded(0):
             out = task.model(task.batches[0][0])

@@ -1,4 +1,4 @@
-"""A check as a sound card would leave it; a test changes it in one place."""
+"""A check as a sound card would write it; each test changes one thing in it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off durin
     ],
     ids=["sound", "failed", "undecided", "late", "cut"],
 )
-def test_the_end_says_what_to_do_with_the_file(command, tmp_path, made, code, words):
+def test_the_last_lines_say_what_to_do_with_the_file(command, tmp_path, made, code, words):
     done = command(made)
     assert done.exit_code == code, done.output
     last = done.stderr.splitlines()[-1]

@@ -32,7 +32,7 @@ NONE_YET = "not yet confirmed on any card"
 
 @pytest.fixture(autouse=True)
 def _nobody(monkeypatch):
-    """The user and machine of these tests: a file is scrubbed of its own machine when it is written."""
+    """Set a user and a machine for these tests: a file is scrubbed of both names when it is written."""
     monkeypatch.setattr(platform, "node", lambda: "machine-of-nobody")
     monkeypatch.setattr(getpass, "getuser", lambda: "nobody-at-all")
 
@@ -47,7 +47,7 @@ def replay(path: Path) -> CudaCheck:
     assert confirms(stored), f"{path.name} fails nothing and confirms nothing: a part is missing or undecided"
     assert path.name == file_name(stored.device, stored.environment.torch)
     document = json.loads(path.read_bytes())
-    assert scrubbed(document) == document, f"{path.name} holds what would be scrubbed today"
+    assert scrubbed(document) == document, f"{path.name} contains text that would be scrubbed today"
     return stored
 
 
@@ -85,7 +85,7 @@ def test_a_file_is_replayed_by_name_content_and_rules(tmp_path):
 
 
 def test_a_file_of_an_older_gpubench_with_fewer_fields_is_replayed(tmp_path):
-    """It lacks a field that is added later, and nothing in it is rewritten."""
+    """It lacks a field that was added later, and nothing in it is rewritten."""
     made = check()
     path = tmp_path / file_name(made.device, made.environment.torch)
     write_check(path, made)
@@ -97,7 +97,7 @@ def test_a_file_of_an_older_gpubench_with_fewer_fields_is_replayed(tmp_path):
 
 
 class Clock:
-    """Replaces the module ``time``: a moment that parts advance."""
+    """Replaces the module ``time`` with a clock that the parts advance."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -109,9 +109,9 @@ class Clock:
 @pytest.mark.parametrize("late_start_s", [0.0, 5.0, 15.0])
 @pytest.mark.parametrize("path", sorted(CONFIRMED.glob("*.json")), ids=lambda path: path.stem)
 def test_confirmed_card_would_finish_within_todays_time_limits(path, late_start_s, tmp_path, monkeypatch):
-    """Its own times, also on a machine with slower processes: no core part is cut off.
+    """With the times of that card, even if processes start slower, no core part is cut off.
 
-    Parts that skip what does not fit end in time; any other part takes as long as it took. Strict fp32, which
+    Parts that skip what does not fit end in time; every other part takes as long as it did then. Strict fp32, which
     had its own process, is now among the cases.
     """
     stored, now = read_check(path), Clock()

@@ -1,4 +1,4 @@
-"""The meaning of the readings of a check: each rule from both sides of its limit."""
+"""How the readings of a check are judged: each rule from both sides of its limit."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_without_a_core_part_nothing_fails_and_nothing_is_confirmed(name, state)
     assert not confirms(made)
 
 
-def test_a_part_that_failed_fails_the_check_and_keeps_what_it_read():
+def test_a_failed_part_fails_the_check_and_keeps_its_readings():
     made = with_part(check(), "load", state=PartState.FAILED, reason="the process was killed")
     assert "FAILED" in states_of(judge(made))
     assert state_of(made, "load", "counted energy") == "ok"
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_part_that_gave_no_answer_in_its_time_is_no_failure_and_no_confirmation(name):
+def test_a_part_that_timed_out_neither_fails_nor_confirms_a_card(name):
     made = with_part(check(), name, state=PartState.CUT_OFF, reason="cut off during timed", took_s=31.0)
     assert states(made, name)["the part itself"] == "cut off"
     assert "cut off" in states_of(judge(made))
@@ -87,7 +87,7 @@ def test_without_a_proof_of_strict_fp32_nothing_is_confirmed():
     assert not confirms(made)
 
 
-def test_cases_without_time_do_not_keep_a_card_from_being_confirmed():
+def test_cases_skipped_for_lack_of_time_do_not_prevent_confirmation():
     made = check(left_out=dict.fromkeys(("cnn tf32 graph batch 512", "cnn fp32 graph batch 64"), "no time"))
     (verdict,) = (v for v in judge(made) if v.what == "cases not tried")
     assert (verdict.state, verdict.found.split()[0], verdict.reason) == ("left out", "2", "no time")
@@ -134,7 +134,7 @@ def test_graph_time_may_differ_from_a_hand_written_graph_by_two_percent():
         assert list(states(made, "graph").values()) == [state]
 
 
-def test_telemetry_may_cost_half_a_per_cent_and_nothing_is_wrong_with_less():
+def test_telemetry_may_cost_at_most_half_a_percent():
     for ratio, state in ((1.004, "ok"), (0.97, "ok"), (1.007, "FAILED")):
         made = check(load=load(sampled=blocks(ratio)))
         assert state_of(made, "load", "telemetry") == state
@@ -171,7 +171,7 @@ def test_clock_without_readings_is_not_called_cpu_bound():
 @pytest.mark.parametrize(
     ("scale", "state"), [(0.92, "ok"), (1.08, "ok"), (1.2, "FAILED"), (0.8, "FAILED"), (0.0, "FAILED")]
 )
-def test_the_energy_counter_agrees_with_the_power_shown_within_ten_per_cent(scale, state):
+def test_the_energy_counter_agrees_with_the_power_within_ten_percent(scale, state):
     assert state_of(check(load=load(scale)), "load", "counted energy") == state
 
 
@@ -284,7 +284,7 @@ SMALL, LARGE = 8 * 1024**3, 80 * 1024**3
         (row(Status.OUT_OF_MEMORY, "batch 64"), "out_of_memory"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_case(made, wrong):
+def test_each_fault_of_a_case_is_named(made, wrong):
     fault = fault_of(made, SMALL)
     assert (fault is None) if wrong is None else (wrong in fault)
 
@@ -318,7 +318,7 @@ def test_failed_case_fails_the_cases_part(changes):
     ],
     ids=lambda c: next(iter(c)),
 )
-def test_each_injected_fault_has_one_right_end(changes):
+def test_each_injected_fault_has_one_correct_outcome(changes):
     made = check(faults=faults(**changes))
     assert [v.part for v in judge(made) if v.state == "FAILED"] == ["faults"]
 

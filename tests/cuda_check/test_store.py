@@ -127,7 +127,7 @@ def test_no_secret_of_any_source_reaches_the_file(tmp_path, somebody):
     assert "RuntimeError" in stored.cases[0].traceback[-1]
 
 
-def test_a_traceback_keeps_frames_of_libraries_by_file_name_alone(somebody):
+def test_a_traceback_keeps_library_frames_only_by_file_name(somebody):
     text = f"""Traceback (most recent call last):
   File "{PATH}", line 12, in train
     loss = secret(model)
@@ -162,7 +162,7 @@ WORDS = sorted({word for _, text in FIXED for word in (text, *re.findall(r"\w+",
 
 
 @given(user=st.sampled_from(WORDS), host=st.sampled_from(WORDS))
-def test_gpubenchs_own_words_stay_whatever_the_user_name(user, host):
+def test_scrubbing_keeps_the_words_of_gpubench_for_any_user_name(user, host):
     """The file of a user called ``nvidia`` on a host called ``h200`` can still be read and judged."""
     with (
         mock.patch.object(platform, "node", return_value=host),
@@ -261,8 +261,8 @@ def test_a_huge_file_is_not_read_completely(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_older_file_has_causes_in_words_alone_and_more_parts(tmp_path, version):
-    """A quick run and a job on several GPUs are ignored, because each run judges these itself."""
+def test_an_older_file_with_textual_causes_and_more_parts_is_judged_alike(tmp_path, version):
+    """Its quick run and its job on several GPUs are ignored, because every run checks these itself."""
     document = json.loads(encode(check()))
     document["schema_version"] = version
     del document["faults"]["waiting"]["cause"]

@@ -35,7 +35,7 @@ OF_ANOTHER_TORCH = 0.06
 
 
 def is_of_this_torch(source: str) -> bool:
-    """Whether a profile must match a trace with this torch, by the end of its source."""
+    """Whether a profile must match a trace with this torch, according to the end of its source."""
     stated = TRACED_WITH.search(source)
     here = TorchVersion(torch.__version__.partition("+")[0])
     return stated is None or stated[1] <= here <= (stated[2] or stated[1])

@@ -10,12 +10,12 @@ from tools.evaluate import DOCS
 
 
 @pytest.mark.slow
-def test_the_page_has_the_table_that_the_readings_give() -> None:
+def test_the_table_on_the_page_matches_the_readings() -> None:
     assert table() in (DOCS / "memory-evidence.md").read_text(encoding="utf-8")
 
 
 def test_a_replayed_step_creates_its_states_once_and_a_graph_has_its_own_pool() -> None:
-    """64 MiB of weights and the same of states; a step that takes 32 MiB, twice at once."""
+    """64 MiB of weights, 64 MiB of states, and a step with two blocks of 32 MiB at once."""
     step = Order((64 * MIB,), (64 * MIB,), (), ((0, 32 * MIB), (1, 32 * MIB), (0, 0), (1, 0)))
     eager = reserved_bytes(step, [], in_graph=False)
     assert eager == (64 + 64 + 2 * 32) * MIB

@@ -79,7 +79,7 @@ def parameters_m(workload: Workload) -> float:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_definition_has_the_published_number_of_parameters(name: str) -> None:
-    """Those of torchvision's and transformers' models of the same name, to a thousandth."""
+    """It matches the model of that name in torchvision or transformers within a thousandth."""
     assert parameters_m(MODELS[name].workload) == pytest.approx(MODELS[name].parameters_m, rel=1e-4)
 
 
@@ -122,13 +122,13 @@ def lora_peak_bytes(row: Any) -> float:
 @pytest.mark.parametrize(
     "row", [r for r in READINGS if r.model in LORA], ids=lambda r: f"{r.model}-{r.seq_len}"
 )
-def test_lora_at_each_length_is_what_its_trace_counts(row: Any) -> None:
+def test_lora_readings_at_each_length_match_their_trace(row: Any) -> None:
     assert row.traced_bytes == pytest.approx(lora_peak_bytes(row), rel=0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "how"), [(8192, Checkpointing.SELECTIVE), (32_768, Checkpointing.FULL)])
-def test_each_share_of_a_large_model_is_what_its_trace_counts(length: int, how: Checkpointing) -> None:
+def test_each_share_of_a_large_model_matches_its_trace(length: int, how: Checkpointing) -> None:
     """Weights gathered in bfloat16, shards in float32, as in torchtitan."""
     workload = llama.definition(length)
     recipe = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=how)
@@ -159,7 +159,7 @@ from definitions import lora
 from gpubench.models import TaskKind
 from memory_cases import trace_step
 traced = trace_step(lora.LLAMA, TaskKind.TRAIN, is_amp=True)
-# Of this program alone: what getrusage tells is also of the process that started it.
+# Of this program alone: getrusage would include the process that started it.
 most_kib = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
 print(traced.weights_bytes, 1024 * int(most_kib))
 """

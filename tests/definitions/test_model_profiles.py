@@ -78,7 +78,7 @@ def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
     return found
 
 
-def test_each_row_says_where_it_comes_from():
+def test_each_row_states_its_source():
     """From a definition, or from a library at one version; none is written by hand."""
     assert set(table()) == {*DEFINITIONS, *NETWORKS}
     assert not set(DEFINITIONS) & set(NETWORKS)
@@ -96,7 +96,7 @@ def test_every_forward_pass_network_has_a_row():
     assert {*FORWARD, *LIBRARY_FORWARD} == set(table(TaskKind.INFER))
 
 
-def test_each_row_of_a_forward_pass_says_where_it_comes_from():
+def test_each_row_of_a_forward_pass_states_its_source():
     for model, row in table(TaskKind.INFER).items():
         if model in FORWARD:
             assert TRACED_WITH.sub("", row["source"]) == DEFINITIONS[model].source

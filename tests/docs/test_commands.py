@@ -27,7 +27,7 @@ from gpubench.session.session import Session, execute, prepare
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-CI = "test_readme.py::test_there_are_two_set_up_commands_and_ci_runs_the_second_word_for_word"
+CI = "test_readme.py::test_the_readme_has_two_setup_commands_and_ci_runs_the_second_exactly"
 INSTALL = "packaging/test_compare_only.py::test_install_without_extras_works_and_stays_small"
 KERAS = "measure/test_keras.py::test_documented_framework_command_measures_the_named_frameworks"
 ELSEWHERE = {
@@ -43,11 +43,11 @@ ELSEWHERE = {
     "pytest workloads": (
         "record/test_pytest_benchmark.py::test_pytest_workloads_measures_and_writes_json_with_case_and_device"
     ),
-    "gpubench offers import": "offers/test_price_import.py::test_the_catalog_of_each_cloud_is_read_as_it_is",
+    "gpubench offers import": "offers/test_price_import.py::test_the_catalog_of_each_cloud_is_read_unmodified",
     "gpubench offers refresh": (
         "offers/test_price_refresh.py::test_a_refresh_writes_one_dated_file_that_loading_reads"
     ),
-    "gpubench feed": "workloads/test_feed.py::test_the_verb_answers_in_json",
+    "gpubench feed": "workloads/test_feed.py::test_feed_answers_in_json",
     "gpubench check --cuda": (
         "strict_cuda/test_check_cuda.py::test_a_sound_device_passes_every_part_and_is_confirmed"
     ),
@@ -61,7 +61,7 @@ ELSEWHERE = {
     ),
     "torchrun --nnodes 2": "measure/test_nodes.py::test_two_machines_do_one_run_and_another_command_adds_a_launch",
     "gpubench run vgg16 --gpus 4": (
-        "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_timed_beside_one_and_are_in_the_report"
+        "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_compared_with_one_and_reported"
     ),
 }
 """Prefixes of lines that need a network, a new environment, minutes or cards, and the test that executes each."""

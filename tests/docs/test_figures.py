@@ -286,7 +286,7 @@ def test_a_figure_is_the_same_on_every_page_that_states_it(what: str) -> None:
         assert " ".join(words.split()) in " ".join(text.split()), page
 
 
-def test_the_page_says_what_a_choice_costs_as_the_page_of_choices_does():
+def test_the_report_states_the_same_regret_as_the_decision_page():
     text = (DOCS / "decision.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| gpubench \|(.+)\|$", text, re.MULTILINE)
     settings, mean_usd = re.match(r" (\d+): ([\d.]+) /", row.split("|")[3]).groups()

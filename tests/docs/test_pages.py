@@ -42,7 +42,7 @@ def test_every_price_source_is_in_the_table_of_prices():
     assert named == own | {"gpuhunt-*"}
 
 
-def test_every_workload_is_next_to_the_question_that_it_answers():
+def test_every_workload_is_listed_with_the_question_that_it_answers():
     table = (
         (ROOT / "docs" / "workloads.md")
         .read_text(encoding="utf-8")
@@ -73,12 +73,12 @@ def help_of(verb: tuple[str, ...]) -> tuple[int, str]:
     return code, out
 
 
-def test_there_are_commands_to_check():
+def test_the_pages_contain_commands_to_check():
     assert len(commands()) > 60
 
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in commands()}))
-def test_every_command_of_a_page_is_one_with_these_options(page):
+def test_every_command_on_a_page_exists_with_its_options(page):
     for name, line in commands():
         if name != page:
             continue

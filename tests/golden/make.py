@@ -1,6 +1,6 @@
 """Updates the goldens: ``python tests/golden/make.py values`` or ``words``, never both in one commit.
 
-Labels in the figures of page and Markdown are words: updating words updates them if every figure stays.
+The labels of figures on the page and in Markdown are words: updating words updates them if no figure changes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ def renew(layer: str) -> None:
         for name in (name for name in VALUES if name.startswith("figures-")):
             path, text = EXPECTED / "values" / name, VALUES[name]()
             if only_figures(path.read_text(encoding="utf-8")) != only_figures(text):
-                sys.exit(
-                    f"{name}: figures changed, not only words; update the values in a commit of their own"
-                )
+                sys.exit(f"{name}: figures changed, not only words; update the values in a separate commit")
             write(path, text)
 
 

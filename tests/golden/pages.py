@@ -150,7 +150,7 @@ line = ["GeForce", "RTX"]
 ```
 
 The last line, on stderr, lists the settings in use, as does `settings` in the JSON. An unknown name is refused with the nearest
-known one. Files in parent folders do not count. `gpubench.rank()` reads no file: there each setting is a keyword, with `_`
+known one. Files in parent folders are ignored. `gpubench.rank()` reads no file: there, each setting is a keyword, with `_`
 instead of `-`. A range is text, as in `"0.2-0.5"`; a list is a TOML list or text with commas. A removed option says what to use instead.
 """
 

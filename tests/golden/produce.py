@@ -92,7 +92,7 @@ def frozen_tables() -> Iterator[None]:
 
 
 def _forget_tables() -> None:
-    """Empty every cache of gpubench's modules, whether or not it holds rows of a table."""
+    """Empty every cache of gpubench's modules, even those without rows of a table."""
     for name, module in list(sys.modules.items()):
         if name == "gpubench" or name.startswith("gpubench."):
             for value in list(vars(module).values()):

@@ -82,7 +82,7 @@ def test_figures_are_extracted_with_their_labels_and_without_prose():
     assert only_figures(found) != only_figures(figures(text.replace("900", "901")))
 
 
-def test_what_a_page_shows_is_text_and_rows():
+def test_a_page_is_compared_as_text_and_rows():
     page = "<h2>A</h2><script>var x = 1;</script><table><tr><th>n</th></tr><tr><td>1</td><td>&lt;2</td></tr></table>"
     assert visible_text(page) == "## A\n| n |\n| 1 | <2 |\n"
 

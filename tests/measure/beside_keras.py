@@ -148,7 +148,9 @@ def compare(name: str) -> int:
     wall, cpu = (ratio_of([above[n] / below[n] for above, below in pairs]) for n in range(2))
     verdict = verdict_of(wall, LIMIT)
     above_s, below_s = (count * median(pair[side][0] for pair in pairs) for side in range(2))
-    print(f"{name}, wall time of the harness over a loop by hand: {words_of(wall)}: {verdict} {LIMIT:.0%}")
+    print(
+        f"{name}, wall time of the harness over a hand-written loop: {words_of(wall)}: {verdict} {LIMIT:.0%}"
+    )
     print(f"{name}, CPU time: {words_of(cpu)}")
     print(
         f"{len(pairs)} pairs of {count} steps, blocks of {above_s:.2f} s and {below_s:.2f} s; "

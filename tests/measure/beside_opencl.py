@@ -29,7 +29,7 @@ LIMIT = 0.05
 PAIRS = int(os.environ.get("PAIRS", "200"))
 BLOCK_S = float(os.environ.get("BLOCK_S", "0.2"))
 PAIRS_OF_BUFFERS = 10
-"""The location of memory is random and worth some percent, so both sides take new buffers after this many
+"""The location of memory is random and matters by a few percent, so both sides take new buffers after this many
 pairs, each side first in turn.
 """
 
@@ -49,7 +49,7 @@ def main(*, on_gpu: bool) -> int:
     ratio = ratio_of([b / a for one in turns for a, b in zip(one.first_s, one.second_s, strict=True)])
     verdict = verdict_of(ratio, LIMIT)
     print(
-        f"{queue.device.name.strip()}, bandwidth over a loop by hand: {words_of(ratio)}: {verdict} {LIMIT:.0%}"
+        f"{queue.device.name.strip()}, bandwidth over a hand-written loop: {words_of(ratio)}: {verdict} {LIMIT:.0%}"
     )
     probe_s = median(s for one in turns for s in one.first_s)
     by_hand_s = median(s for one in turns for s in one.second_s)

@@ -3,8 +3,8 @@
     python tests/measure/beside_plain.py                     # cnn lstm resnet50:2 bert_base:1 examples/unet.py:2
     python tests/measure/beside_plain.py vgg16:1 my_model.py:8
 
-prints for each the median ratio of pairs of blocks with its 95 % interval, and says whether it is within 2 %, is not,
-or is undecided; the exit code is 0, 1 or 6. Each side builds its own model from the file. The plain loop sets
+This prints for each the median ratio of pairs of blocks with its 95 % interval, and says whether the ratio is within
+2 %, is not, or is undecided; the exit code is 0, 1 or 6. Each side builds its own model from the file. The plain loop sets
 its mode, makes its optimizer (with the same fused kernels) and rotates its batches itself. The comparison is
 strict fp32, eager, on the CPU. Use an idle machine; its load is printed too. PAIRS, WARM_S and BLOCK_S change
 how long it takes.

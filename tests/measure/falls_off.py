@@ -2,7 +2,7 @@
 
 The tests of a lost GPU run it as a child. With DIES_AT_ONCE it dies in its first case. With HANGS it goes
 silent instead of dying, like a process that waits for a GPU that is gone. With REFUSES_AGAIN only the first
-process of a run opens the device, and the file of that name says that there was one.
+process of a run opens the device; the file of that name shows that it has.
 """
 
 from __future__ import annotations

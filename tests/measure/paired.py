@@ -16,7 +16,7 @@ Verdict: TypeAlias = Literal["within", "not within", "undecided"]
 EXIT_CODES: dict[Verdict, int] = {"within": 0, "not within": 1, "undecided": 6}
 WARM_S = float(os.environ.get("WARM_S", "1"))
 FEWEST_PAIRS = 6
-"""The largest and the smallest of five values contain the median in 94 %, which is not a 95 % interval."""
+"""The largest and the smallest of five values contain the median in only 94 % of cases."""
 
 
 def warm_count(

@@ -1,7 +1,7 @@
 """Measures how often an interval contains the truth, in whole runs on a scripted card.
 
-Every launch is warmed up and timed by the rules of a real run. The result is put into a run as a file holds
-it, and its intervals are read. Only the card is scripted. ``python tests/measure/simulated.py`` rewrites the
+Every launch is warmed up and timed by the rules of a real run. The result is put into a run as a file
+stores it, and its intervals are read. Only the card is scripted. ``python tests/measure/simulated.py`` rewrites the
 table of docs/method-evidence.md.
 """
 
@@ -39,13 +39,13 @@ from gpubench.models import (
 
 STEP_S = 0.1
 START_S, BETWEEN_S = 8.0, 4.0
-"""Start-up time of a process, and time of a case besides its warm-up and its rounds [s]."""
+"""Start-up time of a process, and time of a case apart from its warm-up and its rounds [s]."""
 COLD_C, CLOCK_HZ, CLOCK_STEP_HZ = 40.0, 1.98e9, 15e6
 
 
 @dataclass
 class Card:
-    """A card with differences between processes; each other kind differs in one more way.
+    """A card with differences between processes; every other kind varies in one more way.
 
     Attributes:
         noise: Coefficient of variation and correlation of rounds.
@@ -229,7 +229,7 @@ def measure(card: Card, wall: Wall, budget: Budget, index: int) -> Launch:
 
 
 def run_on(card: Card, budget: Budget, cases: int) -> Run:
-    """Measure this many cases of one pace in all launches of a budget."""
+    """Measure this many equally fast cases in all launches of a budget."""
     wall = Wall()
 
     def rest(seconds: float) -> None:

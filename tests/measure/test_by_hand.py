@@ -32,7 +32,7 @@ def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precis
     assert high <= 1.02
 
 
-def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
+def test_the_hand_written_loop_does_the_same_work_as_the_step(make_case):
     """Equal seeds give equal losses, so both sides run the same training."""
     losses = []
     for by in ("hand", "harness"):
@@ -46,13 +46,13 @@ def test_the_loop_by_hand_does_the_same_work_as_the_step(make_case):
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_the_interval_of_a_median_is_that_of_its_order_statistics():
+def test_the_interval_of_a_median_comes_from_its_order_statistics():
     """1..100: ranks 50 - 9.8 and 50 + 9.8."""
     assert median_interval([float(i) for i in range(1, 101)]) == (50.5, 41.0, 60.0)
 
 
 @pytest.mark.parametrize("sampler", [False, True])
-def test_the_harness_is_compared_with_the_loop_by_hand_for_real(monkeypatch, make_case, cpu, sampler):
+def test_the_harness_is_compared_with_the_hand_written_loop_for_real(monkeypatch, make_case, cpu, sampler):
     """On the CPU, in blocks of a few milliseconds: the ratio of real steps is near 1."""
     monkeypatch.setattr(beside_hand, "WARM_STEPS", 4)
     found = (compare(make_case(batch_size=8), cpu, sampler=sampler, block_s=0.02) for _ in range(TRIES))

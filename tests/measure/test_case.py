@@ -82,7 +82,7 @@ class Accelerator(Hardware):
 
 
 class Telemetry:
-    """Counters that change between two readings: 2 kJ, 1.5 s held by power, two memory errors."""
+    """Counters that change between two readings: 2 kJ, 1.5 s with clocks reduced by power, two memory errors."""
 
     source = "nvml"
     fault: str | None = None
@@ -161,7 +161,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
 
 
 def judged(done, asked) -> Measurement:
-    """The view of a reader of the file: the launch after JSON and the checks."""
+    """The launch as a reader of the file sees it, after JSON and the checks."""
     launch = msgspec.json.decode(msgspec.json.encode(done.launch), type=Launch)
     return checks.judge_measurement(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
 
@@ -207,7 +207,7 @@ def test_only_the_first_launch_gets_the_extra_readings(measured):
     assert "second look" not in measured(launch=1)[1].phases
 
 
-def test_the_gradient_scale_is_followed_from_the_warm_up_on(measured, monkeypatch):
+def test_the_gradient_scale_is_read_from_the_warm_up_on(measured, monkeypatch):
     scales = []
     heap = Accelerator.heap
     monkeypatch.setattr(
@@ -313,7 +313,7 @@ def test_a_model_that_sets_a_switch_itself_is_not_strict_fp32(measured):
     assert read_switches() == before
 
 
-def test_the_proof_is_made_again_after_the_rounds_and_the_worse_one_stays(measured, monkeypatch):
+def test_the_proof_is_repeated_after_the_rounds_and_the_worse_one_is_kept(measured, monkeypatch):
     for errors in ([5e-7, 3e-4], [3e-4, 5e-7], [5e-7, math.nan]):
         script = iter(errors)
         monkeypatch.setattr(case, "errors_on", lambda *_, script=script, **__: {"matmul": next(script)})
@@ -390,7 +390,7 @@ def with_changes(task, **changes):
 
 
 def test_a_model_is_compiled_again_for_each_case(make_case, graphs_compiled):
-    """Past its limit torch would run a further batch size eagerly, and before it compile for any size."""
+    """Beyond its limit torch would run another batch size eagerly; before that, it would compile for any size."""
     limit = "recompile_limit" if torch.__version__ >= "2.6" else "cache_size_limit"
     with torch._dynamo.config.patch({limit: 1}):
         for batch in (4, 3, 2):

@@ -233,7 +233,7 @@ def run_of(*measurements, budget="default", backend="cuda", **device):
     )
 
 
-def test_a_peak_that_is_not_known_is_reported_once_for_the_run(make_measurement, make_case):
+def test_an_unknown_peak_is_reported_once_for_the_run(make_measurement, make_case):
     def row(peak, launch=None, **case):
         return make_measurement(
             case=make_case(**case), flops_per_sample=1.0, peak_flops_per_s=peak, launch=launch
@@ -352,7 +352,7 @@ def test_a_probe_error_that_is_not_a_number_does_not_prove_fp32(make_measurement
 
 
 @pytest.mark.parametrize("error", [None, float("nan"), 1e-5, 5e-7])
-def test_fp32_is_unproven_where_tf32_passes_the_same_proof(make_measurement, error):
+def test_fp32_is_unproven_if_tf32_passes_the_same_proof(make_measurement, error):
     launch = {"precision_errors": {"matmul": 5e-7, "conv": 3e-7}, "control_errors": {"matmul": 3e-4}}
     assert kinds(make_measurement(launch=launch))[0] == set()
     launch["control_errors"] |= {"conv": error}
@@ -381,7 +381,7 @@ def test_round_times_must_add_up_to_their_arrival_times(make_measurement, came_s
 @pytest.mark.parametrize(
     ("load", "found"), [(0.1, {K.CLOCK_DISAGREES}), (0.9, {K.HOST_BUSY, K.CLOCK_DISAGREES})]
 )
-def test_a_wrong_clock_is_seen_in_a_short_series_and_on_a_busy_host(make_measurement, load, found):
+def test_a_wrong_clock_is_detected_in_a_short_series_and_on_a_busy_host(make_measurement, load, found):
     launch = {"rounds": rounds([0.1] * 11), "told_in_s": 1.26, "host_load": load}
     assert kinds(make_measurement(launch=launch))[0] == found
 
@@ -441,7 +441,7 @@ def test_fp32_without_a_probe_is_unproven(make_measurement, make_case):
     assert kinds(make_measurement(case=make_case(precision=Precision.TF32), launch=launch))[0] == set()
 
 
-def test_the_issue_time_says_nothing_where_the_scaler_itself_waits(make_measurement, make_case):
+def test_the_issue_time_is_ignored_if_the_scaler_waits(make_measurement, make_case):
     def row(fused, **case):
         launch = {"host_issue_s": (0.95, 1.0) * 3, "fused": fused}
         return make_measurement(case=make_case(**case), launch=launch)
@@ -455,7 +455,7 @@ def test_the_issue_time_says_nothing_where_the_scaler_itself_waits(make_measurem
 
 
 def test_an_invalid_row_full_of_not_a_number_is_stored_and_read_back(make_measurement):
-    """Every field of a launch that may hold a float; the clock's own times are whole nanoseconds."""
+    """Every field of a launch that may be a float; the clock's own times are whole nanoseconds."""
 
     def wild(kind):
         if typing.get_origin(kind) is dict:
@@ -527,7 +527,7 @@ def quartiles(spread):
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_each_limit_is_where_the_contract_has_it(make_measurement, make_case, name):
+def test_each_limit_is_the_one_in_the_contract(make_measurement, make_case, name):
     for share in (WITHIN, BEYOND):
         launch, case, kind = LIMITS[name](share)
         found, _ = kinds(make_measurement(case=make_case(**case), launch=launch))
@@ -580,7 +580,7 @@ def heated(make_measurement, celsius, clocks=(1.98e9,) * 3):
     return msgspec.structs.replace(row, launches=tuple(launches))
 
 
-def test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_reported(make_measurement):
+def test_a_card_that_is_still_warming_up_lowers_the_low_end_and_is_reported(make_measurement):
     steady, warming = (heated(make_measurement, (50.0, 60.0, last)) for last in (60.0, 63.0))
     assert K.NOT_HEAT_SOAKED not in kinds(steady, launches=3)[0]
     found, judged = kinds(warming, launches=3)
@@ -594,7 +594,7 @@ def test_a_card_that_still_warms_up_makes_the_low_end_lower_and_is_reported(make
     assert lower < steady.samples_per_s_low
 
 
-def test_a_run_of_one_launch_says_that_its_intervals_hold_one_process(make_measurement):
+def test_a_run_of_one_launch_says_that_its_intervals_cover_one_process(make_measurement):
     """In an interrupted run of three launches, each row says which launches are missing."""
     run = msgspec.structs.replace(run_of(make_measurement()), launch_count=1)
     assert [f.kind for f in checks.of_run(run)] == [K.ONE_PROCESS]
@@ -611,7 +611,7 @@ def test_events_of_the_warm_up_do_not_count_against_the_rounds(make_measurement,
     assert kinds(make_measurement(launch={"telemetry": (early, shown)}))[0] == {K.THROTTLED, K.HOST_BOUND}
 
 
-def test_every_kind_of_finding_has_words_and_a_next_action():
+def test_every_kind_of_finding_has_a_text_and_a_next_action():
     for kind in FindingKind:
         assert ";" in describe(Finding(kind=kind))
 

@@ -29,7 +29,7 @@ def test_the_intervals_contain_the_truth_as_often_as_the_page_says(kind, budget)
     assert reached(kind, budget).share == pytest.approx(stated()[kind.words, budget], abs=0.16)
 
 
-def test_publish_holds_90_percent_and_so_does_the_default_where_three_launches_can_see():
+def test_publish_covers_90_percent_and_so_does_the_default_if_three_launches_can_see():
     shares = stated()
     publish = [shares[kind.words, "publish"] for kind in KINDS[:7]]
     assert all(0.90 <= share <= 0.97 for share in publish[:6])
@@ -52,6 +52,6 @@ def test_heating_card_is_flagged_by_its_second_launch():
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", RUNS)
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.words for kind in KINDS])
-def test_the_table_of_the_page_is_what_its_script_writes(kind, budget):
+def test_the_table_on_the_page_matches_its_script(kind, budget):
     found = coverage(kind, BUDGETS[budget], runs=RUNS[budget])
     assert found.share == pytest.approx(stated()[kind.words, budget], abs=0.011)

@@ -71,7 +71,7 @@ def test_fp8_layer_and_gradients_have_exactly_the_tabulated_rounding_errors(torc
         assert relative(layer.bias.grad, exact.bias.grad) < 1e-2
 
 
-def test_large_and_small_numbers_are_scaled_into_reach(torchao):
+def test_large_and_small_numbers_are_scaled_into_range(torchao):
     torch.manual_seed(0)
     layer = narrow_layer()
     for size in (1e-6, 1.0, 1e6):
@@ -114,13 +114,13 @@ def trained(precision: Precision, checkpointing: Checkpointing, steps: int = 12)
     return [float(work.step(0)) for _ in range(steps)]
 
 
-def test_without_torchao_the_case_is_refused_with_the_line_that_installs_it(monkeypatch):
+def test_without_torchao_the_case_is_refused_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with pytest.raises(NotQuantizedError, match=r"fp8 need torchao.*pip install 'torchao>="):
         narrow_layer()
 
 
-def test_a_model_without_blocks_is_refused_where_it_is_built_and_where_it_is_planned():
+def test_a_model_without_blocks_is_refused_when_planned_and_when_built():
     with pytest.raises(NotQuantizedError, match="repeated blocks"):
         quantize.compute_in_fp8(nn.Linear(64, 64), "mine", CPU)
     assert "repeated blocks" in load_profiles()["cnn"].why_not_at(Precision.FP8)

@@ -40,7 +40,7 @@ def tiny(recipe: Recipe = RECIPE, batch_size: int = 3):
     return load_workload("llama_8b").at(recipe).tiny(batch_size, 0)
 
 
-def test_the_cache_gives_the_tokens_that_the_whole_sequence_gives():
+def test_generation_with_a_cache_gives_the_tokens_of_the_full_forward_pass():
     task = tiny()
     model, prompts = task.model.double(), task.batches[0][0]
     whole = prompts
@@ -77,7 +77,7 @@ def test_a_prompt_longer_than_the_context_is_refused_in_one_line():
         built("llama_8b", case(load_workload("llama_8b").recipe.changed({"prompt_tokens": 9000})), 0)
 
 
-def test_what_a_generation_takes_is_derived_from_its_times():
+def test_latencies_and_rates_of_a_generation_are_derived_from_its_times():
     """By hand: first token after 0.5 s, then 0.01 s per token, but 0.05 s for one in fifty."""
     gaps = tuple(0.05 if n % 50 == 0 else 0.01 for n in range(1000))
     launch = Launch(
@@ -99,7 +99,7 @@ def quantized(weight_type: WeightType):
     return move(tiny(recipe), case(recipe), torch.device("cpu"))
 
 
-def test_eight_bits_generate_nearly_the_scores_of_sixteen():
+def test_scores_at_eight_bits_are_close_to_those_at_sixteen():
     pytest.importorskip("torchao", exc_type=ImportError)
     whole = move(tiny(RECIPE.changed({"weight_type": WeightType.BFLOAT16})), case(), torch.device("cpu"))
     narrow = quantized(WeightType.INT8)

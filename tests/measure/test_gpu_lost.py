@@ -98,7 +98,7 @@ def command(gpu, plan, inside_nvml, monkeypatch, tmp_path, capsys):  # noqa: PLR
     return run
 
 
-def test_a_run_that_loses_its_gpu_ends_in_order_with_what_was_finished(command):
+def test_a_run_that_loses_its_gpu_ends_cleanly_and_keeps_finished_cases(command):
     code, said, run = command()
     assert code == 0, said
     assert sorted(m.status for m in run.measurements) == sorted([Status.OK, Status.FAILED, Status.FAILED])
@@ -115,7 +115,7 @@ def test_when_the_only_case_is_lost_every_case_has_failed(command, inside_nvml, 
     assert [len(m.launches[0].rounds) for m in run.measurements] == [2]
 
 
-def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_finished(
+def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_and_keeps_finished_cases(
     command, monkeypatch, tmp_path
 ):
     """A launch has its own process: the next one finds that the GPU is gone."""
@@ -129,7 +129,7 @@ def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_with_what_was_fini
     assert run.finished_at is None
 
 
-def test_a_case_that_fails_before_the_first_sample_asks_the_driver_what_became_of_the_gpu(
+def test_a_case_that_fails_before_the_first_sample_asks_the_driver_whether_the_gpu_is_lost(
     inside_nvml, own_model, make_case, tiny_budget, cpu
 ):
     """CUDA has many messages for a lost GPU; NVML has one."""

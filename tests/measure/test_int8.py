@@ -46,7 +46,7 @@ def test_int8_layer_has_exactly_the_tabulated_rounding_error(rows, bias):
     assert 5e-3 < error < FACTS.product_error, "the rounding to 8 bits is in the result, and no more"
 
 
-def test_the_outputs_of_weights_of_fewer_bits_have_no_reference(make_case):
+def test_the_outputs_of_low_bit_weights_have_no_reference(make_case):
     """A CPU in bfloat16 rounds like the device; compared with that, an error of zero would prove nothing."""
     for weight_type, is_known in ((WeightType.FLOAT32, True), (WeightType.BFLOAT16, False)):
         case = make_case(
@@ -88,7 +88,7 @@ def test_the_outputs_of_a_model_are_compared_with_float32_and_the_error_is_state
 
 
 @HAS_TORCHAO
-def test_layers_that_torchao_would_compute_elsewhere_stay_and_a_model_of_none_is_refused():
+def test_layers_that_torchao_cannot_quantize_stay_and_a_model_of_only_those_is_refused():
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)).to(torch.bfloat16)
     compute_in_int8(model, "mine", CPU)
     assert [type(layer.weight.data) is torch.Tensor for layer in model] == [False, True]
@@ -96,7 +96,7 @@ def test_layers_that_torchao_would_compute_elsewhere_stay_and_a_model_of_none_is
         compute_in_int8(nn.Sequential(nn.Linear(64, 10)), "mine", CPU)
 
 
-def test_without_torchao_the_line_that_installs_it_is_the_reason(monkeypatch):
+def test_without_torchao_the_reason_is_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(NotQuantizedError, match=r"int8 products need torchao.*pip install 'torchao>="):
         compute_in_int8(nn.Sequential(nn.Linear(64, 64)), "mine", CPU)

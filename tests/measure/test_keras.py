@@ -101,7 +101,7 @@ def in_child(framework: Framework, *orders: str) -> dict:
         env=variables,
         capture_output=True,
         text=True,
-        timeout=240,  # on a busy machine: one request takes some 10 s of processor time
+        timeout=240,  # on a busy machine: one request takes about 10 s of CPU time
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -295,7 +295,7 @@ assert waited == [steps._state] * 2, "the issue of steps was timed, and not the 
 
 
 @pytest.mark.slow
-def test_jax_is_waited_for_and_a_gpu_that_it_cannot_open_is_reported() -> None:
+def test_the_clock_waits_for_jax_and_a_gpu_that_fails_to_open_is_reported() -> None:
     pytest.importorskip("jax")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", GPU_IN_JAX],
@@ -419,7 +419,7 @@ def test_torch_only_options_are_refused_before_anything_is_measured(given: dict[
 
 
 @pytest.mark.slow
-def test_a_result_that_a_model_forges_is_no_figure(tmp_path: Path) -> None:
+def test_a_result_forged_by_a_keras_model_is_rejected(tmp_path: Path) -> None:
     """The message is written into the pipe of the measuring process as soon as it is built there."""
     pytest.importorskip("jax")
     rounds = tuple(Round(steps=1000, wall_s=0.008) for _ in range(20))
@@ -478,7 +478,7 @@ def test_unsupported_keras_features_are_reported() -> None:
         assert words in (capability.why_no_framework(case, CPU, is_own=False) or ""), words
 
 
-def test_no_backend_takes_memory_in_advance() -> None:
+def test_no_backend_preallocates_memory() -> None:
     for framework in KERAS:
         variables = capability.variables_of(framework, CPU)
         assert variables["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
@@ -548,4 +548,4 @@ def test_terminal_and_page_show_the_framework_overhead() -> None:
     assert "keras-jax" in told.rows[0][0]
     assert told.rows[0][1] == "torch eager"
     assert told.rows[0][2].startswith("0.500")
-    assert frameworks(of_run(torch.run)) == [], "of one framework there is nothing to compare"
+    assert frameworks(of_run(torch.run)) == [], "one framework has nothing to be compared with"

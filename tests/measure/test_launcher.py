@@ -76,7 +76,7 @@ def is_whole(launch, budget) -> bool:
 
 
 def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan, cpu, monkeypatch, tmp_path):
-    """A file of the user in the folder in which it starts does not replace the library."""
+    """A user's ``random.py`` in the working folder does not replace the standard library's."""
     monkeypatch.setattr(children, "subprocess", subprocess)  # its own process
     (tmp_path / "random.py").write_text("raise SystemExit('a random.py of mine ran')")
     monkeypatch.chdir(tmp_path)
@@ -126,7 +126,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("fatal", [(2, 4, 6), pytest.param((1, 3, 5), marks=pytest.mark.slow)])
-def test_a_crash_costs_the_current_case_and_the_others_continue(make_plan, cpu, fatal):
+def test_a_crash_loses_only_the_current_case(make_plan, cpu, fatal):
     """Every case is fp32, so all would share a process; each except the last dies at its third forward pass."""
     deaths = {batch: DEATHS[batch] for batch in (*fatal, 7)}
     fates = "; ".join(f"fate = {fate[0]!r} if n == {n} else fate" for n, fate in deaths.items())
@@ -182,8 +182,8 @@ def test_rounds_before_a_crash_are_kept(make_plan, cpu):
     assert launch.warmup or launch.rounds
 
 
-def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, cpu):
-    """No case would end by itself, and for one of the last three less than a second is left."""
+def test_a_time_limit_applies_to_the_whole_run_and_names_what_it_cut(make_plan, cpu):
+    """No case would end on its own, and for one of the last three less than a second is left."""
     plan = endless(make_plan("time.sleep(0.05)", batches=(4, 5, 6, 7), time_limit_s=5.0))
 
     def on_event(event):
@@ -204,7 +204,7 @@ def test_a_time_limit_holds_for_the_whole_run_and_names_what_it_cut(make_plan, c
 def test_a_limit_too_short_for_all_gives_the_first_case_its_time_and_names_those_left_out(
     make_plan, cpu, monkeypatch
 ):
-    """With equal shares, none of the four would have had the two seconds that a figure takes."""
+    """With equal shares, none of the four would have had the two seconds that a figure needs."""
     monkeypatch.setattr("gpubench.measure.launcher.LEAST_CASE_S", 2.0)
     launcher = Launcher(endless(make_plan("pass", batches=(4, 5, 6, 7), time_limit_s=5.0)), cpu)
     assert launcher._share_s(2) == pytest.approx(2.5, abs=0.1)
@@ -250,7 +250,7 @@ def test_a_forward_pass_leaves_no_trace_of_autograd_and_gives_its_latency(make_p
     assert several.latency_p50_s is None
 
 
-def test_a_stop_with_a_deadline_kills_a_child_that_hangs_without_asking_it_first(make_plan, cpu):
+def test_a_stop_with_a_deadline_kills_a_hung_child_immediately(make_plan, cpu):
     """As after SIGTERM: it hangs in a call that blocks its listening thread."""
     control, stopped = Control(), []
 
@@ -322,7 +322,7 @@ def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
 
 
 def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
-    """A process dies, and the driver says that the GPU is gone: the remaining cases fail at once, with its reason."""
+    """A process dies, and the driver reports that the GPU is gone: the remaining cases fail at once, with its reason."""
     monkeypatch.setattr(capability, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
     seen = []
     plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
@@ -363,10 +363,10 @@ def make_order(make_case, own_model):
     return make
 
 
-def test_a_short_time_limit_keeps_time_back_for_the_latency(make_desk, make_order, tiny_budget):
+def test_a_short_time_limit_reserves_time_for_the_latency(make_desk, make_order, tiny_budget):
     """The timed rounds would take all of it, and a forward pass is so slow that the limit cuts the latency passes.
 
-    A second time in this process, because then nothing needs importing.
+    The first measurement does the imports, which would take time from the second one.
     """
     from gpubench.measure.case import measure_case
 
@@ -398,7 +398,7 @@ def test_a_case_that_ends_on_a_lost_device_says_so_and_keeps_its_rounds(make_des
     assert is_whole(done.launch, tiny_budget)
 
 
-def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too_short(make_desk, make_order):
+def test_the_energy_counter_is_stored_at_both_edges_even_of_a_short_region(make_desk, make_order):
     from gpubench.measure.case import measure_case
 
     class Counter(Readings):
@@ -413,8 +413,8 @@ def test_the_energy_counter_is_stored_at_both_edges_even_where_the_region_is_too
     assert done.launch.energy_j is None
 
 
-def test_micro_benchmarks_run_in_a_child_and_are_next_to_the_steps(make_plan, cpu, monkeypatch):
-    """In their share of the time limit: a product or two of the CPU's sizes."""
+def test_micro_benchmarks_run_in_a_child_and_are_stored_with_the_steps(make_plan, cpu, monkeypatch):
+    """Their share of the time limit suffices for a product or two at the CPU's sizes."""
     monkeypatch.setattr("gpubench.measure.launcher.MICRO_SHARE", 0.002)
     launcher = Launcher(make_plan(micro="also", time_limit_s=300.0), cpu)
     before, measurement = launcher.run()
@@ -572,7 +572,7 @@ def test_nan_becomes_null_in_worker_messages(make_case):
     assert back.launch.rounds[0].loss is None
 
 
-def test_the_environment_of_a_child_names_the_gpu_and_decides_nothing_of_tf32(h100):
+def test_the_environment_of_a_child_names_the_gpu_and_leaves_tf32_alone(h100):
     from gpubench.measure.environment import environment_of
 
     inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
@@ -591,7 +591,7 @@ def result(*walls: float) -> messages.CaseDone:
     return messages.CaseDone(status=Status.OK, launch=Launch(index=0, rounds=rounds))
 
 
-def test_a_result_must_be_that_of_the_rounds_it_reported():
+def test_a_result_must_match_the_reported_rounds():
     forged = result(0.008, 0.008)
     seen = Progress()
     assert "the 0 it reported" in seen.contradiction(forged)
@@ -613,7 +613,7 @@ def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
     assert seen.told_in_s() == 4.5, "seven seconds, and two and a half of them between rounds"
     for _ in range(3):
         seen.take(messages.RoundDone(timed=True, round=Round(steps=1, wall_s=1.0)), was_awaited=False)
-    assert seen.told_in_s() is None, "of most reports it is not known when they came"
+    assert seen.told_in_s() is None, "the arrival times of most reports are unknown"
 
 
 @settings(max_examples=200)
@@ -624,7 +624,7 @@ def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
     prompt=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
 def test_reports_that_are_read_late_do_not_change_the_pace(walls, late, pace, prompt):
-    """As long as one of the first third of them and one of the last are read at once."""
+    """This needs one report of the first third and one of the last to be read promptly."""
     third = max(1, len(walls) // 3)
     late[int(prompt[0] * (third - 1))] = late[len(walls) - third + int(prompt[1] * (third - 1))] = 0.0
     seen = Progress(timed=[Round(steps=1, wall_s=wall_s) for wall_s in walls])
@@ -657,7 +657,7 @@ def test_result_forged_by_the_model_is_rejected(make_plan, cpu):
     assert "20 rounds" in measurement.reason
 
 
-def test_a_launch_is_dated_by_its_beginning(make_plan, cpu, monkeypatch):
+def test_a_launch_is_dated_by_its_start(make_plan, cpu, monkeypatch):
     order = []
     stamp = "2026-01-01T00:00:00Z"
     monkeypatch.setattr("gpubench.measure.launcher.utc_stamp", lambda: order.append("dated") or stamp)
@@ -681,7 +681,7 @@ def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
     assert "more than 50 reports" in measurement.reason
 
 
-def test_a_model_that_leaves_its_folder_costs_no_other_case(make_plan, cpu, tmp_path, monkeypatch):
+def test_a_model_that_changes_its_folder_does_not_affect_other_cases(make_plan, cpu, tmp_path, monkeypatch):
     """Its reference is a path relative to the folder in which the command was started."""
     plan = make_plan("os.chdir('/')", batches=(4, 5))
     monkeypatch.chdir(tmp_path)

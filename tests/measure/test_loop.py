@@ -101,7 +101,7 @@ def test_work_that_a_clock_does_not_wait_for_is_not_a_pause(fake_clock, is_async
     ("step_s", "batches", "expected"),
     [(0.3, 4, 2), (0.02, 4, 28), (0.02, 1, 25), (2.0, 4, 1), (1e-9, 4, 100_000)],
 )
-def test_a_round_is_filled_with_whole_rotations_of_the_batches(fake_clock, step_s, batches, expected):
+def test_a_round_contains_whole_rotations_of_the_batches(fake_clock, step_s, batches, expected):
     assert make_loop(fake_clock, batches=batches).steps_for(0.5, step_s) == expected
 
 
@@ -141,7 +141,7 @@ def test_a_warm_up_that_does_not_settle_continues_with_a_finding(fake_clock):
     assert series.findings[0].value == "step time"
 
 
-def test_under_a_time_limit_the_warm_up_takes_half_of_what_is_left(fake_clock):
+def test_under_a_time_limit_the_warm_up_takes_half_of_the_remaining_time(fake_clock):
     series = Series()
     loop = make_loop(fake_clock, step_s=lambda i: 0.02 * (1 + 0.5 * ((i // 20) % 2)), read_s=0.0)
     loop.deadline_s = loop.clock.now_s() + 10
@@ -149,7 +149,7 @@ def test_under_a_time_limit_the_warm_up_takes_half_of_what_is_left(fake_clock):
     assert 4.9 < sum(r.wall_s for r in series.warmup) < 6.0
 
 
-def test_timed_rounds_stop_when_sure_and_mark_nothing(fake_clock):
+def test_timed_rounds_stop_once_the_figure_is_certain_and_exclude_nothing(fake_clock):
     series = Series(steps_per_round=25)
     time_rounds(make_loop(fake_clock), LONG, series)
     assert len(series.timed) == 20
@@ -181,7 +181,7 @@ def test_rounds_before_a_drop_of_the_clock_are_marked_and_kept(fake_clock):
     assert FindingKind.DRIFTING in {f.kind for f in series.findings}
 
 
-def test_a_round_that_took_far_longer_is_marked_and_counts(fake_clock):
+def test_a_much_longer_round_is_marked_and_counts(fake_clock):
     """Steps of 20 ms; the machine sleeps for two seconds in step 130, in the sixth round."""
     series = Series(steps_per_round=25)
     budget = msgspec.structs.replace(LONG, timed_s=15.0)
@@ -205,7 +205,7 @@ def test_telemetry_of_the_warm_up_is_kept_with_that_of_the_rounds(fake_clock):
     assert sum(s.t_s <= series.began_s for s in series.telemetry) == count + 1
 
 
-def test_a_deadline_in_the_timed_part_keeps_the_rounds_there_are(fake_clock):
+def test_a_deadline_in_the_timed_part_keeps_the_rounds_so_far(fake_clock):
     series = Series(steps_per_round=25)
     loop = make_loop(fake_clock, read_s=0.0)
     loop.deadline_s = loop.clock.now_s() + 3
@@ -232,7 +232,7 @@ def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
     assert series.scales == [float(n) for n in range(1, 22)]
 
 
-def test_a_step_skipped_in_the_first_timed_round_is_seen(fake_clock):
+def test_a_step_skipped_in_the_first_timed_round_is_detected(fake_clock):
     """The scale was halved between the end of the warm-up and the end of the first round."""
     scales = iter([1024.0] + [512.0] * 99)
     series = Series(steps_per_round=25)

@@ -21,8 +21,8 @@ def launch_of(
     Args:
         loss: Loss of a step, from its number since the seed and its batch.
         single: Steps with individually stored losses.
-        rounds: Those of warm-up and timed part.
-        steps: Of each round except the first.
+        rounds: Number of rounds in warm-up and timed part.
+        steps: Steps in each round except the first.
         batches: The batch count that the launch stores.
     """
     curve = tuple(loss(step, step % BATCHES) for step in range(single))
@@ -46,7 +46,7 @@ SHAPES = [(single, steps) for single in (2, 3, 5, 8, 50) for steps in (1, 2, 3, 
 
 
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
-def test_a_falling_loss_is_hardly_ever_called_one_that_does_not_fall(single: int, steps: int) -> None:
+def test_a_falling_loss_is_rarely_flagged(single: int, steps: int) -> None:
     """It falls by a third of its noise per step, over batches that differ by five times the noise."""
     draw = random.Random(0)
     for rounds in (3, 8, 30):
@@ -66,7 +66,7 @@ def test_a_falling_loss_is_hardly_ever_called_one_that_does_not_fall(single: int
 
 @pytest.mark.parametrize("hardest", range(BATCHES))
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
-def test_a_long_row_whose_loss_does_not_fall_is_always_flagged(single: int, steps: int, hardest: int) -> None:
+def test_a_long_row_without_a_falling_loss_is_always_flagged(single: int, steps: int, hardest: int) -> None:
     """Whichever batch is the hardest, and also if the loss creeps up."""
     for rounds in (16, 24, 60, 200):
         for creep in (0.0, 1e-6):

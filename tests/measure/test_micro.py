@@ -168,7 +168,7 @@ def test_no_probe_takes_long_on_any_card(card, budget):
     assert {r.precision for r in found} == {*card.flops_per_s, None}
 
 
-def test_a_noisy_kernel_of_microseconds_is_repeated_no_longer_than_its_time_on_the_wall():
+def test_repetitions_of_a_noisy_short_kernel_are_limited_by_wall_time():
     """Half a second of its events would be 100,000 repetitions, and two minutes of clearing the cache."""
     card = dataclasses.replace(SLOW, spread=1.0)
     found = card.measure(other_probe("launch device"), DEFAULT)
@@ -191,7 +191,7 @@ def test_launch_time_is_the_total_divided_by_the_launch_count():
     assert found.unit == "s"
 
 
-def test_each_precision_is_probed_where_the_device_has_it(cpu, h100):
+def test_each_precision_is_probed_if_the_device_has_it(cpu, h100):
     def of(device, **options):
         return {p.precision for p in micro.gemm_probes(device, **options)}
 
@@ -218,13 +218,13 @@ def test_probes_run_for_real_on_the_cpu(cpu, monkeypatch):
     assert all(r.value > 0 for r in found)
 
 
-def test_a_time_limit_and_a_small_memory_leave_probes_out(cpu):
+def test_a_time_limit_and_a_small_memory_skip_probes(cpu):
     assert list(micro.run_micro(CPU, cpu, QUICK, BLIND, time_s=0.0)) == []
     tiny = msgspec.structs.replace(cpu, memory_bytes=1000)
     assert [r.name for r in micro.run_micro(CPU, tiny, QUICK, BLIND)] == ["launch wall"]
 
 
-def test_a_probe_too_large_for_the_memory_is_halved_until_it_fits_and_says_its_size(h100):
+def test_a_probe_too_large_for_the_memory_is_halved_until_it_fits_and_states_its_size(h100):
     small = probes.MEMORY_SHARE * 8 * GIB
     card = [micro.device_copy(micro.COPY_BYTES), *micro.gemm_probes(h100)]
     found = list(probes.fitting(card, small))
@@ -260,7 +260,7 @@ def test_the_repetitions_of_a_very_short_kernel_are_kept_in_part(monkeypatch):
     assert len(found.times_s) == 7 < found.n
 
 
-def test_the_best_product_of_a_precision_is_next_to_its_steps():
+def test_the_best_product_of_a_precision_is_stored_with_its_steps():
     rows = [
         result(value=1.0),
         result(value=3.0, size="128"),
@@ -270,7 +270,7 @@ def test_the_best_product_of_a_precision_is_next_to_its_steps():
     assert best_gemm(rows) == {Precision.FP32: 3.0, Precision.AMP_BF16: 9.0, Precision.BF16: 9.0}
 
 
-def test_the_best_size_of_a_product_is_known_where_there_are_several():
+def test_the_best_size_of_a_product_is_marked_if_there_are_several():
     rows = [result(value=1.0), result(value=3.0, size="128"), result(value=9.0, precision="bf16")]
     assert best_products(rows) == {("fp32", "128")}
 

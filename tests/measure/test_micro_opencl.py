@@ -95,7 +95,7 @@ def test_a_device_that_reports_too_much_memory_is_probed_at_the_size_that_it_gra
     monkeypatch.setattr(micro, "LEAST_COPY_BYTES", size // 4)
     lies = msgspec.structs.replace(profile, memory_bytes=64 * size)
     (none_given,) = opencl.run_micro(queue, lies, BRIEF)
-    assert isinstance(none_given, Finding), "a size that is never given is no row, and is said all the same"
+    assert isinstance(none_given, Finding), "a size that is never granted gives no row but is reported"
     assert none_given.kind is FindingKind.MEMORY_REFUSED
     assert f"of {format_bytes(lies.memory_bytes)} promised" in str(none_given.value)
     monkeypatch.setattr(micro, "LEAST_COPY_BYTES", 64 * MIB)
@@ -123,7 +123,7 @@ def test_a_driver_that_cannot_compile_is_named_with_its_compilers_message(
     assert "\n" not in str(refused.value)
 
 
-def test_a_workload_through_opencl_is_refused_with_what_to_add(profile) -> None:
+def test_a_workload_through_opencl_is_refused_with_the_needed_option(profile) -> None:
     with pytest.raises(MisuseError, match="--micro only"):
         plan(RunRequest(device="opencl"), profile, {})
 

@@ -105,7 +105,7 @@ class Job:
         return {r["case"]["gpu_count"]: r for r in rows if r["case"]["precision"] == "fp32"}
 
     def left(self) -> list[psutil.Process]:
-        """Every process that is still there."""
+        """Every process that is still running."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
@@ -114,7 +114,7 @@ class Job:
         return found
 
     def all_end(self) -> None:
-        """Make sure that in time no process is left but torchrun's own."""
+        """Wait until only torchrun's own processes are left, and fail if that takes too long."""
         agents, until_s = {agent.pid for agent in self.agents}, time.monotonic() + ENDS_S
 
         def ours() -> list[psutil.Process]:
@@ -183,7 +183,7 @@ def test_two_machines_do_one_run_and_another_command_adds_a_launch(job):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_after_a_restart_what_is_finished_is_not_measured_again(job, rank):
+def test_after_a_restart_finished_work_is_not_measured_again(job, rank):
     codes, _, err = job.start(
         *QUICK, act="first and os.kill(os.getpid(), signal.SIGKILL)", rank=rank, restarts=2
     ).ended()
@@ -198,9 +198,7 @@ def test_after_a_restart_what_is_finished_is_not_measured_again(job, rank):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "nodes"), [(0, 2), (1, 2), (1, 1)])
-def test_a_killed_rank_is_named_with_its_signal_and_its_case_is_measured_when_the_run_goes_on(
-    job, rank, nodes
-):
+def test_a_killed_rank_is_named_with_its_signal_and_its_case_is_measured_on_resume(job, rank, nodes):
     fate = {"act": "first and os.kill(os.getpid(), signal.SIGKILL)", "rank": rank}
     fate |= {"nodes": nodes, "each": 2 // nodes}
     job.start(*QUICK, **fate).ended()
@@ -231,7 +229,7 @@ def test_a_rank_that_hangs_ends_with_its_run(job, rank):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_killed_agent_takes_its_processes_along_and_what_was_measured_stays(job, which):
+def test_a_killed_agent_ends_its_processes_and_keeps_what_was_measured(job, which):
     job.start(*QUICK, lasts=True)
     wait_until(job.mark.exists, job.agents[0])
     below = psutil.Process(job.agents[which].pid).children(recursive=True)

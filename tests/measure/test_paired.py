@@ -17,17 +17,17 @@ from gpubench.interval import Interval
 HERE = Path(__file__).parent
 
 
-def test_a_block_is_as_long_as_its_median_step_says() -> None:
+def test_the_block_length_follows_the_median_step() -> None:
     """The first call compiles for two seconds, and another is delayed; neither shortens a block."""
     took = chain([2.0, 0.04, 0.04, 0.9], repeat(0.04))
     assert warm_count(lambda count: next(took) * count / 4, block_s=0.5, several=4, warm_s=0.01) == 48
 
 
-def test_a_step_longer_than_a_block_is_taken_a_few_times() -> None:
+def test_a_step_longer_than_a_block_is_repeated_a_few_times() -> None:
     assert warm_count(lambda _: 9.0, block_s=0.5, several=4, warm_s=0.0) == 4
 
 
-def test_a_loop_is_warmed_up_for_as_long_as_asked() -> None:
+def test_a_loop_is_warmed_up_for_the_requested_time() -> None:
     calls = []
     warm_count(lambda count: calls.append(count) or 1.0, block_s=0.5, several=4, warm_s=0.05)
     assert len(calls) > 10
@@ -60,7 +60,7 @@ def test_a_few_pairs_have_no_interval() -> None:
     ("script", "needs", "limit"),
     [(("beside_keras.py", "keras-torch"), "keras", "3%"), (("beside_opencl.py",), "pyopencl", "5%")],
 )
-def test_a_script_prints_its_blocks_and_ends_by_its_verdict(
+def test_a_script_prints_its_blocks_and_exits_with_its_verdict(
     script: tuple[str, ...], needs: str, limit: str
 ) -> None:
     pytest.importorskip(needs)

@@ -148,7 +148,7 @@ def test_heavy_user_model_on_a_cpu_uses_the_smallest_batch_it_can_train(cpu, pro
 
 
 @pytest.mark.parametrize(("batches", "batch"), [((1, 8, 32), 8), ((2, 8), 2), ((1,), 1)])
-def test_a_light_users_model_has_more_than_one_sample_on_a_cpu_if_it_can(cpu, profiles, batches, batch):
+def test_a_users_light_model_has_more_than_one_sample_on_a_cpu_if_possible(cpu, profiles, batches, batch):
     """Batch norm over a single value cannot train at batch 1."""
     own = msgspec.structs.replace(
         profiles["cnn"], name="mine.py", batches=batches, train_flops_per_sample=1e3
@@ -157,7 +157,7 @@ def test_a_light_users_model_has_more_than_one_sample_on_a_cpu_if_it_can(cpu, pr
     assert {planned.case.batch_size for planned in made.cases} == {batch}
 
 
-def test_a_cpu_without_bf16_instructions_gets_fp32_alone_and_says_why_when_asked(cpu, profiles):
+def test_a_cpu_without_bf16_instructions_gets_only_fp32_with_the_reason(cpu, profiles):
     plain = msgspec.structs.replace(cpu, tensor_core_precisions=())
     assert {p.case.precision for p in plan(RunRequest(), plain, profiles).cases} == {Precision.FP32}
     made = plan(RunRequest(precisions=("fp32", "amp")), plain, profiles)
@@ -260,13 +260,13 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_precision(cpu, pro
         ({"device": "toaster"}, "'toaster' is not a device"),
     ],
 )
-def test_a_request_that_nothing_could_meet_is_refused_in_one_line(changes, words):
+def test_an_impossible_request_is_refused_in_one_line(changes, words):
     with pytest.raises(MisuseError, match=words) as caught:
         check_request(RunRequest(**changes), KNOWN)
     assert "\n" not in str(caught.value)
 
 
-def test_all_means_every_workload_and_names_are_taken_once():
+def test_all_means_every_workload_and_repeated_names_count_once():
     assert check_request(RunRequest(workloads=("all", "cnn")), KNOWN).workloads == KNOWN
 
 
@@ -307,7 +307,7 @@ BLOCKS = BlockSizes(count=2, largest_parameters=4, outside_parameters=2)
         ({"gpus": 4, "jobs": "independent"}, (64, "independent", 1)),
     ],
 )
-def test_how_several_gpus_work_at_once_is_part_of_the_case(h100, make_profile, options, expected):
+def test_the_way_several_gpus_share_work_is_part_of_the_case(h100, make_profile, options, expected):
     request = RunRequest(
         workloads=("net",), precisions=("fp32",), executions=("eager",), batch_size=64, **options
     )

@@ -49,7 +49,7 @@ def _row(*steps: int, precision: Precision = Precision.FP32, unreached: int = 0)
     )
 
 
-def test_the_samples_are_those_that_the_goal_was_stated_for() -> None:
+def test_the_samples_match_the_stated_goal() -> None:
     images, labels = digits()
     assert (images.shape, images.max(), sorted(set(labels.tolist()))) == ((1797, 8, 8), 16, list(range(10)))
     windows, words = text()
@@ -85,7 +85,9 @@ def _trained(monkeypatch: pytest.MonkeyPatch, seed: int = 0, **goal: object) -> 
     return done.run
 
 
-def test_a_training_ends_with_the_first_look_that_shows_the_quality(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_ends_at_the_first_evaluation_that_reaches_the_quality(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = _trained(monkeypatch, target=3.5)
     assert run.reached
     assert 0 < run.steps < 100
@@ -199,4 +201,4 @@ def test_the_digits_are_trained_at_every_precision_in_a_minute_on_two_cores(tmp_
     rows = msgspec.json.decode(done.stdout)["quality"]
     assert {row["case"]["precision"] for row in rows} >= {"fp32", "amp-bf16"}
     assert all(run["reached"] for row in rows for run in row["runs"])
-    assert took_s < 60, "on two cores and a machine with nothing else to do"
+    assert took_s < 60, "on two cores of an idle machine"

@@ -106,13 +106,13 @@ def test_a_frozen_base_stays_in_its_type_and_other_precisions_are_refused(h100):
         ),
     ],
 )
-def test_what_a_workload_does_not_take_is_refused_in_one_line(h100, asked, words):
+def test_a_recipe_option_that_a_workload_lacks_is_refused_in_one_line(h100, asked, words):
     with pytest.raises(MisuseError, match=words) as caught:
         planned(h100, **asked)
     assert "\n" not in str(caught.value)
 
 
-def test_all_leaves_out_what_needs_a_large_card():
+def test_all_excludes_workloads_that_need_a_large_card():
     assert "vgg16" in classic_names()
     assert not {"llama_1b", "llama_8b_lora"} & {*classic_names()}
 
@@ -140,7 +140,7 @@ def test_changed_recipe_builds_a_changed_model(h100):
 @pytest.mark.parametrize(
     ("weights", "precision"), [("float32", "bf16"), ("bfloat16", "amp"), ("float16", "fp32")]
 )
-def test_weights_that_a_precision_would_overwrite_are_refused_by_every_verb(verb, weights, precision):
+def test_weights_that_a_precision_would_override_are_refused_by_every_verb(verb, weights, precision):
     words = (*verb, "--workload", "vgg16", "--recipe", f"weight-type={weights}", "--precision", precision)
     refused = CliRunner().invoke(app, words).exception
     assert isinstance(refused, MisuseError), refused

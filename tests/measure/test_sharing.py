@@ -1,4 +1,4 @@
-"""Processes that share one model learn together what one process learns from all samples."""
+"""Processes that share one model learn exactly what one process learns from all samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpubench.models import ParallelMode
 from gpubench.profile.blocks import repeated_blocks
 
 TOLERANCE = {"sgd": 1e-5, "adamw": 1e-3}
-SHARDS = pytest.mark.skipif(not two_ranks.SHARDS_ON_A_CPU, reason="this torch shards over CUDA devices alone")
+SHARDS = pytest.mark.skipif(not two_ranks.SHARDS_ON_A_CPU, reason="this torch shards only over CUDA devices")
 MODES = [pytest.param(mode, marks=SHARDS if mode is ParallelMode.FSDP else ()) for mode in two_ranks.MODES]
 
 
@@ -38,7 +38,7 @@ def together(tmp_path_factory) -> list[dict[str, list[list[float]]]]:
 
 @pytest.mark.parametrize("optimizer", two_ranks.OPTIMIZERS)
 @pytest.mark.parametrize("mode", MODES)
-def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(together, mode, optimizer):
+def test_ten_steps_of_two_processes_equal_those_of_one_on_the_combined_batch(together, mode, optimizer):
     alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, optimizer)
     untrained = [p.flatten().tolist() for p in two_ranks.net(seed=0).parameters()]
     assert max(map(_distance, alone, untrained)) > 10 * TOLERANCE[optimizer]
@@ -47,8 +47,8 @@ def test_ten_steps_of_two_processes_are_those_of_one_on_the_joined_batch(togethe
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_two_processes_train_in_fp8_what_one_does_up_to_rounding(together, mode):
-    """Each process scales its own half of the batch, so the sums differ from those of one process in the last digits."""
+def test_two_processes_train_in_fp8_like_one_up_to_rounding(together, mode):
+    """Each process scales its half of the batch, so the last digits of the sums differ from those of one process."""
     pytest.importorskip("torchao", exc_type=ImportError)
     alone = two_ranks.trained(0, 1, ParallelMode.SINGLE, two_ranks.EIGHT_BITS)
     untrained = two_ranks.net(seed=0)
@@ -62,7 +62,7 @@ def _distance(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_blocks_of_a_model_are_its_repeated_parts_and_no_single_layers():
+def test_the_blocks_of_a_model_are_its_repeated_parts_and_not_single_layers():
     from torch.nn import TransformerEncoder, TransformerEncoderLayer
 
     encoder = TransformerEncoder(TransformerEncoderLayer(8, 2, 8), num_layers=3, enable_nested_tensor=False)

@@ -151,7 +151,7 @@ def test_a_training_step_updates_and_its_loss_falls(tiny, make_case):
     assert all(p.grad is not None for p in work.model.parameters())
 
 
-def test_a_frozen_optimizer_is_seen(tiny, make_case):
+def test_a_frozen_optimizer_is_detected(tiny, make_case):
     still = Task(
         model=tiny.model, batches=tiny.batches, loss=tiny.loss, optimizer=partial(torch.optim.SGD, lr=0.0)
     )
@@ -202,7 +202,7 @@ def test_channels_last_reaches_weights_and_images(tiny, make_case):
     assert work.batch(0)[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_optimizers_are_fused_where_they_can_be_and_capturable_in_a_graph(make_case):
+def test_optimizers_are_fused_if_possible_and_capturable_in_a_graph(make_case):
     model = nn.Linear(2, 2)
     adam = make_optimizer(partial(torch.optim.Adam, lr=1e-4), model, make_case())
     assert adam.param_groups[0]["fused"] is True
@@ -215,7 +215,7 @@ def test_optimizers_are_fused_where_they_can_be_and_capturable_in_a_graph(make_c
     assert chosen.param_groups[0]["fused"] is False
 
 
-def test_an_optimizer_that_refuses_fused_is_made_without(make_case):
+def test_an_optimizer_that_refuses_fused_is_built_without_it(make_case):
     class Fussy(torch.optim.SGD):
         def __init__(self, parameters, fused=False):
             if fused:
@@ -242,7 +242,7 @@ def test_both_sides_of_the_reference_see_four_samples_at_most(make_case, batch, 
     assert counts == [seen] * 3, "twice on the CPU, once on the device"
 
 
-def test_a_model_that_computes_something_else_is_seen(make_case):
+def test_a_model_that_computes_something_else_is_detected(make_case):
     task, other = load_workload("cnn").tiny(8, 0), load_workload("cnn").tiny(8, 0)
     with torch.no_grad():
         other.model[0].weight.mul_(1.5)
@@ -303,7 +303,7 @@ def test_a_value_that_is_not_finite_is_infinitely_far_from_a_finite_one(value):
     assert relative_difference(2.0, 2.5) == pytest.approx(0.2)
 
 
-def test_a_replay_that_does_the_same_work_agrees_and_one_that_does_not_is_seen(make_case):
+def test_a_replay_of_the_same_work_agrees_and_of_other_work_is_detected(make_case):
     """On the CPU the eager step replaces the replay; the comparison restores all state on both sides."""
     task = load_workload("cnn").tiny(8, 0)
     work = move(task, make_case(batch_size=8), CPU)
@@ -339,7 +339,7 @@ def test_larger_of_two_probe_errors_is_kept_and_nan_is_worst():
         (lambda parameters: torch.optim.RMSprop(parameters, lr=0.1), False),
     ],
 )
-def test_an_optimizer_is_fused_or_not(make_case, factory, expected):
+def test_whether_an_optimizer_is_fused_is_reported(make_case, factory, expected):
     assert is_fused(make_optimizer(factory, nn.Linear(2, 2), make_case())) is expected
     assert is_fused(None) is None
 

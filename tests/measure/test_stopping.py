@@ -122,7 +122,7 @@ def test_assuming_independent_steps_would_give_overconfident_intervals():
 
 
 @pytest.mark.parametrize("timed_s", [1.0, 2.0, 2.6, 5.0])
-def test_a_gpu_bound_row_of_a_quick_run_is_sure_of_its_figure(timed_s):
+def test_a_gpu_bound_row_of_a_quick_run_converges(timed_s):
     """With the noise of an H200, in any time that a short run leaves: at most 2 % do not converge."""
     rules = timed(msgspec.structs.replace(QUICK, timed_s=timed_s), GPU_BOUND, 300)
     assert fmean(not rule.converged() for rule in rules) <= 0.02
@@ -132,7 +132,7 @@ def test_a_gpu_bound_row_of_a_quick_run_is_sure_of_its_figure(timed_s):
     assert fmean(not rule.converged() for rule in restless) <= 0.02
 
 
-def test_a_gpu_bound_row_takes_little_more_than_the_least_time():
+def test_a_gpu_bound_row_takes_little_more_than_the_minimum_time():
     """10 s, because energy cannot be measured in a shorter time; an unsteady card takes up to a minute."""
     rules = timed(LONG, GPU_BOUND, 200)
     assert all(rule.converged() for rule in rules)
@@ -143,7 +143,7 @@ def test_a_gpu_bound_row_takes_little_more_than_the_least_time():
     assert fmean(rule.elapsed_s for rule in restless) < 20
 
 
-def test_a_gpu_bound_row_of_a_default_launch_is_sure_after_two_seconds():
+def test_a_gpu_bound_row_of_a_default_launch_converges_in_two_seconds():
     rules = timed(DEFAULT, GPU_BOUND, 200)
     assert all(rule.converged() for rule in rules)
     assert all(2.0 <= rule.elapsed_s < 2.2 for rule in rules)
@@ -157,11 +157,11 @@ def test_a_gpu_bound_row_of_a_default_launch_is_sure_after_two_seconds():
 
 
 @pytest.mark.parametrize(("round_s", "timed_s"), [(0.1, 4.0), (1.0, 12.0), (10.0, SLOW_STEPS_S)])
-def test_slow_steps_are_timed_until_ten_of_them_are_in_or_half_a_minute_is_over(round_s, timed_s):
+def test_slow_steps_are_timed_until_ten_are_done_or_half_a_minute_is_over(round_s, timed_s):
     assert stop_rule(DEFAULT, round_s).deadline_s == pytest.approx(timed_s)
 
 
-def test_a_host_bound_row_is_given_up_early_with_an_honest_interval_and_a_reason():
+def test_a_host_bound_row_ends_early_with_a_wide_interval_and_a_reason():
     """0.5 % would take a quarter of an hour: the row ends after 20 of 90 s and says so."""
     rules = timed(LONG, HOST_BOUND, 200)
     assert np.quantile([rule.elapsed_s for rule in rules], 0.95) < 22
@@ -177,20 +177,20 @@ def test_a_host_bound_row_is_given_up_early_with_an_honest_interval_and_a_reason
 
 
 @pytest.mark.parametrize("spread", [0.005, 0.01])
-def test_a_row_that_can_reach_its_target_in_time_is_rarely_given_up(spread):
+def test_a_row_that_can_reach_its_target_in_time_rarely_ends_early(spread):
     """It takes 8 and 31 s of rounds on average at a correlation of 0.6."""
     rules = timed(LONG, (spread, 0.6), 200)
     assert fmean(rule.verdict() is Verdict.OUT_OF_REACH for rule in rules) <= 0.05
 
 
-def test_a_row_out_of_reach_is_not_given_up_before_that_is_known():
+def test_a_row_ends_early_only_once_its_target_is_known_to_be_out_of_reach():
     rule = stop_rule(LONG)
     rng = np.random.default_rng(0)
     verdicts = [rule.feed(float(v), 0.5) for v in correlated(0.6, 0.05, 40, rng)]
     assert verdicts == [Verdict.GO_ON] * 39 + [Verdict.OUT_OF_REACH]
 
 
-def test_equal_rounds_stop_at_the_least_number_of_rounds_and_at_the_least_time():
+def test_equal_rounds_stop_at_the_minimum_number_of_rounds_and_the_minimum_time():
     rule = StopRule(target=0.005)
     verdicts = [rule.feed(0.02, 0.5) for _ in range(10)]
     assert verdicts == [Verdict.GO_ON] * 9 + [Verdict.DONE]
@@ -199,7 +199,7 @@ def test_equal_rounds_stop_at_the_least_number_of_rounds_and_at_the_least_time()
     assert verdicts == [Verdict.GO_ON] * 11 + [Verdict.DONE]
 
 
-def test_an_unmet_target_says_what_is_missing():
+def test_an_unmet_target_names_the_missing_requirement():
     """Nine rounds; ten rounds of unknown time; ten rounds of known time."""
     values = [1.0, 1.1] * 5
     few = StopRule(target=0.005, rounds=values[:9]).unmet()
@@ -353,7 +353,7 @@ def test_a_clock_that_still_moves_keeps_warming_up():
 
 
 @pytest.mark.parametrize(("budget", "agreement"), [(LONG, 0.005), (QUICK, 0.02), (DEFAULT, 0.02)])
-def test_windows_agree_within_what_the_budget_says(budget, agreement):
+def test_windows_must_agree_within_the_limit_of_the_budget(budget, agreement):
     def windows(apart: float) -> WarmUp:
         rule = warm(budget)
         for index in range(80):
@@ -385,7 +385,7 @@ def test_a_gradient_scale_that_still_falls_keeps_warming_up():
 )
 @pytest.mark.parametrize("budget", [QUICK, LONG], ids=["quick", "publish"])
 def test_a_host_bound_warm_up_ends_though_no_four_windows_agree(budget, noise):
-    """Waiting for luck took 118 s of the 120 at a spread of 5 %."""
+    """Waiting for four equal windows took 118 s of the 120 at a spread of 5 %."""
     spread, phi = noise
     rng = np.random.default_rng(0)
     lengths = []

@@ -35,7 +35,7 @@ from gpubench.models import (
 )
 
 # Each process must see the others' samples: the targets of the first are 0, those of the second 1, so the
-# one weight goes to 0.5 if gradients are averaged, and to 0 if they are not.
+# one weight converges to 0.5 if gradients are averaged, and to 0 if they are not.
 AVERAGED = """
 import os, signal, sys, time
 import torch
@@ -201,7 +201,7 @@ def test_two_processes_train_one_model_on_different_samples(one_job):
     assert together.launches[0].host_issue_s == ()
 
 
-def test_a_job_listens_at_the_loopback_address_alone_and_leaves_no_process(one_job):
+def test_a_job_listens_only_on_the_loopback_address_and_leaves_no_process(one_job):
     assert one_job.open_to == {LOOPBACK}
     assert one_job.left == []
 
@@ -223,7 +223,7 @@ DEATHS = {
 
 
 @pytest.mark.parametrize("fatal", [(5,), pytest.param((4, 6, 7), marks=pytest.mark.slow)])
-def test_the_loss_of_one_process_costs_the_case_and_names_its_cause(make_plan, cpu, fatal):
+def test_the_loss_of_one_process_fails_the_case_and_names_its_cause(make_plan, cpu, fatal):
     """The second process dies in each case except batch 8; every case after a loss has its own job."""
     fates = {batch: DEATHS[batch][0] for batch in fatal}
     act = f"rank() == 1 and self.calls == 3 and exec({fates}.get(BATCH[0], 'pass'))"
@@ -250,7 +250,7 @@ ENDS_S = 5.0
 
 
 def all_end(left: Callable[[], object]) -> None:
-    """Make sure that in time no process is left."""
+    """Wait until no process is left, and fail if that takes too long."""
     watch = Stopwatch()
     wait_until(lambda: not left() or watch.free_s() > ENDS_S)
     assert not left()
@@ -297,7 +297,7 @@ def in_the_job(name: str) -> list[psutil.Process]:
 
 
 def test_the_time_limit_ends_a_job_between_blocks_and_the_next_case_is_not_stuck(make_plan, cpu):
-    """Neither case would end by itself.
+    """Neither case would end on its own.
 
     The limit is too short for a case if a loaded machine builds the job slowly.
     """

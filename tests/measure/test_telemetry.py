@@ -78,7 +78,7 @@ def test_the_sampler_reads_ten_times_a_second_and_hands_over_each_sample_once():
     assert samples[0].power_w == 600.0
 
 
-def test_a_device_without_telemetry_is_not_asked():
+def test_a_device_without_telemetry_is_not_sampled():
     class Silent(FakeReadings):
         source = "none"
 
@@ -118,7 +118,7 @@ def test_power_is_recorded_as_idle_only_if_the_device_is_unused(inside_nvml, cpu
 
 
 @pytest.mark.parametrize(("code", "fault"), [(15, "gpu_lost"), (16, "reset_required"), (3, None)])
-def test_after_a_death_the_driver_is_asked_whether_the_device_is_gone(inside_nvml, cpu, code, fault):
+def test_after_a_crash_the_driver_reports_whether_the_device_is_lost(inside_nvml, cpu, code, fault):
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", code=code)])
@@ -149,7 +149,7 @@ def test_a_missing_driver_is_not_a_gpu_that_fell_off_the_bus(inside_nvml, monkey
     assert capability.describe_fault(named).startswith(f"{named}: the driver ")
 
 
-def test_a_reading_that_hangs_costs_telemetry_and_not_the_cases_left(inside_nvml, monkeypatch):
+def test_a_reading_that_hangs_ends_telemetry_and_not_the_run(inside_nvml, monkeypatch):
     inside_nvml("h200")
     gpu = nvidia.BACKEND.devices().devices[0]
     monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend(limit_s=0.2))
@@ -253,7 +253,7 @@ def test_a_process_that_started_during_the_run_is_found(card, monkeypatch):
         "CUDA_CACHE_DISABLE",
     ],
 )
-def test_a_variable_that_changes_what_is_measured_is_recorded(cpu, monkeypatch, name):
+def test_a_variable_that_affects_the_measurement_is_recorded(cpu, monkeypatch, name):
     monkeypatch.delenv(name, raising=False)
     assert name not in environment(cpu).variables
     monkeypatch.setenv(name, "1")
@@ -293,11 +293,11 @@ def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):
         ("process 4711 cannot be ended", "process <pid> cannot be ended"),
     ],
 )
-def test_scrubbing_keeps_the_message_and_drops_what_is_private(text, expected):
+def test_scrubbing_keeps_the_message_and_drops_private_parts(text, expected):
     assert scrub(text) == expected
 
 
-def test_scrubbing_drops_host_and_user(monkeypatch):
+def test_scrubbing_removes_host_and_user(monkeypatch):
     monkeypatch.setattr(platform, "node", lambda: "ann-laptop")
     monkeypatch.setattr(getpass, "getuser", lambda: "ann")
     assert scrub("ann: ann-laptop, an annex") == "<user>: <host>, an annex"
@@ -313,11 +313,11 @@ def test_scrubbing_drops_host_and_user(monkeypatch):
     ],
     ids=["unplugged", "plugged in", "not told", "no battery"],
 )
-def test_a_laptop_that_is_not_plugged_in_says_so(monkeypatch, cpu, told, found):
+def test_a_laptop_that_is_not_plugged_in_is_reported(monkeypatch, cpu, told, found):
     monkeypatch.setattr(psutil, "sensors_battery", lambda: told, raising=False)
     assert [finding.kind for finding in capability.preflight(cpu, allow_shared=False)] == found
 
 
-def test_a_system_that_cannot_be_asked_about_its_battery_has_none(monkeypatch, cpu):
+def test_a_system_without_battery_information_counts_as_plugged_in(monkeypatch, cpu):
     monkeypatch.delattr(psutil, "sensors_battery", raising=False)
     assert capability.preflight(cpu, allow_shared=False) == ()

@@ -40,7 +40,7 @@ def no_variables(monkeypatch):
     ("cores", "told", "threads"),
     [(2, None, [1, 0]), (6, None, [1, 2, 4, 0]), (8, None, [1, 2, 4, 0]), (64, "4", [1, 2, 0])],
 )
-def test_the_powers_of_two_below_all_threads_and_all_of_them(monkeypatch, cores, told, threads):
+def test_thread_counts_are_powers_of_two_and_all_threads(monkeypatch, cores, told, threads):
     if told:
         monkeypatch.setenv("OMP_NUM_THREADS", told)
     made = plan(check_request(ASKED, ["cnn"]), cpu(cores), load_profiles())

@@ -59,9 +59,9 @@ def recorded_s(phase: str, workload: str | None = None, precision: str | None = 
 
 PROCESS_S = recorded_s("import") + recorded_s("context")
 FIRST_S = recorded_s("build", "cnn")
-"""In each process, with its first optimizer."""
+"""Time to build the first model of a process, with its first optimizer."""
 AROUND_S = 2.0
-"""The parent looks at the device, before and after."""
+"""Time in which the parent reads the device, before and after a process."""
 COMPILE_S = recorded_s("compile")
 BUILD_PARAMETERS_PER_S = 1.5e8
 MOVE_S = 0.3
@@ -70,7 +70,7 @@ CPU_REFERENCE_FLOPS_PER_S = 5e11
 
 
 class Heat:
-    """The temperature of a card of 700 W: an H100's of 46 degrees that rose to 57 in 48 s at 610 W."""
+    """The temperature of a 700 W card: that of an H100 rose from 46 to 57 degrees in 48 s at 610 W."""
 
     IDLE_W, TIME_CONSTANT_S, AT_NO_POWER_C, C_PER_W = 128.0, 21.0, 35.2, 0.0376
 

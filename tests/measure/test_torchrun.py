@@ -42,7 +42,7 @@ def test_the_rank_comes_from_torchrun(tell):
     assert PLACE.machines == 2
 
 
-def test_without_torchrun_or_alone_under_it_a_run_is_unchanged(tell):
+def test_without_torchrun_or_as_its_only_process_a_run_is_unchanged(tell):
     tell(TORCHELASTIC_RUN_ID=None)  # other launchers also set the size of a world
     assert place_under_torchrun() is None
     tell(WORLD_SIZE="1", RANK="0", LOCAL_WORLD_SIZE="1", LOCAL_RANK="0")

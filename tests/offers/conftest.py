@@ -50,7 +50,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def _only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test of this folder may connect beyond this machine; a connection fails the test."""
+    """No test in this folder may connect beyond this machine; a connection fails the test."""
     connect = socket.socket.connect
 
     def guarded(self, address):

@@ -51,7 +51,7 @@ def test_price_drift_is_estimated_from_the_tables_own_price_history():
 
 
 def test_newer_table_yields_the_price_change():
-    """2.99 to 3.99 USD in 365 days."""
+    """From 2.99 to 3.99 USD in 365 days."""
     old, new = dated("2025-10-04", 2.99), dated("2026-10-04", 3.99)
     (change,) = overlay([OfferTable(offers=(old,)), OfferTable(offers=(new,))]).changes
     assert change == (pytest.approx(math.log(3.99 / 2.99)), pytest.approx(365 / 365.25))
@@ -63,7 +63,7 @@ def test_newer_table_yields_the_price_change():
 def test_listings_have_a_median_a_spread_and_a_number():
     """0.20, 0.30 and 0.45 per GPU-hour: the median is 0.30; logarithms +-0.405 and three usual ones.
 
-    A cloud asks 9.00, which suggests 0.56 of that, with the weight of half an ask: 0.30^(3/3.5) x 5.04^(0.5/3.5).
+    A cloud asks 9.00; 0.56 of that counts with the weight of half a listing: 0.30^(3/3.5) x 5.04^(0.5/3.5).
     """
     hosts = [
         dated("2026-11-01", 0.2, kind="marketplace"),
@@ -83,7 +83,7 @@ def test_listings_have_a_median_a_spread_and_a_number():
     assert alone.low_usd_per_hour == pytest.approx(0.3 * math.exp(-1.6449 * spread), rel=1e-6)
 
 
-def test_the_number_and_median_that_a_source_gives_count():
+def test_the_number_and_median_of_a_source_are_used():
     """Two GPUs for 0.10 USD/h with a median of 0.40: 0.05 and 0.20 per GPU, 0.10 in the middle."""
     host = msgspec.structs.replace(
         dated("2026-11-01", 0.1, kind="marketplace", gpu_count=2),

@@ -42,7 +42,7 @@ def listed(gpubench):
         (("--region", "any"), lambda o: o["region"] is None),
     ],
 )
-def test_each_filter_keeps_what_it_names(listed, options, holds):
+def test_each_filter_keeps_only_what_it_names(listed, options, holds):
     rows = listed(*options)
     assert rows
     assert all(holds(row) for row in rows)
@@ -78,7 +78,9 @@ def test_the_cheapest_of_thousands_are_shown_with_the_total(gpubench, listed, wr
 
 
 @pytest.mark.parametrize(("day", "word"), [("1970-01-01", "later than"), ("2036-06-01", "days old")])
-def test_a_clock_far_from_every_price_is_reported_next_to_the_list(tmp_path, monkeypatch, capsys, day, word):
+def test_a_clock_far_from_every_price_date_is_reported_with_the_list(
+    tmp_path, monkeypatch, capsys, day, word
+):
     monkeypatch.setattr("gpubench.today.now", lambda: datetime.fromisoformat(f"{day}T12:00:00+00:00"))
     asked = OffersRequest(results=tmp_path, gpus=("h100",))
     list_(asked, as_json=False)
@@ -227,7 +229,7 @@ def test_a_table_without_a_usable_row_is_a_mistake_and_other_prices_do_not_repla
         ({"kind": "free", "on_demand_usd_per_h": "0"}, "T4 at acme: free of charge"),
     ],
 )
-def test_a_table_without_a_ranked_price_says_so(left_out, said, write_table, tmp_path):
+def test_a_table_of_prices_that_cannot_rank_says_why(left_out, said, write_table, tmp_path):
     path = write_table(left_out, left_out | {"instance": "big.2"})
     asked = {"results": tmp_path, "offers": path, "draws": 50, "limit": 1}
     note, *_ = rank("resnet50", **asked).said("caution")
@@ -259,7 +261,7 @@ def test_a_table_without_rows_is_a_mistake_too(gpubench, write_table):
         *(("serverless", "serverless"), ("server-less", "serverless"), ("HISTORIC", "historic")),
     ],
 )
-def test_a_kind_may_be_written_as_people_write_it(write_table, tmp_path, written, kind):
+def test_a_kind_may_be_written_in_common_spellings(write_table, tmp_path, written, kind):
     path = write_table({"kind": written})
     offers = [offer for offer in load_offers(tmp_path, path).offers if offer.provider == "acme"]
     assert [offer.kind for offer in offers] == [kind]

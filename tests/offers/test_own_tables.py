@@ -107,7 +107,7 @@ def test_a_row_that_cannot_be_used_is_set_aside_with_the_reason_and_the_rest_cou
     assert row.isprintable()
 
 
-def test_a_bad_spot_price_does_not_cost_the_good_on_demand_price(write_table):
+def test_a_bad_spot_price_does_not_drop_the_good_on_demand_price(write_table):
     table = read_own(write_table({"spot_usd_per_h": "0"}))
     assert [offer.pricing for offer in table.offers] == [Pricing.ON_DEMAND]
     assert table.set_aside[0].reason.startswith("price 0 ")
@@ -157,7 +157,7 @@ def _by_field(path: Path, *rows: dict[str, str]) -> Path:
     return path
 
 
-def test_columns_may_be_named_by_the_fields_of_an_offer_with_one_price_a_row(tmp_path):
+def test_columns_may_be_named_like_the_fields_of_an_offer_with_one_price_per_row(tmp_path):
     spot = {"pricing": "spot", "term_years": "", "price_usd_per_hour": "0.2"}
     table = read_own(_by_field(tmp_path / "a.csv", {}, spot, {"pricing": "", "term_years": ""}))
     assert table.set_aside == ()
@@ -328,7 +328,7 @@ def test_a_table_that_is_too_wide_is_refused_before_its_rows_are_filled_up(tmp_p
 
 
 @pytest.mark.parametrize("column", tables.PAGES)
-def test_the_page_of_an_offer_goes_beside_its_source(write_table, column):
+def test_the_page_of_an_offer_is_added_to_its_source(write_table, column):
     (offer,) = read_own(write_table({column: "https://shop.example/a", "source": "a quote"})).offers
     assert offer.source == "a quote https://shop.example/a"
 

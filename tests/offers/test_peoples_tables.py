@@ -48,7 +48,7 @@ HEAD = "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h"
         ("GH200 Grace Hopper Superchip 96 GB", "nvidia-gh200-96gb"),
     ],
 )
-def test_a_size_and_a_qualifier_beside_a_name_and_words_in_any_order(name, key):
+def test_a_gpu_name_may_have_a_size_a_qualifier_and_any_word_order(name, key):
     assert offered_gpu_key(name) == key
 
 
@@ -69,7 +69,7 @@ def test_a_size_and_a_qualifier_beside_a_name_and_words_in_any_order(name, key):
         "L40S-48Q",
     ],
 )
-def test_another_size_a_part_of_a_card_and_an_empty_name_match_nothing(name):
+def test_a_wrong_size_a_part_of_a_card_and_an_empty_name_match_nothing(name):
     assert offered_gpu_key(name) is None
 
 
@@ -113,7 +113,7 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
     ]
 
 
-def test_machines_of_one_name_or_of_none_are_each_kept(tmp_path):
+def test_machines_with_the_same_name_or_none_are_all_kept(tmp_path):
     path = tmp_path / "t.csv"
     rows = ("pool,A100 SXM 80GB,1,2026-11-20,2", "pool,A100 SXM 80GB,8,2026-11-20,16", "pool,L4,1,2026-11-20,0.5",
             ",T4,1,2026-11-20,0.2", ",L4,1,2026-11-20,0.6", "pool,L4,1,2026-11-20,0.7")  # fmt: skip
@@ -166,7 +166,7 @@ def test_tabs_may_separate_cells(tmp_path):
 
 
 @pytest.mark.parametrize("value", [True, [1, 2], {"a": 1}, None, 3.5, "blue"])
-def test_an_unknown_column_is_ignored_whatever_it_holds(tmp_path, value):
+def test_an_unknown_column_is_ignored_whatever_it_contains(tmp_path, value):
     row = dict(zip(HEAD.split(","), ("acme", "a", "T4", 1, "2026-11-20", 0.5), strict=True))
     path = tmp_path / "t.json"
     path.write_text(json.dumps([row | {"theirs": value}]))
@@ -199,7 +199,7 @@ def test_a_table_without_a_gpu_or_a_price_gets_the_missing_and_the_existing_colu
         ("gpu,price_usd_per_hour,pricing,price\nL4,0.4,spot,99\n", [("t", "L4", 1, "0.4", "spot")]),
     ],
 )  # fmt: skip
-def test_columns_are_found_by_the_names_that_people_give_them(tmp_path, text, meant):
+def test_columns_are_found_by_their_common_names(tmp_path, text, meant):
     path = tmp_path / "t.csv"
     path.write_text(text)
     told = [(o.provider, o.instance, o.gpu_count, str(o.price_usd_per_hour), o.pricing.value.replace("_", " "))
@@ -223,13 +223,13 @@ def test_catalog_without_dates_is_not_read_as_a_user_table(tmp_path):
         read_own(path)
 
 
-def test_the_list_that_an_answer_of_an_api_holds_is_read(tmp_path):
+def test_the_list_inside_an_api_answer_is_read(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"success": True, "offers": [{"gpu_name": "L4", "dph_total": 0.9}]}))
     assert [o.gpu_key for o in read_own(path).offers] == ["nvidia-l4-24gb"]
 
 
-def test_a_users_rows_set_aside_come_before_the_answer_with_the_command(tmp_path, gpubench):
+def test_a_users_rejected_rows_are_reported_before_the_answer(tmp_path, gpubench):
     path = tmp_path / "mine.csv"
     path.write_text(
         f"{HEAD}\nacme,a,L4,1,2026-11-20,0.5\nacme,b,banana,1,2026-11-20,0.5\nacme,c,L4,1,2026-11-20,-1\n"

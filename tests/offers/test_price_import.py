@@ -119,7 +119,7 @@ CATALOG = Path(__file__).parent / "answers" / "skypilot"
         ),
     ],
 )
-def test_the_catalog_of_each_cloud_is_read_as_it_is(cloud, kind, machines):
+def test_the_catalog_of_each_cloud_is_read_unmodified(cloud, kind, machines):
     _, table = read_table(CATALOG / cloud / "vms.csv", price_date="2026-11-20")
     assert table.set_aside == ()
     assert {(o.provider, o.kind) for o in table.offers} == {(cloud, kind)}
@@ -137,7 +137,7 @@ def test_a_tpu_slice_comes_with_its_host_and_counts_its_chips():
     }
 
 
-def test_a_size_that_would_fit_two_cards_is_read_beside_its_sum(tmp_path):
+def test_the_memory_of_one_gpu_is_read_next_to_the_total(tmp_path):
     """Two RTX 4060 Ti with 16 GiB each, 32 GiB together: not the card with 8 GiB."""
     path = tmp_path / "acme.csv"
     info = (
@@ -150,7 +150,7 @@ def test_a_size_that_would_fit_two_cards_is_read_beside_its_sum(tmp_path):
     assert offer.gpu_key == "nvidia-geforce-rtx-4060-ti-16gb"
 
 
-def test_a_row_without_a_machine_is_a_fee_and_never_a_whole_instance(tmp_path):
+def test_a_row_without_a_machine_is_a_fee_and_never_an_instance(tmp_path):
     path = tmp_path / "gcp.csv"
     path.write_text("InstanceType,AcceleratorName,AcceleratorCount,Price,Region\n,T4,1,0.35,us-central1\n")
     (offer,) = read_table(path, price_date="2026-10-01")[1].offers
@@ -286,7 +286,7 @@ def test_a_damaged_import_is_a_note(tmp_path):
     assert "import it again" in load_offers(tmp_path).notes[0]
 
 
-def test_the_command_imports_and_says_what_it_left_out(gpubench, skypilot, tmp_path):
+def test_the_command_imports_and_reports_what_it_left_out(gpubench, skypilot, tmp_path):
     done = gpubench("import", skypilot, "--price-date", "2026-10-01", "--results", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["offers"] == 3

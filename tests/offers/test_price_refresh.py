@@ -86,7 +86,7 @@ def test_a_source_that_fails_keeps_its_old_prices_with_their_old_dates_and_the_o
     assert "2026-11-17" in note
 
 
-def test_a_source_that_was_not_asked_is_carried_over(tmp_path):
+def test_a_source_that_was_not_queried_is_carried_over(tmp_path):
     run(tmp_path, 0, Fixed("acme", quote(0.5)))
     run(tmp_path, 1, Fixed("other", quote(0.7, provider="other")))
     assert price(tmp_path) == [(0.5, "2026-11-17")]
@@ -137,7 +137,7 @@ def test_a_bid_floor_mistaken_for_a_price_is_set_aside(tmp_path):
     assert done.set_aside[0].reason.startswith("on demand price ")
 
 
-def test_a_second_price_of_a_source_is_set_aside_in_words_for_people(tmp_path):
+def test_a_second_price_of_a_source_is_set_aside_with_a_readable_reason(tmp_path):
     done = run(tmp_path, 0, Fixed("acme", quote(1.0), quote(1.1)))
     assert price(tmp_path) == [(1.0, "2026-11-17")]
     assert done.set_aside[0].reason.startswith("a second on demand price of this instance in this region")
@@ -151,7 +151,7 @@ def test_price_far_from_other_providers_is_kept_but_not_ranked(tmp_path):
     assert "times the median" in row.not_ranked_because
 
 
-def test_a_marketplace_offer_replaces_the_older_one_of_its_gpu_whatever_it_is_called(tmp_path):
+def test_a_marketplace_offer_replaces_the_older_one_of_its_gpu_under_any_name(tmp_path):
     fresh = quote(
         1.25,
         provider="runpod",
@@ -182,7 +182,7 @@ def test_an_unwritable_folder_is_named(tmp_path):
         run(tmp_path, 0, Fixed("acme", quote(0.5)))
 
 
-def test_a_write_that_breaks_off_leaves_the_old_snapshot_whole(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_snapshot_intact(tmp_path, monkeypatch):
     run(tmp_path, 0, Fixed("acme", quote(0.5)))
 
     def full(_descriptor):
@@ -195,7 +195,7 @@ def test_a_write_that_breaks_off_leaves_the_old_snapshot_whole(tmp_path, monkeyp
     assert len(list((tmp_path / "offers").iterdir())) == 1
 
 
-def test_a_source_of_many_slow_answers_is_stopped_and_the_next_one_is_asked(tmp_path):
+def test_a_source_of_many_slow_answers_is_stopped_and_the_next_one_is_queried(tmp_path):
     now = [0.0]
 
     class Slow:
@@ -256,7 +256,7 @@ def test_an_answer_without_one_usable_price_after_a_full_one_is_a_failure_and_ke
     assert instances(tmp_path, "other") == {"big.1": "2026-11-18"}
 
 
-def test_a_complete_answer_retires_what_it_no_longer_lists(tmp_path):
+def test_a_complete_answer_retires_offers_that_it_no_longer_lists(tmp_path):
     run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
     done = run(tmp_path, 1, Fixed("acme", *SIZES[:3], ALL))
     assert done.sources["acme"].retired == 1
@@ -269,7 +269,7 @@ def test_an_answer_that_is_not_complete_retires_nothing(tmp_path):
     assert instances(tmp_path) == {f"big.{n}": "2026-11-18" if n < 4 else "2026-11-17" for n in (1, 2, 3, 4)}
 
 
-def test_an_answer_that_shrinks_to_under_half_is_not_taken_for_complete(tmp_path):
+def test_an_answer_that_shrinks_to_under_half_does_not_count_as_complete(tmp_path):
     run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
     done = run(tmp_path, 1, Fixed("acme", SIZES[0], ALL))
     assert done.named("ok") == ("acme",)
@@ -284,7 +284,7 @@ def test_an_offer_with_an_unusable_price_keeps_its_old_one(tmp_path, price_):
     assert instances(tmp_path)["big.4"] == "2026-11-17"
 
 
-def test_a_failure_after_a_complete_answer_retires_no_more_and_brings_nothing_back(tmp_path):
+def test_a_failure_after_a_complete_answer_retires_and_restores_nothing(tmp_path):
     run(tmp_path, 0, Fixed("acme", *SIZES, ALL))
     run(tmp_path, 1, Fixed("acme", *SIZES[:3], ALL))
     run(
@@ -324,7 +324,7 @@ def test_a_complete_answer_retires_shipped_prices_of_its_provider_and_no_others(
     assert len(table.offers) == len(embedded_offers().offers) - 2
 
 
-def test_a_claim_for_one_gpu_or_pricing_leaves_the_others_alone(tmp_path):
+def test_a_claim_for_one_gpu_or_pricing_does_not_affect_others(tmp_path):
     run(
         tmp_path,
         0,
@@ -442,7 +442,7 @@ def test_a_pricing_that_a_complete_answer_never_names_is_unknown(tmp_path):
     assert price(tmp_path, pricing=Pricing.SPOT) == [(0.2, "2026-11-17")]
 
 
-def test_what_an_earlier_answer_retired_stays_retired_while_the_next_one_is_unknown(tmp_path):
+def test_a_retired_offer_stays_retired_while_the_next_answer_is_unknown(tmp_path):
     l4s = [o for o in embedded_offers().offers if (o.provider, o.gpu_key) == ("runpod", "nvidia-l4-24gb")]
     assert l4s
     fields = {"provider": "runpod", "region": None, "gpu": "L4", "kind": "marketplace", "gpu_count": 8}

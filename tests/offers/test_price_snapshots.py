@@ -54,7 +54,7 @@ def test_a_shipped_instance_has_the_gpu_that_a_refresh_would_find_in_it():
         assert machine is None or machine.gpu_count in {None, offer.gpu_count}, offer
 
 
-def test_the_row_with_a_spot_price_only_is_a_spot_offer_only():
+def test_a_row_with_only_a_spot_price_gives_only_a_spot_offer():
     offers = [o for o in embedded_offers().offers if o.instance == "a4-highgpu-8g"]
     assert [o.pricing for o in offers] == [Pricing.SPOT]
 
@@ -106,7 +106,7 @@ def test_no_damaged_snapshot_breaks_loading(tmp_path, content):
     assert len(table.notes) == 1
 
 
-def test_a_snapshot_of_a_newer_version_says_upgrade(tmp_path):
+def test_a_snapshot_of_a_newer_version_says_to_upgrade(tmp_path):
     _write(tmp_path / "offers", "20261119T000000Z.json", schema_version=99)
     assert "upgrade gpubench" in load_offers(tmp_path).notes[0]
 
@@ -132,7 +132,7 @@ def test_the_default_folder_follows_the_variable_then_the_working_folder(tmp_pat
     assert price() == Decimal("0.22")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="kinds of files of POSIX")
+@pytest.mark.skipif(os.name != "posix", reason="POSIX file types")
 def test_results_path_that_is_not_a_folder_is_refused_even_for_prices(tmp_path):
     """A pipe is not read, and missing refreshed prices must not go unnoticed."""
     os.mkfifo(tmp_path / "pipe")

@@ -137,7 +137,7 @@ def test_azure_pages_without_end_are_stopped(monkeypatch):
         offers(azure.SOURCE, Replay(*pages))
 
 
-def test_azure_pages_that_lead_back_are_a_failure_at_the_second_time():
+def test_azure_pages_that_repeat_are_a_failure():
     replay = Replay("azure_1.json")
     with pytest.raises(SourceError, match="already read"):
         offers(azure.SOURCE, replay)
@@ -287,7 +287,7 @@ def _runpod(*answers):
     return offers(runpod.SOURCE, replay), replay
 
 
-def test_each_cloud_of_runpod_is_reported_with_the_least_machine_that_it_has_free():
+def test_each_cloud_of_runpod_is_reported_with_its_smallest_free_machine():
     table, _ = _runpod([L4 | {"secure": MACHINE, "community": {"stockStatus": None}}])
     community, secure = table.offers
     assert (secure.vcpus, secure.ram_bytes, secure.disk_bytes) == (16.0, 125_000_000_000, 500_000_000_000)
@@ -385,7 +385,7 @@ def test_runpod_errors_are_reported():
         offers(runpod.SOURCE, Replay(b'{"errors": [{"message": "no"}], "data": null}'))
 
 
-def test_lambda_needs_a_key_and_sends_it_in_the_header_alone(monkeypatch):
+def test_lambda_needs_a_key_and_sends_it_only_in_the_header(monkeypatch):
     monkeypatch.delenv("LAMBDA_API_KEY", raising=False)
     with pytest.raises(SourceSkippedError, match="LAMBDA_API_KEY"):
         offers(lambda_cloud.SOURCE, refuse)
@@ -433,14 +433,16 @@ def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_r
     assert len(told) == 14
     assert not table.set_aside
     assert not {o.provider for o in table.offers} & {"azure", "lambda", "runpod", "datacrunch", "verda"}
-    assert {o.price_date for o in table.offers} == {"2026-10-01"}, "the day of its own reading, not of ours"
+    assert {o.price_date for o in table.offers} == {"2026-10-01"}, "the day on which it was read, not today"
     assert all("gpurentalprices.com, CC BY 4.0" in o.source for o in table.offers)
     assert replay.asked == [{"url": gpurentalprices.URL, "params": None, "body": None, "headers": None}]
-    assert _claims(gpurentalprices.SOURCE, replay) == (), "what it does not list may be rented all the same"
+    assert _claims(gpurentalprices.SOURCE, replay) == (), (
+        "an offer that it does not list may still be available"
+    )
 
 
-def test_a_cloud_that_gets_a_source_of_its_own_is_no_longer_read_in_the_ledger(monkeypatch):
-    """Both would name its machines in their own ways, and each offer would be listed twice."""
+def test_a_cloud_with_its_own_source_is_not_read_from_the_ledger(monkeypatch):
+    """Both would name its machines differently, and each offer would be listed twice."""
 
     def clouds_beside(*sources):
         monkeypatch.setattr(gpurentalprices, "own_sources", lambda: sources)
@@ -623,7 +625,7 @@ def test_aws_without_credentials_is_skipped(monkeypatch, tmp_path):
         offers(aws.SOURCE, refuse)
 
 
-def test_aws_without_its_library_names_the_line_that_installs_it(monkeypatch):
+def test_aws_without_its_library_prints_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(SourceSkippedError, match=r"boto3 is not installed: pip install 'boto3>=1\.34,<2'$"):
         offers(aws.SOURCE, refuse)
@@ -720,7 +722,7 @@ def test_a_row_of_gpuhunt_without_a_price_is_set_aside_and_its_catalog_is_then_n
     assert (len(whole.claims), len(found.claims)) == (1, 0)
 
 
-def test_a_listing_of_aws_that_cannot_be_read_costs_no_other(monkeypatch):
+def test_an_unreadable_aws_listing_affects_no_other(monkeypatch):
     pricing = _client()
     texts = ["{", '{"product": 5}', _listing("p4d.24xlarge", "us-east-1", "8", "21.96", reserved=False)]
     monkeypatch.setattr(aws, "_client", lambda: pricing)

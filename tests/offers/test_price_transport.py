@@ -89,7 +89,7 @@ def transport(pauses, monkeypatch):
         yield opened
 
 
-def test_a_good_answer_is_its_bytes_and_the_query_is_sent(server, transport):
+def test_a_good_answer_returns_its_bytes_and_the_query_is_sent(server, transport):
     server.routes["/x"] = answer(200, b'{"a": 1}')
     assert (
         transport(f"{server.url}/x", params={"$filter": "a eq 'b'"}, headers={"Authorization": "Bearer k"})
@@ -108,7 +108,7 @@ def test_a_body_is_posted_as_json(server, transport):
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-def test_a_passing_failure_is_tried_again_with_growing_pauses(server, transport, pauses, status):
+def test_a_transient_failure_is_retried_with_growing_pauses(server, transport, pauses, status):
     server.routes["/x"] = after(2, answer(status), answer(200, b"ok"))
     assert transport(f"{server.url}/x") == b"ok"
     assert pauses == [1.0, 2.0]
@@ -124,7 +124,7 @@ def test_a_lasting_failure_ends_after_three_retries(server, transport, pauses, s
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_a_refusal_is_not_tried_again(server, transport, pauses, status):
+def test_a_refusal_is_not_retried(server, transport, pauses, status):
     server.routes["/x"] = answer(status)
     with pytest.raises(SourceError, match=f"request: HTTP {status}"):
         transport(f"{server.url}/x")
@@ -212,8 +212,8 @@ def dripping(head, drop):
         (b"HTTP/1.1 200 OK\r\n", b"x"),
     ],
 )
-def test_dripping_is_stopped_by_time_wherever_it_drips(server, transport, monkeypatch, head, drop):
-    """It never ends by itself, neither in a piece that is read as a whole nor in the head."""
+def test_a_slowly_dripping_answer_is_stopped_by_time(server, transport, monkeypatch, head, drop):
+    """It would never end on its own, neither in a piece that is read as a whole nor in the head."""
     monkeypatch.setattr(transports, "REQUEST_TIMEOUT_S", 0.5)
     server.routes["/x"] = dripping(head, drop)
     watch = Stopwatch()
@@ -222,7 +222,7 @@ def test_dripping_is_stopped_by_time_wherever_it_drips(server, transport, monkey
     assert watch.free_s() < 3
 
 
-def test_a_silent_server_is_given_up(server, pauses, monkeypatch):
+def test_a_silent_server_times_out(server, pauses, monkeypatch):
     over = threading.Event()
     server.routes["/x"] = lambda handler, _nth: over.wait()
     monkeypatch.setattr(transports, "SILENCE_TIMEOUT_S", 0.3)
@@ -252,7 +252,7 @@ def test_the_body_of_a_redirect_is_not_read(server, transport):
 @pytest.mark.parametrize(
     "target", ["http://localhost:1/y", "https://evil.example/y", "//evil.example/y", "file:///etc/passwd"]
 )
-def test_a_redirect_to_another_host_is_refused_before_it_is_asked(server, transport, target):
+def test_a_redirect_to_another_host_is_refused_before_any_request(server, transport, target):
     server.routes["/x"] = answer(301, Location=target)
     with pytest.raises(SourceError, match="to another host"):
         transport(f"{server.url}/x")
@@ -284,12 +284,12 @@ def test_redirects_in_a_circle_end(server, transport):
     "url",
     ["http://prices.example/x", "ftp://localhost/x", "file:///etc/passwd", "http://127.0.0.1.evil.example/"],
 )
-def test_plain_http_is_refused_but_to_this_machine(url):
+def test_plain_http_is_refused_except_to_this_machine(url):
     with HttpTransport() as strict, pytest.raises(SourceError, match="is not https"):
         strict(url)
 
 
-def test_a_closed_port_is_not_reachable_and_not_tried_again(transport, pauses):
+def test_a_closed_port_is_unreachable_and_not_retried(transport, pauses):
     with pytest.raises(SourceError, match="is not reachable"):
         transport("http://127.0.0.1:9/x")
     assert pauses == []

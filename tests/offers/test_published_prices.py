@@ -36,7 +36,7 @@ WITHOUT_END = json.dumps(
         },
     }
 ).encode()
-"""Each offer would be compared with each set in which it claims to be complete."""
+"""Otherwise each offer would be compared with each set in which it claims to be complete."""
 
 
 class Acme:
@@ -148,7 +148,7 @@ def test_an_older_snapshot_does_not_override_the_users_own(site, tmp_path, read)
     assert acme(tmp_path / "mine") == {"big.0": (0.6, "2026-11-18")}
 
 
-def test_rows_that_cannot_be_true_and_jumps_are_set_aside(site, tmp_path, read):
+def test_impossible_rows_and_jumps_are_set_aside(site, tmp_path, read):
     publish(site[0], 0, 1.0, 1.0, 1.0, 1.0, 1.0)
     read()
     publish(site[0], 1, 1.1, 1.1, 1.1, 1.1, 1.1)
@@ -190,7 +190,7 @@ def test_an_invalid_snapshot_is_one_line_and_changes_nothing(site, tmp_path, rea
     assert load_offers(tmp_path / "mine").offers == embedded_offers().offers
 
 
-def test_a_snapshot_that_is_not_what_its_hash_says_changes_nothing(site, tmp_path, read):
+def test_a_snapshot_that_does_not_match_its_hash_changes_nothing(site, tmp_path, read):
     """Half a file can still be JSON: an older snapshot, or one with prices that somebody changed on the way."""
     publish(site[0], 0, 0.5)
     (site[0] / "latest.json.sha256").write_text(f"{'0' * 64}  latest.json")
@@ -255,14 +255,14 @@ def steps():
     return document, document["jobs"]["refresh"]["steps"]
 
 
-def test_the_workflow_runs_on_a_schedule_and_holds_no_secret():
+def test_the_workflow_runs_on_a_schedule_and_contains_no_secret():
     document, _ = steps()
     assert document[True]["schedule"]  # YAML reads the word "on" as true
     assert document["permissions"] == {"contents": "write"}
     assert "secrets." not in WORKFLOW.read_text(encoding="utf-8")
 
 
-def test_every_command_of_the_workflow_is_one_that_gpubench_has(gpubench, monkeypatch):
+def test_every_command_of_the_workflow_exists(gpubench, monkeypatch):
     """With --help at the end a command is parsed, but not run."""
     commands = [
         shlex.split(line.partition(">")[0])

@@ -70,7 +70,7 @@ def test_earlier_price_counts_as_of_its_date():
     assert len(embedded_offers().changes) > 50
 
 
-def test_aws_rows_that_had_no_day_have_that_of_its_generated_list():
+def test_aws_rows_without_a_day_have_the_day_of_the_generated_list():
     rows = shipped(provider="aws", region="us-east-1", pricing=Pricing.ON_DEMAND)
     of_that_day = [o for o in rows if o.price_date == "2026-07-20"]
     assert len(of_that_day) >= 37
@@ -87,7 +87,7 @@ def test_market_indices_and_unorderable_offers_never_rank():
         assert {row.offer.kind for row in ranking.rows}.isdisjoint(NOT_RANKED)
 
 
-def test_medians_of_hosts_are_no_quotes_and_count_as_listings():
+def test_medians_of_hosts_count_as_listings_and_not_as_quotes():
     medians = [o for o in embedded_offers().offers if o.kind == "index" and o.ask_count is not None]
     assert len(medians) == 8
     assert all(o.ask_median_usd_per_hour == o.price_usd_per_hour for o in medians)
@@ -100,7 +100,7 @@ def test_medians_of_hosts_are_no_quotes_and_count_as_listings():
     assert with_it.median_usd_per_hour > without.median_usd_per_hour
 
 
-def test_a_listing_is_compared_with_the_median_of_its_own_marketplace():
+def test_a_listing_is_compared_with_the_median_of_its_marketplace():
     """At a quarter of the clouds' price it could be plausible; at a tenth of its neighbors it is not."""
     middle = dated("2026-10-10", 1.0, provider="vast", kind="index", ask_count=20,
                    ask_median_usd_per_hour=Decimal(1), instance="median")  # fmt: skip
@@ -170,7 +170,7 @@ def test_old_prices_are_left_out_with_the_option_that_ranks_them():
 
 
 def test_an_old_price_that_nothing_newer_replaces_is_reported_in_the_answer():
-    """On that day one seller had the card, at a price known only to the year."""
+    """On that day one seller had the card, at a price dated only by its year."""
     ranking = rank("vgg16", gpu=["quadro rtx 6000"], as_of="2026-10-01")
     said = next(each for each in ranking.said("caution") if each.startswith("Check before you pay"))
     assert "(a price of 2026, up to 273 days old)" in said
@@ -184,7 +184,7 @@ def test_the_ranking_says_how_old_its_prices_are():
 
 
 def test_the_ratio_of_hosts_to_clouds_is_fitted_to_the_shipped_prices():
-    """The median over 23 GPUs and its spread, on which the weight against few listings is based."""
+    """The median over 23 GPUs and its spread, which determine the weight of the ratio against a few listings."""
     table = Offers.of(embedded_offers().offers)
     on_sale = table.kind.is_in(lambda kind: kind not in NOT_RANKED) & table.pricing.equals(Pricing.ON_DEMAND)
     believed, _, _ = leave_out_doubted(AskedPrices(table), table.where(on_sale & (table.price > 0)))

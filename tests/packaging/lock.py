@@ -43,12 +43,12 @@ def pins(path: Path) -> list[str]:
 
 
 def all_constraints(torch: str) -> str:
-    """What constraints.txt holds: a torch, and all of the lock."""
+    """The content of constraints.txt: a torch, and all of the lock."""
     return ALL_HEAD + "".join(f"{line}\n" for line in (torch, *(pin.split()[0] for pin in pins(LOCK))))
 
 
 def run_constraints() -> str:
-    """What constraints-run.txt holds."""
+    """The content of constraints-run.txt."""
     named = ((canonicalize_name(line.partition("==")[0]), line) for line in pins(ALL))
     return RUN_HEAD + "".join(
         f"{line.replace('==', '<=')}\n" for name, line in named if name not in OF_THE_MACHINE

@@ -2,8 +2,8 @@
 
     [NEWEST_LIMIT_S=SECONDS] python tests/packaging/newest.py [ARGUMENTS OF PYTEST]
 
-CI does this last, in its remaining time. It fails nothing, because a new release is not caused by the current
-change; the line is for people.
+CI does this last, in its remaining time. It never fails, because the current change does not cause a
+new release; the line is for people.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def summary_of(report: Path) -> str:
     cases = [*ET.parse(report).getroot().iter("testcase")]
     broken = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = sum(case.find("skipped") is not None for case in cases)
-    sound = f"{len(cases) - len(broken) - skipped:,} tests hold"
+    sound = f"{len(cases) - len(broken) - skipped:,} tests pass"
     if not broken:
         return sound
     names = [f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}" for case in broken]
@@ -69,7 +69,7 @@ def summary_of(report: Path) -> str:
 def outcome(arguments: Sequence[str], limit_s: float) -> str:
     """Install and run; return the result."""
     if limit_s <= 0:
-        return "not tried, for want of time"
+        return "not tried for lack of time"
     began_s = time.monotonic()
     upgrade = "pip install --upgrade --upgrade-strategy eager -e '.[test]'"
     code = run(f"{sys.executable} -m venv {FOLDER} && {upgrade}", min(INSTALL_LIMIT_S, limit_s))

@@ -73,7 +73,7 @@ def table(sizes: dict[str, float]) -> str:
     return "\n".join(f"{size:8.1f} MB  {name}" for name, size in [*rows, ("in all", sum(sizes.values()))])
 
 
-def test_what_is_fetched_is_small(wheelhouse):
+def test_the_download_is_small(wheelhouse):
     sizes = {wheel.name: wheel.stat().st_size / 1e6 for wheel in wheelhouse.iterdir()}
     print(table(sizes))
     assert sum(sizes.values()) <= MOST_DOWNLOADED_MB, table(sizes)

@@ -50,7 +50,7 @@ def test_wheel_contains_data_and_workloads_under_its_own_top_level_names(wheel):
     assert not any("__pycache__" in name for name in names)
 
 
-def test_the_wheel_is_small_and_leaves_out_what_no_answer_opens(wheel):
+def test_the_wheel_is_small_and_excludes_files_that_no_answer_needs(wheel):
     assert Path(wheel.filename).stat().st_size < 3_000_000
     assert sum(each.file_size for each in wheel.infolist()) < 6_000_000
     of_tools = {path.name for path in (ROOT / "tools" / "data").iterdir()}
@@ -94,7 +94,7 @@ def source(tmp_path_factory) -> set[str]:
         return {name.partition("/")[2] for name in packed.getnames()}
 
 
-def test_the_source_distribution_holds_what_its_pages_link_to(source):
+def test_the_source_distribution_contains_what_its_pages_link_to(source):
     for page in [
         "README.md",
         "CONTRIBUTING.md",
@@ -111,11 +111,11 @@ def test_sdist_contains_the_ci_files_its_tests_read(source):
     assert {".ci/run", *workflows} <= source
 
 
-def test_the_source_distribution_holds_the_tools_and_their_tables(source):
+def test_the_source_distribution_contains_the_tools_and_their_tables(source):
     assert {"tools/calibrate.py", "tools/data/published.csv"} <= source
 
 
-def test_the_source_distribution_holds_the_examples_whole(source):
+def test_the_source_distribution_contains_the_complete_examples(source):
     for folder in ("example", "example-cpu"):
         for path in (ROOT / "results" / folder).rglob("*"):
             assert not path.is_file() or path.relative_to(ROOT).as_posix() in source, path
@@ -134,7 +134,7 @@ def test_the_wheel_names_the_console_script(wheel):
     assert "gpubench = gpubench.__main__:main" in text
 
 
-def test_an_installed_wheel_knows_every_workload_of_the_repository(wheel, tmp_path):
+def test_an_installed_wheel_has_every_workload_of_the_repository(wheel, tmp_path):
     wheel.extractall(tmp_path)
     code = "import gpubench.discovery as d; print(d.__file__, *d.workload_names())"
     done = subprocess.run(

@@ -23,7 +23,7 @@ BY_INDEX = re.compile(
 
 
 def texts() -> Iterator[Path]:
-    """All texts that people read or that are printed, except the tests."""
+    """All text that people read or the program prints, except the tests."""
     for folder in ("gpubench", "workloads", "docs", "examples", "results/example", "results/example-cpu"):
         kinds = {".py", ".pyi", ".md", ".html", ".js", ".j2", ".csv", ".ipynb"}
         yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in kinds)

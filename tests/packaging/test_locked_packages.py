@@ -111,7 +111,7 @@ def asked_for(lines: Iterable[str], extras: frozenset[str]) -> Iterator[Requirem
             yield requirement
 
 
-def test_the_lock_names_whatever_the_tests_and_the_linters_install(locked):
+def test_the_lock_lists_everything_that_tests_and_linters_install(locked):
     """Beyond the project's own requirements, as far as the installed versions are the locked ones."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

@@ -34,7 +34,7 @@ for name in filter(util.find_spec, sys.argv[1:]):
 
 
 def wanted() -> tuple[list[str], dict[str, list[str]]]:
-    """Return the tools of the extra ``test``, and the packages of each extra that it includes."""
+    """Return the tools in the extra ``test``, and the packages of each extra that it includes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     named = {name for line in extras["test"] for own in OWN.findall(line) for name in own.split(",")}

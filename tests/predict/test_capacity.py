@@ -31,7 +31,7 @@ def rooms(name: str) -> dict[tuple[str, str], Room]:
 
 
 def whole(name: str) -> StepMemory:
-    """From the shipped profile, with every block recomputed if the whole model is trained."""
+    """The shipped profile, with every block recomputed if the whole model is trained."""
     profile = load_profiles()[name]
     for each in (profile, *profile.variants):
         for step in each.memory:
@@ -51,7 +51,7 @@ def whole(name: str) -> StepMemory:
         ("Llama 3 70B", "full", "llama_70b", 8192),
     ],
 )
-def test_a_few_layers_give_the_figures_of_a_whole_trace(model, way, name, tokens):
+def test_a_few_layers_give_the_figures_of_a_full_trace(model, way, name, tokens):
     (member,) = (m for m in load_members() if (m.model, m.way) == (model, way))
     assert member.parameters == load_profiles()[name].parameters
     for batch in (1, 2, 4):
@@ -60,7 +60,7 @@ def test_a_few_layers_give_the_figures_of_a_whole_trace(model, way, name, tokens
         assert member.step.peak(units).at(units) == pytest.approx(expected, rel=0.015)
 
 
-def test_every_model_has_every_way_and_a_shorter_context_on_a_smaller_card():
+def test_every_model_has_every_training_method_and_a_shorter_context_on_a_smaller_card():
     large, small = rooms(H100), rooms(RTX_4090)
     models = tuple(dict.fromkeys(model for model, _ in large))
     assert list(large) == [(model, way) for model in models for way in WAYS]
@@ -74,7 +74,7 @@ def test_every_model_has_every_way_and_a_shorter_context_on_a_smaller_card():
             assert all(one <= two for one, two in pairwise(contexts))
 
 
-def test_well_known_facts_about_24_gib():
+def test_well_known_facts_about_24_gib_are_reproduced():
     """8 billion parameters: adapters fit, full training does not; 70 billion does not fit in any way."""
     found = rooms(RTX_4090)
     assert found["Llama 3 8B", "full"].context_tokens == 0
@@ -90,7 +90,7 @@ def test_kv_cache_takes_two_tensors_per_layer():
     assert 131_072 < grown < 2 * 131_072
 
 
-def test_the_figures_for_a_length_come_from_its_trace():
+def test_the_figures_for_a_sequence_length_come_from_its_trace():
     """A figure beyond all traces would have an upper end of twice its value."""
     for member in load_members():
         assert member.step.is_traced_at(MOST_UNITS), (member.model, member.way)

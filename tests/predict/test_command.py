@@ -19,7 +19,7 @@ from gpubench.specs import load_specs
 from gpubench.units import GIB
 
 
-def test_show_prints_a_document_or_words():
+def test_show_prints_json_or_text():
     result = CliRunner().invoke(
         app, ["predict", "show", "--workload", "vgg16", "--gpu", "Tesla T4", "--json"]
     )
@@ -48,14 +48,14 @@ def test_without_the_tools_the_missing_table_is_named(tool, tmp_path, monkeypatc
         (("predict", "evaluate", "--hold-out", "gpu"), "python -m tools.evaluate"),
     ],
 )
-def test_a_removed_verb_says_what_to_do_instead(words, instead):
+def test_a_removed_verb_names_the_replacement(words, instead):
     done = here(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert instead in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_missing_option_is_requested_in_command_line_words():
+def test_a_missing_option_is_requested_by_its_command_line_name():
     done = here("predict", "calibrate")
     assert (done.returncode, done.stderr) == (2, "gpubench: --with is missing: give a path\n")
 
@@ -87,7 +87,7 @@ def test_memory_begins_with_whether_it_fits():
     assert largest.endswith(f"; needs {need.text()} of 24 GiB")
 
 
-def test_memory_without_a_named_card_begins_with_how_many_hold_it():
+def test_memory_without_a_named_card_begins_with_the_number_of_cards_that_fit():
     first = " ".join(here("memory", "vgg16").stdout.partition("\n\n")[0].split())
     assert " fits on " in first
     assert "; on the smallest of them (" in first

@@ -12,13 +12,13 @@ from gpubench.predict.decode import BANDWIDTH_SHARE, FIXED_S, HALF_WIDTH, token_
 from gpubench.specs import load_specs, require_spec
 
 
-def test_the_shipped_numbers_are_those_of_the_fit():
+def test_the_shipped_decode_numbers_match_the_fit():
     fit = decode_fit()
     shipped = (BANDWIDTH_SHARE, FIXED_S, HALF_WIDTH)
     assert shipped == pytest.approx((fit.share, fit.fixed_s, fit.half_width), rel=1e-9)
 
 
-def test_left_out_gpus_are_within_a_fifth_in_the_mean():
+def test_left_out_gpus_are_within_a_fifth_on_average():
     fit = decode_fit()
     assert len(fit.errors) == 58
     assert mean(fit.errors) < 0.20

@@ -55,7 +55,7 @@ def test_the_draws_of_a_gpu_do_not_depend_on_the_others(estimates):
 
 
 def test_no_draw_exceeds_the_peak_of_its_gpu_and_a_low_end_alone_limits_nothing(estimates):
-    """A published reading below an interval widens it downward: that is no limit above."""
+    """A published reading below an interval widens it downward; this sets no upper limit."""
     predicted = next(each for each in estimates if each.basis == "predicted")
     limit = predicted.samples_per_s * 1.01
     at_peak, widened = (

@@ -91,7 +91,7 @@ def test_an_h100_trains_vgg16_at_amp_at_least_four_times_as_fast_as_a_t4(vgg16):
     assert answers[H100].samples_per_s > 4 * answers[T4].samples_per_s
 
 
-def test_the_order_of_well_known_cards_is_sane(vgg16):
+def test_the_order_of_well_known_cards_is_plausible(vgg16):
     """T4 and RTX 3060 have no order: the T4 has 2.5 times the tensor rate, on less bandwidth and 70 W."""
     speeds = [answer.samples_per_s for answer in ask(vgg16, *ORDER).values()]
     assert speeds == sorted(speeds)
@@ -118,7 +118,7 @@ def test_own_measurements_come_before_reference_ones_and_both_before_predictions
 
 
 def test_interval_from_another_cards_run_combines_run_and_transfer_errors(vgg16):
-    """Half-widths are logarithms. The two errors are independent, and so are those of card and host.
+    """Half-widths are logarithms. The two errors are independent, as are the errors of card and host.
 
     The run has one launch, so it includes the usual difference between processes on a GPU.
     """
@@ -138,7 +138,7 @@ def test_interval_from_another_cards_run_combines_run_and_transfer_errors(vgg16)
 
 
 def test_part_of_a_cards_deviation_is_attributed_to_the_card_itself(vgg16):
-    """It belongs to the chip and to no other chip. An excess far from the level belongs to the workload."""
+    """It applies to that chip and to no other. An excess far from the level belongs to the workload."""
     case, level = case_on(vgg16, T4), ask(vgg16, T4)[T4].samples_per_s
     for slow, fast, moved in ((0.9, 1.1, (1.1 / 0.9) ** 0.7), (2.3, 4.6, 2.0), (0.1, 0.2, 2.0)):
         runs = (run_of(T4, (case, level * factor)) for factor in (slow, fast))
@@ -146,7 +146,7 @@ def test_part_of_a_cards_deviation_is_attributed_to_the_card_itself(vgg16):
         assert more / less == pytest.approx(moved)
 
 
-def test_a_measurement_on_a_gpu_moves_every_prediction_in_proportion(vgg16):
+def test_a_measurement_on_a_gpu_scales_every_prediction(vgg16):
     case = case_on(vgg16, T4)
     slow, fast = (ask(vgg16, H100, own=[run_of(T4, (case, speed))])[H100] for speed in (10.0, 20.0))
     assert fast.samples_per_s / slow.samples_per_s == pytest.approx(2)
@@ -238,7 +238,7 @@ def test_transfer_width_is_independent_of_difference_labels(vgg16, monkeypatch):
     assert (after.low, after.high) == (before.low, before.high)
 
 
-def test_weights_in_bf16_start_from_a_step_with_amp_where_nothing_nearer_was_read():
+def test_a_bf16_prediction_starts_from_amp_if_nothing_closer_was_measured():
     """With bf16 weights an H100 ran 21.2 sequences/s eagerly and 23.1 as a graph; its AMP row is shipped."""
     asked = question_of(load_profiles()["llama_1b"], "bf16")
     answer = estimate(asked, [load_specs()[H100]], reference=reference_runs())[H100]
@@ -272,7 +272,7 @@ def test_no_interval_ends_beyond_the_peak_of_its_gpu():
     assert np.mean(draws < answer.low) == pytest.approx(0.05, abs=0.01)
 
 
-def test_two_owned_gpus_are_weighed_together(vgg16):
+def test_predictions_combine_two_owned_gpus(vgg16):
     runs = [
         run_of(T4, (case_on(vgg16, T4), 150.0), run_id="a"),
         run_of(RTX3090, (case_on(vgg16, RTX3090), 400.0), run_id="b"),
@@ -294,14 +294,14 @@ def test_two_owned_gpus_are_weighed_together(vgg16):
         ("nvidia-geforce-rtx-2060-6gb", "amp", "; largest batch 40 in a CUDA graph"),
     ],
 )
-def test_refusals_say_why(key, precision, reason):
+def test_refusals_give_their_reason(key, precision, reason):
     precision = precision if precision == "amp" else Precision(precision)
     answer = ask(Question(profile=published("vgg16"), precision=precision, batch_size=128), key)[key]
     assert isinstance(answer, Refusal)
     assert reason in answer.reason
 
 
-def test_a_language_model_that_was_measured_is_answered_by_that_and_starts_the_prediction_of_others():
+def test_a_measured_language_model_keeps_its_figure_and_anchors_predictions():
     question = Question(profile=profile_of("llama_1b"), precision=Precision.BF16, batch_size=4)
     mine = case_for(question, require_spec(H100))
     assert mine.recipe == question.profile.recipe
@@ -330,7 +330,7 @@ def test_a_case_without_a_capable_gpu_is_refused_at_once(vgg16):
 
 
 def test_another_vendors_gpu_lacks_hardware_by_its_rates_and_nvidias_modes_by_name(vgg16):
-    """int8 is not limited to tensor cores, since CPUs have it; among GPUs only NVIDIA's offer it."""
+    """int8 does not need tensor cores, since CPUs have it; among GPUs, only NVIDIA's offer it."""
 
     def reason(precision: Precision, key: str) -> str | None:
         asked = case_for(
@@ -388,7 +388,7 @@ def test_a_measured_peak_scales_the_memory_gate(vgg16):
     assert ask(vgg16, H100, own=[run])[H100].peak_memory_bytes == pytest.approx(2 * free, rel=0.01)
 
 
-def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16):
+def test_a_peak_measured_on_several_gpus_does_not_apply_to_one(vgg16):
     spec = load_specs()[H100]
     one = case_on(vgg16, H100)
     several = {
@@ -397,7 +397,7 @@ def test_a_peak_measured_on_several_gpus_is_that_of_several_and_not_of_one(vgg16
     }
     run = run_of(H100, (several[ParallelMode.DDP], 5000.0), peak_memory_bytes=9 * GIB)
     peaks = peaks_of(vgg16, [run])
-    assert readings_of(vgg16, [run], []) == readings_of(vgg16, [], []), "it is the speed of another case"
+    assert readings_of(vgg16, [run], []) == readings_of(vgg16, [], []), "its speed is that of another case"
     needs = {mode: need_of(vgg16, case, spec, peaks) for mode, case in several.items()}
     assert needs[ParallelMode.DDP].basis is MemoryBasis.MEASURED
     assert needs[ParallelMode.DDP].allocated.value == 9 * GIB
@@ -425,7 +425,7 @@ def test_a_peak_at_tf32_does_not_count_for_strict_fp32(vgg16):
     assert need_of(vgg16, other, spec, half).basis is MemoryBasis.MEASURED
 
 
-def test_a_peak_measured_by_a_recipe_replaces_the_model_of_that_recipe():
+def test_a_peak_measured_with_a_recipe_replaces_the_traced_one():
     question = Question(profile=load_profiles()["llama_8b_lora"], precision=Precision.BF16)
     case = case_on(question, H100)
     run = run_of(H100, (case, 2.0), peak_memory_bytes=21 * GIB)
@@ -433,8 +433,8 @@ def test_a_peak_measured_by_a_recipe_replaces_the_model_of_that_recipe():
     assert (found.basis, found.allocated.value) == (MemoryBasis.MEASURED, 21 * GIB)
 
 
-def test_each_measured_figure_replaces_its_own(vgg16):
-    """Measured on one H100: the same there, and on an H200 with the difference between contexts of cards."""
+def test_each_measured_figure_replaces_its_predicted_one(vgg16):
+    """A figure measured on an H100 is used unchanged there; on an H200 it allows for a different CUDA context."""
     case = case_on(vgg16, H100)
     run = run_of(
         H100,
@@ -456,7 +456,7 @@ def test_each_measured_figure_replaces_its_own(vgg16):
 
 
 def test_memory_and_prediction_agree_about_a_card_with_a_run(vgg16):
-    """Of two cards that differ only in name, one was measured; a step that ran on it fits, whatever the peak."""
+    """Two cards differ only in name, and one was measured; a step that ran on it fits, whatever its peak."""
     sxm, pcie = "nvidia-a100-sxm-80gb", "nvidia-a100-pcie-80gb"
     case = case_on(vgg16, sxm)
     full = round(79.9 * GIB)
@@ -485,7 +485,7 @@ def test_a_host_bound_step_has_no_interval_and_its_graph_is_not_host_bound():
     assert graph.samples_per_s > 1.5 * eager.samples_per_s
 
 
-def test_a_step_that_becomes_host_bound_becomes_no_faster():
+def test_a_step_does_not_become_faster_by_becoming_host_bound():
     """The limit only decides whether there is an interval: the figure is the same on both of its sides."""
     rates, bound = [], []
     for batch_size in range(20, 60, 2):
@@ -498,7 +498,7 @@ def test_a_step_that_becomes_host_bound_becomes_no_faster():
     assert rates == sorted(rates)
 
 
-def test_shares_add_up(vgg16):
+def test_the_shares_of_a_step_add_up_to_at_most_one(vgg16):
     answer = ask(vgg16, H100)[H100]
     assert 0.9 < answer.compute_share + answer.bandwidth_share + answer.host_share <= 1
 
@@ -530,7 +530,7 @@ def test_every_figure_is_finite_and_inside_its_interval():
                 assert np.isfinite([answer.compute_share, answer.bandwidth_share]).all()
 
 
-def test_a_network_smaller_than_every_published_one_gets_a_wider_interval_that_holds():
+def test_a_network_smaller_than_every_published_one_gets_a_wider_interval_that_contains_its_reading():
     """Handwritten loops on an H200, as a CUDA graph: cnn at batch 4096, fp32 590 k samples/s."""
     question = Question(profile=load_profiles()["cnn"], precision=Precision.FP32, batch_size=4096)
     answer = ask(question, H200)[H200]
@@ -570,7 +570,7 @@ def test_a_user_without_a_gpu_starts_from_the_shipped_readings():
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet50", "lstm_large", "bert_base", "transformer", "vit_b16"])
-def test_a_large_workload_that_was_read_somewhere_is_known_within_a_factor_of_1_4(name):
+def test_a_large_workload_with_a_reading_is_predicted_within_a_factor_of_1_4(name):
     nvidia = [spec for spec in load_specs().values() if spec.vendor == "NVIDIA" and not spec.variants]
     answers = estimate(Question(profile=load_profiles()[name]), nvidia, reference=reference_runs()).values()
     told = [each for each in answers if isinstance(each, Estimate) and each.basis == "predicted" and each.low]
@@ -585,18 +585,18 @@ def test_shipped_measurement_on_a_card_is_its_answer():
         assert answer.low < rate < answer.high
 
 
-def test_readings_in_which_the_host_set_the_pace_start_nothing():
+def test_host_bound_readings_anchor_no_prediction():
     question = Question(profile=load_profiles()["cnn"], execution=Execution.EAGER, batch_size=512)
     assert "CUDA graph" in ask(question, H100)[H100].method
 
 
-def test_a_users_measurement_is_used_alone():
+def test_only_the_users_measurement_is_used():
     question = Question(profile=load_profiles()["vgg16"])
     answer = ask(question, H100, own=[run_of(T4, (case_on(question, T4), 150.0))])[H100]
     assert answer.evidence == ("run-1",)
 
 
-def test_a_model_that_only_shares_a_name_does_not_start_from_them(vgg16):
+def test_a_model_that_only_shares_a_name_has_no_anchor(vgg16):
     assert not ask(vgg16, H100)[H100].anchored
 
 
@@ -618,7 +618,7 @@ def test_large_workloads_are_within_their_intervals_without_their_own_reading():
     assert binomtest(sum(inside), len(inside), 0.9).pvalue > 0.05
 
 
-def test_how_wide_an_interval_is_with_nothing_measured():
+def test_interval_widths_with_nothing_measured_match_the_page():
     """From a reading of the workload, and for a model without readings; NVIDIA, at the median of its GPUs."""
     profiles, keys = load_profiles(), [k for k, s in load_specs().items() if s.vendor == "NVIDIA"]
     for names, most in ((LARGE, 1.4), (("transformer", "bert_base", "vit_b16", "resnet50_transfer"), 1.6)):
@@ -631,7 +631,7 @@ def test_how_wide_an_interval_is_with_nothing_measured():
             assert np.median(factors) < most, name
 
 
-def test_a_question_of_inference_is_answered_from_its_own_fit():
+def test_inference_is_predicted_from_its_own_fit():
     """Compiling saves traffic of a forward pass; rows and interval are those of inference."""
     profile = published("resnet50")
     spec = load_specs()["nvidia-geforce-rtx-4090-24gb"]
@@ -659,7 +659,7 @@ def test_other_vendors_have_error_widths_of_their_own_product_line():
     assert learned.half_width(rdna3) < math.log(4)
 
 
-def test_published_rows_of_another_vendor_are_counted_though_they_are_in_no_fit(vgg16):
+def test_published_rows_of_another_vendor_are_counted_although_no_fit_uses_them(vgg16):
     (answer,) = ask(vgg16, "amd-mi325x-256gb").values()
     fitted = load_calibration().train
     assert fitted.apart_by_gpu.keys().isdisjoint(fitted.rows_by_gpu)
@@ -678,7 +678,7 @@ def test_a_device_that_the_catalog_only_lists_has_neither_speed_nor_memory_and_s
     assert [each.reason for each in answer_memory(lora, [spec]).refused] == [spec.not_ranked_because]
 
 
-def test_a_card_of_another_vendor_that_was_measured_is_known_at_its_other_batches(vgg16):
+def test_a_measured_card_of_another_vendor_is_predicted_closely_at_other_batches(vgg16):
     """The errors of a vendor's cards are errors of level, and the level of a measured card cancels."""
     measured = run_of(MI300X, (case_for(vgg16, load_specs()[MI300X]), 2000.0))
     asked = msgspec.structs.replace(vgg16, batch_size=vgg16.batch * 2)

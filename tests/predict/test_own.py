@@ -48,7 +48,7 @@ def test_measured_peaks_of_a_healthy_card_stay_close_to_the_datasheet():
     assert read.bandwidth == pytest.approx(chip.bandwidth, rel=0.02)
 
 
-def test_a_card_held_down_by_its_power_limit_predicts_others_faster(vgg16):
+def test_an_anchor_slowed_by_its_power_limit_predicts_others_faster(vgg16):
     question = Question(profile=vgg16)
     run = run_of(H200, (case_for(question, SPECS[H200]), 2000.0))
     capped = run.__class__(

@@ -56,7 +56,7 @@ def test_lower_power_limit_never_raises_the_clock(spec, power, more, exponent):
     assert 0 < less_w <= more_w <= 1
 
 
-def test_no_gpu_of_the_table_is_lifted_above_its_peak():
+def test_no_gpu_is_predicted_above_its_peak_clock():
     assert max(throttle(spec) for spec in SPECS.values()) == 1
     assert throttle(L4) < throttle(SPECS["nvidia-geforce-rtx-4090-24gb"])
     assert throttle(T4) < throttle(TITAN) < 1
@@ -69,14 +69,14 @@ def test_rate_of_a_power_limited_card_is_independent_of_its_stated_peak(stated):
     assert held_fp32(faster) == pytest.approx(held_fp32(H100_PCIE))
 
 
-def test_an_h100_pcie_is_not_lowered_twice():
-    """Its peak is stated at 1755 MHz, an SXM's at 1980; clock and power together cost as much as its watts."""
+def test_the_power_limit_of_an_h100_pcie_counts_once():
+    """Its peak is stated at 1755 MHz, an SXM's at 1980: clock and power together lower it no more than power alone."""
     clock = held_fp32(H100_PCIE) / H100_PCIE.sm_count / (held_fp32(H100_SXM) / H100_SXM.sm_count)
     watts = H100_PCIE.tdp_w / H100_PCIE.sm_count / (H100_SXM.tdp_w / H100_SXM.sm_count)
     assert watts**COEFFICIENTS.power_exponent <= clock < 1
 
 
-def test_unknown_power_lowers_nothing():
+def test_an_unknown_power_limit_does_not_lower_the_clock():
     for clock in (0.5, 1.0, 2.0):
         spec = msgspec.structs.replace(T4, tdp_w=None, fp32_flops_per_s=clock * T4.fp32_flops_per_s)
         assert power_and_clock(spec) == UNLIMITED
@@ -112,7 +112,7 @@ def test_a_gh200_is_not_above_an_h200_at_equal_clocks(workload, precision, aim):
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "amp"])
 @pytest.mark.parametrize("workload", sorted(TRAINED))
-def test_a_gh200_does_not_rank_above_an_h200_where_no_gpu_was_measured(workload, precision):
+def test_a_gh200_does_not_rank_above_an_h200_without_measurements(workload, precision):
     question = Question(profile=TRAINED[workload], precision=precision, execution=Execution.GRAPH)
     if why_impossible(question):
         with pytest.raises(MisuseError, match=" supports "):

@@ -65,7 +65,7 @@ def off(name: str, without: str | None = None) -> float:
     return told(H100) / told(COLUMNS[name], without) / read
 
 
-def test_the_shipped_table_is_that_of_the_published_gemms():
+def test_the_shipped_table_matches_the_published_gemms():
     shipped = {row["gpu_key"]: row for row in data_rows("product_rates.csv")}
     assert set(shipped) == set(COLUMNS.values())
     for name, key in COLUMNS.items():
@@ -268,7 +268,7 @@ def test_compiled_step_is_between_its_graph_and_the_assumed_largest_gain(name):
 
 @pytest.mark.parametrize(("name", "batch", "read"), [("vgg16", 128, 4846), ("cnn", 4096, 1.996e6)])
 def test_compiled_steps_of_an_h200_lie_in_their_intervals(name, batch, read):
-    """Read by a loop independent of gpubench, at amp-bf16; neither reading is used anywhere else."""
+    """An independent loop measured them at amp-bf16; neither reading is used anywhere else."""
     question = question_of(load_profiles()[name], "amp-bf16", execution=Execution.COMPILE, batch_size=batch)
     spec = load_specs()["nvidia-h200-sxm-141gb"]
     (answer,) = estimate(question, [spec], reference=reference_runs()).values()
@@ -323,7 +323,7 @@ def pairs_of(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["owned", "error", "inside", "method"])
 
 
-def test_any_measured_card_can_anchor_the_others():
+def test_any_measured_card_can_anchor_predictions_for_the_others():
     """Rows that look power-limited are excluded."""
     pairs = pairs_of(gpt_2()[gpt_2().quality == "A"])
     assert len(pairs) == 544
@@ -362,8 +362,8 @@ def test_a_slow_reading_still_predicts_its_own_card_at_another_batch():
     assert fast[1] == usual[1]
 
 
-def test_no_job_of_compiled_gpt_2_that_ran_is_refused_for_its_memory():
-    """The readings are of nvidia-smi, so of all that the card held."""
+def test_no_compiled_gpt_2_job_that_ran_is_refused_for_its_memory():
+    """nvidia-smi read them, so they include everything on the card."""
     for row in gpt_2().itertuples():
         spec, question = load_specs()[row.gpu_key], compiled(row.batch_size)
         case = case_for(question, spec)
@@ -375,7 +375,7 @@ def test_no_job_of_compiled_gpt_2_that_ran_is_refused_for_its_memory():
         assert device.low <= row.peak_memory_mib * MIB <= device.high
 
 
-def test_compiled_gpt_2_with_nothing_measured():
+def test_compiled_gpt_2_is_predicted_with_nothing_measured():
     errors, inside = [], []
     for row in gpt_2().itertuples():
         spec = msgspec.structs.replace(load_specs()[row.gpu_key], memory_bytes=10**12)

@@ -1,4 +1,4 @@
-"""Several GPUs: gradient bytes and the link determine the efficiency, not a flat factor."""
+"""Several GPUs: the efficiency follows from gradient bytes and the link, not from a flat factor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_vgg16_on_pcie_scales_worse_than_resnet50_and_nvlink_helps():
     assert scaling(VGG16, module, 8, 2500.0).efficiency > 0.9
 
 
-def test_one_gpu_and_inference_lose_nothing():
+def test_one_gpu_and_inference_have_no_scaling_loss():
     card = SPECS["nvidia-geforce-rtx-4090-24gb"]
     assert scaling(VGG16, card, 1, 900.0).efficiency == 1
     inference = Question(profile=VGG16.profile, task=TaskKind.INFER)
@@ -48,7 +48,7 @@ def test_the_efficiency_is_in_its_interval_and_never_rises_with_n(n, speed, key)
     assert more.efficiency <= one.efficiency
 
 
-def test_another_vendors_jobs_have_a_width_of_their_own():
+def test_jobs_on_another_vendors_gpus_have_a_separate_interval_width():
     amd = scaling(RESNET50, SPECS["amd-mi325x-256gb"], 8, 2000.0)
     assert amd.link == "fabric"
     assert math.log(amd.efficiency / amd.low) == pytest.approx(load_calibration().scaling.other_vendors)

@@ -132,7 +132,7 @@ def test_own_calibration_neither_seals_nor_scores(sealed, cases, tmp_path, monke
         ("workload,gpu,samples_per_s\nvgg16,T4,-1\n", None),
     ],
 )
-def test_a_table_that_is_no_table_of_cases_is_refused_in_one_line(sealed, cases, text, said):
+def test_a_table_without_valid_cases_is_refused_in_one_line(sealed, cases, text, said):
     cases.write_text(text)
     with pytest.raises(MisuseError, match=said or "no line can be scored against the seal") as caught:
         score_sealed(sealed, cases)
@@ -151,7 +151,7 @@ def test_an_invalid_case_is_named(cases):
         seal(cases)
 
 
-def test_the_verbs_seal_and_score(cases, tmp_path):
+def test_the_seal_and_score_commands_work_together(cases, tmp_path):
     path = tmp_path / "out.json"
     done = here("predict", "seal", cases, "-o", path)
     assert (done.returncode, done.stdout.strip()) == (0, str(path))

@@ -43,7 +43,7 @@ def seen(every) -> list[Measurement]:
 
 @pytest.fixture(scope="module")
 def told(seen):
-    """The same cases as predicted before these runs were shipped, for a user without measurements."""
+    """Predict the same cases as before these runs shipped, for a user without measurements."""
     card = require_spec("nvidia-h100-sxm-80gb")
 
     def tell(m: Measurement):
@@ -62,7 +62,7 @@ def test_speeds_are_within_the_predicted_intervals(seen, told):
     assert sum(inside) >= 20
 
 
-def test_the_errors_are_those_that_the_document_prints(seen, told):
+def test_the_errors_match_the_page(seen, told):
     errors = [abs(t.samples_per_s / m.samples_per_s - 1) for m, t in zip(seen, told, strict=True)]
     text = " ".join((ROOT / "docs" / "prediction-evidence.md").read_text(encoding="utf-8").split())
     printed = re.search(r"\*\*([\d.]+) % on average, ([\d.]+) % in the median", text)
@@ -113,7 +113,7 @@ def test_measured_small_batch_does_not_make_a_large_one_fit(runs, every):
     assert seen.largest_batch <= alone.largest_batch
 
 
-def test_what_cudnn_takes_in_strict_float32_scales_no_other_precision(runs, every):
+def test_memory_that_cudnn_takes_in_strict_float32_affects_no_other_precision(runs, every):
     """VGG16 in strict float32 used 1.8 GiB beyond its trace; under autocast it uses none of that."""
     (read,) = {
         m.case

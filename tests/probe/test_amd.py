@@ -1,4 +1,4 @@
-"""AMD GPUs, reported by a fake of AMD's library, or by torch alone."""
+"""AMD GPUs, reported by a fake of AMD's library, or only by torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpubench.probe.torch_view import TorchBuild, View
 
 MI300X = ("0002:0c:00.0", "AMD Instinct MI300X", 192 << 30, 304, "gfx942", "0x0000000000001234")
 XTX = ("0000:03:00.0", "AMD Radeon RX 7900 XTX", 24 << 30, 96, "gfx1100", "N/A")
-"""Place, name, memory, compute units, architecture and serial number of a card, as the library reports them."""
+"""Bus address, name, memory, compute units, architecture and serial number of a card, as the library reports them."""
 
 
 class RefusedError(Exception):
@@ -98,7 +98,7 @@ def machine(monkeypatch) -> Callable[..., AmdBackend]:
     return be
 
 
-def test_an_mi300x(machine) -> None:
+def test_an_mi300x_is_described_by_its_library(machine) -> None:
     report = machine(MI300X).devices()
     (gpu,) = report.devices
     assert (gpu.backend, gpu.gpu_key, gpu.architecture) == ("rocm", "amd-mi300x-192gb", "gfx942")
@@ -185,7 +185,7 @@ def silent(run: Run) -> Run:
     return msgspec.structs.replace(run, measurements=tuple(mute))
 
 
-def test_the_partitions_of_a_card_are_devices_of_their_own_and_no_whole_one(machine) -> None:
+def test_the_partitions_of_a_card_are_listed_instead_of_the_whole_card(machine) -> None:
     """In CPX mode each compute die of an MI300X is a device; they differ in their function on the bus."""
     dies = [(f"0002:0c:00.{n}", *MI300X[1:3], 38, *MI300X[4:]) for n in range(3)]
     backend = machine(*dies, XTX)
@@ -216,7 +216,7 @@ def test_a_library_without_these_keys_leaves_the_readings_unknown() -> None:
     assert readings.refused["energy_j"] == "amdsmi_get_energy_count: N/A"
 
 
-def test_a_card_that_is_gone_is_named(machine) -> None:
+def test_a_lost_card_is_named(machine) -> None:
     (gpu,) = machine(MI300X).devices().devices
     with pytest.raises(NoDeviceError, match="no longer listed"):
         machine(XTX).open_readings(gpu)
@@ -243,7 +243,7 @@ class TestSelection:
         monkeypatch.setattr("gpubench.probe.torch_view.torch_build", lambda: build)
 
     @pytest.mark.parametrize("name", ["auto", "cuda", "rocm", "cuda:0", "amd-mi300x-192gb"])
-    def test_a_rocm_torch_reaches_the_first(self, name: str) -> None:
+    def test_a_rocm_torch_uses_the_first_gpu(self, name: str) -> None:
         assert select_device(name)[0].gpu_key == "amd-mi300x-192gb"
 
     def test_hip_visible_devices_determines_the_first_gpu(self, monkeypatch) -> None:
@@ -261,7 +261,7 @@ class TestSelection:
         with pytest.raises(NoDeviceError, match="ROCm"):
             select_device("rocm")
 
-    def test_beside_an_nvidia_gpu_each_has_its_own_name(self, monkeypatch, inside_nvml) -> None:
+    def test_an_amd_and_an_nvidia_gpu_are_selected_by_their_own_names(self, monkeypatch, inside_nvml) -> None:
         inside_nvml("h200")
         monkeypatch.setattr(nvidia, "BACKEND", nvidia.NvidiaBackend())
         monkeypatch.setattr(select, "check_torch", lambda device: None)

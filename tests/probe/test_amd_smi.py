@@ -135,7 +135,7 @@ def opened(refuse: Callable[..., None]):
         yield line
 
 
-def test_a_reading_through_the_library(opened) -> None:
+def test_a_reading_has_the_values_of_the_library(opened) -> None:
     assert opened.source == "amdsmi"
     assert opened.sample() == Reading(
         sm_clock_hz=2.1e9,
@@ -191,7 +191,7 @@ def test_energy_limits_and_processes_that_are_refused_are_unknown(opened, refuse
 
 
 @pytest.mark.parametrize("call", ["init", "handle"])
-def test_a_library_without_its_driver_counts_as_none(tmp_path: Path, refuse, call: str) -> None:
+def test_a_library_without_its_driver_counts_as_missing(tmp_path: Path, refuse, call: str) -> None:
     refuse(call, 34)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kfd").touch()
@@ -200,7 +200,7 @@ def test_a_library_without_its_driver_counts_as_none(tmp_path: Path, refuse, cal
     assert "amdsmi" in report.problems[0].fix
 
 
-def test_a_package_without_its_library_says_nothing_on_the_standard_output(tmp_path: Path) -> None:
+def test_a_package_without_its_library_prints_nothing(tmp_path: Path) -> None:
     code = "from gpubench.probe.amd import open_library; print(open_library())"
     variables = {name: value for name, value in os.environ.items() if not name.startswith("ROCM")}
     done = subprocess.run(

@@ -28,7 +28,7 @@ def mac(tmp_path: Path, monkeypatch):
     return put
 
 
-def test_an_apple_chip(mac) -> None:
+def test_an_apple_chip_is_described_by_the_system(mac) -> None:
     mac(M2)
     (gpu,) = AppleBackend().devices().devices
     assert (gpu.backend, gpu.name, gpu.sm_count, gpu.unified_memory) == ("mps", "Apple M2 Max", 38, True)

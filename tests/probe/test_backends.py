@@ -18,7 +18,7 @@ from gpubench.probe.select import select_device
 
 
 class _Outside:
-    """A backend such as another package would provide."""
+    """A backend that another package could provide."""
 
     name = "xpu"
 
@@ -36,7 +36,7 @@ XPU = EntryPoint("xpu", f"{__name__}:OUTSIDE", "gpubench.backends")
 
 
 class BackendContract:
-    """Inherit, and say how to get one of its devices."""
+    """Subclass this, and provide one of its devices."""
 
     name: str
 
@@ -163,7 +163,7 @@ class TestPluginBackends:
         assert "has no devices()" in load_backends().problems[0].line()
 
     @pytest.mark.parametrize("name", ["cuda", "cpu"])
-    def test_a_name_that_is_taken_is_an_error(self, name: str) -> None:
+    def test_a_backend_name_that_is_taken_is_an_error(self, name: str) -> None:
         self.points = [EntryPoint(name, f"{__name__}:OUTSIDE", "gpubench.backends")]
         with pytest.raises(MisuseError, match="two backends"):
             load_backends()

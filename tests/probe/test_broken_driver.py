@@ -56,12 +56,14 @@ def without_driver() -> dict[str, str]:
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
 class TestWithoutDriver:
-    def test_auto_measures_on_the_cpu_and_says_so(self) -> None:
+    def test_auto_measures_on_the_cpu_with_a_note(self) -> None:
         assert select(without_driver(), "auto")[0] == 0
         assert select(without_driver(), "auto")[1].startswith("cpu | NVIDIA driver")
 
     @pytest.mark.parametrize("visible", ["0", "0,1", "GPU-1234", "", "nonsense"])
-    def test_a_variable_set_for_a_whole_cluster_means_nothing_here(self, monkeypatch, visible: str) -> None:
+    def test_visible_device_variables_have_no_effect_without_a_driver(
+        self, monkeypatch, visible: str
+    ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setenv("HIP_VISIBLE_DEVICES", visible)
         assert select_device("auto")[0].backend == "cpu"
@@ -73,7 +75,7 @@ class TestWithoutDriver:
         assert "(libnvidia-ml.so.1: " in said
         assert "install its driver" in said
 
-    def test_without_arguments_it_answers_a_popular_job_and_says_how_to_ask_for_another(self) -> None:
+    def test_gpubench_without_arguments_or_gpu_answers_a_popular_job(self) -> None:
         done = gpubench(without_driver())
         assert (done.returncode, done.stderr) == (0, "")
         lines = [line for line in done.stdout.splitlines() if line.strip()]
@@ -89,7 +91,7 @@ class TestWithoutDriver:
         assert document["problems"][0]["what"].startswith("NVIDIA driver")
 
 
-def test_a_truncated_library_shows_the_loaders_own_words_and_the_path(tmp_path: Path) -> None:
+def test_a_truncated_library_shows_the_loaders_message_and_the_path(tmp_path: Path) -> None:
     library = tmp_path / "libnvidia-ml.so.1"
     library.write_bytes(b"\x7fELF")
     environment = dict(without_driver(), LD_LIBRARY_PATH=str(tmp_path))
@@ -114,7 +116,7 @@ def test_a_truncated_library_shows_the_loaders_own_words_and_the_path(tmp_path: 
         ("Could not find module 'nvml.dll' (or one of its dependencies)", "win32", True),
     ],
 )
-def test_no_driver_and_a_broken_one_are_distinguished_by_the_loaders_words(
+def test_a_missing_and_a_broken_driver_are_distinguished_by_the_loaders_message(
     text: str, platform: str, absent: bool
 ) -> None:
     assert nvidia.is_absent(text, platform) is absent
@@ -146,7 +148,7 @@ def test_a_stub_library_is_named_with_its_path(fake_nvml) -> None:
         (15, ["reboot"]),
     ],
 )
-def test_a_driver_that_does_not_start(fake_nvml, code: int, words: list[str]) -> None:
+def test_a_driver_that_does_not_start_is_one_line_and_exit_3(fake_nvml, code: int, words: list[str]) -> None:
     environment = fake_nvml("h200", faults=[Fault("nvmlInit", code=code)])
     answers = ask(environment, "cuda", "auto")
     for device in ("cuda", "auto"):
@@ -193,7 +195,7 @@ def test_no_gpu_and_a_cpu_only_torch_are_distinguished(fake_nvml, tmp_path: Path
     assert "CPU-only" in answers["probe"]["problems"][0]["what"]
 
 
-def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> None:
+def test_a_torch_for_a_newer_cuda_than_the_driver_names_both_versions(fake_nvml, tmp_path: Path) -> None:
     calls = [
         dict(c, value=12040) if c["function"].startswith("nvmlSystemGetCudaDriverVersion") else c
         for c in load_dump("h200")
@@ -207,7 +209,7 @@ def test_a_torch_for_a_newer_cuda_than_the_driver(fake_nvml, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("platform", "words"), [("linux", "(torch 2.11.0+cpu)"), ("win32", "pip install torch on Windows")]
 )
-def test_a_cpu_only_torch_says_how_to_replace_it(monkeypatch, platform: str, words: str) -> None:
+def test_a_cpu_only_torch_is_reported_with_how_to_replace_it(monkeypatch, platform: str, words: str) -> None:
     build = torch_view.TorchBuild(version="2.11.0+cpu", cuda=None, hip=None)
     monkeypatch.setattr(torch_view, "torch_build", lambda: build)
     gpu = DeviceProfile(backend="cuda", name="NVIDIA GeForce RTX 4090", cuda_driver_version="12.8")
@@ -233,6 +235,6 @@ def test_a_usable_gpu_is_chosen_without_importing_torch(fake_nvml, tmp_path: Pat
     assert select(environment, "auto") == (0, "cuda | None")
 
 
-def test_the_cpu_is_always_there() -> None:
+def test_the_cpu_can_always_be_selected() -> None:
     device, said = select_device("cpu")
     assert (device.backend, said) == ("cpu", None)

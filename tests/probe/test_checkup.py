@@ -17,7 +17,7 @@ from gpubench.probe.health import Check, check_up, failed, host_checks
 from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
 
-# Light substitute for a CUDA build of torch, with only what the check uses. CI without a GPU has no other.
+# A light substitute for a CUDA build of torch, with only what the check uses; CI has no GPU.
 TORCH = """
 from . import version
 
@@ -108,7 +108,7 @@ def _torch_is_asked_in_child_processes_only(monkeypatch) -> None:
     monkeypatch.setattr(health, "torch_view", lambda device, variables: ("not asked here", None))
 
 
-def test_a_machine_without_a_gpu_is_no_failure() -> None:
+def test_a_machine_without_a_gpu_is_not_a_failure() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a driver")
     checks = check_up(probe(), {})
@@ -118,7 +118,7 @@ def test_a_machine_without_a_gpu_is_no_failure() -> None:
     )
 
 
-def test_a_whole_gpu_is_computed_on_by_torch(fake_nvml, tmp_path: Path) -> None:
+def test_a_healthy_gpu_computes_with_torch(fake_nvml, tmp_path: Path) -> None:
     checks = examined(dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path)))
     assert checks["GPU 0 in torch"]["status"] == "ok"
     assert "NVIDIA H200" in checks["GPU 0 in torch"]["seen"]
@@ -190,7 +190,7 @@ TOO_OLD = (
         ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
     ],
 )
-def test_a_torch_that_does_not_reach_the_gpu(
+def test_a_torch_that_cannot_use_the_gpu_fails_with_the_fix(
     fake_nvml, tmp_path: Path, torch: dict, seen: str, fix: str
 ) -> None:
     check = examined(dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path, **torch)))["GPU 0 in torch"]
@@ -200,7 +200,7 @@ def test_a_torch_that_does_not_reach_the_gpu(
     assert "stacktrace" not in check["seen"]
 
 
-def test_kernels_that_are_compiled_at_first_use_are_no_failure(fake_nvml, tmp_path: Path) -> None:
+def test_kernels_that_are_compiled_at_first_use_are_not_a_failure(fake_nvml, tmp_path: Path) -> None:
     folder = torch_in(tmp_path, architectures=("sm_80", "compute_80"))
     check = examined(dict(fake_nvml("h200"), PYTHONPATH=folder))["GPU 0 in torch"]
     assert check["status"] == "ok"
@@ -212,7 +212,7 @@ def test_gpu_that_computes_is_ok_whatever_architectures_torch_lists(fake_nvml, t
     assert examined(dict(fake_nvml("h200"), PYTHONPATH=folder))["GPU 0 in torch"]["status"] == "ok"
 
 
-def test_a_cpu_only_torch_beside_a_gpu(inside_nvml) -> None:
+def test_a_cpu_only_torch_with_a_gpu_is_a_failure(inside_nvml) -> None:
     inside_nvml("h200")
     report = probe()
     if report.host.torch_cuda:
@@ -234,7 +234,7 @@ def test_a_cpu_only_torch_beside_a_gpu(inside_nvml) -> None:
         ({}, "ok", "no variable"),
     ],
 )
-def test_variables_that_change_what_is_measured(variables: dict, status: str, words: str) -> None:
+def test_variables_that_change_a_measurement_are_warnings(variables: dict, status: str, words: str) -> None:
     report = ProbeReport(devices=(), host=Host(os="x", python="3.12.1", torch="2.13.0"), problems=())
     check = by_name(check_up(report, variables))["environment"][0]
     assert check.status == status
@@ -244,7 +244,7 @@ def test_variables_that_change_what_is_measured(variables: dict, status: str, wo
 @pytest.mark.parametrize(
     ("visible", "status"), [("0", "ok"), ("", "warn"), ("-1", "warn"), ("7", "fail"), ("0,0", "fail")]
 )
-def test_visible_devices(inside_nvml, visible: str, status: str) -> None:
+def test_an_invalid_device_list_is_a_failure(inside_nvml, visible: str, status: str) -> None:
     inside_nvml("h200")
     checks = by_name(check_up(probe(), {"CUDA_VISIBLE_DEVICES": visible}))
     assert checks["CUDA_VISIBLE_DEVICES"][0].status == status
@@ -253,7 +253,7 @@ def test_visible_devices(inside_nvml, visible: str, status: str) -> None:
 @pytest.mark.parametrize(
     ("torch", "status"), [(None, "fail"), ("2.3.1", "fail"), ("2.4.0+cpu", "ok"), ("3.0a0+git", "ok")]
 )
-def test_torch_versions(torch: str | None, status: str) -> None:
+def test_an_unsupported_or_missing_torch_is_a_failure(torch: str | None, status: str) -> None:
     report = ProbeReport(devices=(), host=Host(os="x", python="3.12.1", torch=torch), problems=())
     assert by_name(check_up(report, {}))["torch"][0].status == status
 
@@ -290,7 +290,9 @@ def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> No
         (2, 0, "GPU 0 (NVIDIA H200) is in compute mode prohibited: no program may use it"),
     ],
 )
-def test_a_compute_mode_that_prevents_a_run(inside_nvml, mode: int, processes: int, seen: str | None) -> None:
+def test_a_compute_mode_that_prevents_a_run_is_a_failure(
+    inside_nvml, mode: int, processes: int, seen: str | None
+) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetComputeMode", mode)
     listed = [{"pid": 7, "usedGpuMemory": 1 << 30}] * processes
     inside_nvml(change(calls, "nvmlDeviceGetComputeRunningProcesses", listed))
@@ -311,7 +313,7 @@ class TestHost:
     def checks(self, root: Path) -> dict[str, Check]:
         return {c.name: c for c in host_checks(root)}
 
-    def test_a_processor_quota_below_the_threads(self, tmp_path: Path) -> None:
+    def test_a_processor_quota_below_the_thread_count_is_a_warning(self, tmp_path: Path) -> None:
         (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
         (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
         check = self.checks(tmp_path)["processors"]
@@ -320,13 +322,13 @@ class TestHost:
         assert self.checks(tmp_path)["processors"].status == "ok"
 
     @pytest.mark.parametrize(("governor", "status"), [("performance", "ok"), ("powersave", "warn")])
-    def test_the_clock_policy(self, tmp_path: Path, governor: str, status: str) -> None:
+    def test_the_clock_policy_of_a_cpu_is_checked(self, tmp_path: Path, governor: str, status: str) -> None:
         folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_governor").write_text(f"{governor}\n")
         assert self.checks(tmp_path)["clock policy"].status == status
 
-    def test_device_nodes(self, tmp_path: Path, monkeypatch) -> None:
+    def test_inaccessible_device_nodes_are_a_failure(self, tmp_path: Path, monkeypatch) -> None:
         assert "device nodes" not in self.checks(tmp_path)
         (tmp_path / "dev").mkdir()
         (tmp_path / "dev/nvidiactl").touch()

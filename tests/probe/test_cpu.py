@@ -37,13 +37,13 @@ def test_reduced_formats_come_from_the_instructions(
     assert profile.core_count is not None
 
 
-def test_name_and_instructions(tmp_path: Path) -> None:
+def test_name_and_instructions_are_read_from_cpuinfo(tmp_path: Path) -> None:
     backend = machine(tmp_path, XEON.format("avx512_bf16"))
     assert backend.profile().name == "Intel(R) Xeon(R)"
     assert named_instructions(tmp_path) == ("avx2", "avx512_bf16", "avx512f")
 
 
-def test_memory_is_what_the_container_may_use(tmp_path: Path) -> None:
+def test_memory_is_limited_to_that_of_the_container(tmp_path: Path) -> None:
     whole = memory_bytes(tmp_path)
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     limit = tmp_path / "sys/fs/cgroup/memory.max"

@@ -22,7 +22,7 @@ def without_driver() -> dict[str, str]:
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a driver")
-def test_ready_on_a_machine_without_a_gpu(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_ready(tmp_path: Path) -> None:
     done = doctor(without_driver(), "--results", str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.rstrip().splitlines()[-1].startswith("Ready to measure")
@@ -55,7 +55,7 @@ def test_a_results_folder_that_cannot_be_written_is_a_failure(tmp_path: Path) ->
     assert "1 failure to fix" in done.stdout.splitlines()[-1]
 
 
-def test_a_semicolon_in_a_name_ends_nothing(tmp_path: Path, fake_nvml) -> None:
+def test_a_semicolon_in_a_name_does_not_split_a_fix(tmp_path: Path, fake_nvml) -> None:
     (tmp_path / "a; b").write_text("")
     environment = dict(fake_nvml("h200"), CUDA_VISIBLE_DEVICES="x; y")
     document = json.loads(doctor(environment, "--results", str(tmp_path / "a; b" / "c"), "--json").stdout)

@@ -13,7 +13,7 @@ import pytest
 from gpubench.probe.nvml import Guard, HungCallError
 
 
-def test_a_call_may_have_a_limit_of_its_own() -> None:
+def test_a_call_may_have_a_separate_limit() -> None:
     guard = Guard(limit_s=1.0)
 
     def work() -> str:

@@ -1,4 +1,4 @@
-"""The identity of a device: for us, for CUDA, and for nobody else."""
+"""The identity of a device: known to us and to CUDA, and to nobody else."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_all_zero_uuid_is_joined_by_bus_id_and_reported() -> None:
         (msgspec.structs.replace(GPU, uuid=None), SAME["uuid"], None, "name and SM count only"),
     ],
 )
-def test_a_device_is_identified_by_what_both_sides_reported(profile, uuid, place, identity) -> None:
+def test_a_device_is_identified_by_facts_that_both_sides_report(profile, uuid, place, identity) -> None:
     assert matched_by(profile, uuid=uuid, pci_bus_id=place) == identity
 
 
@@ -89,7 +89,7 @@ def test_a_child_sees_the_devices_of_its_job_and_no_other() -> None:
     assert child_environment(DeviceProfile(backend="cpu")) == {}
 
 
-def test_an_unwritable_data_folder_costs_only_the_link_between_runs(monkeypatch, tmp_path: Path) -> None:
+def test_the_device_id_is_stable_without_a_writable_data_folder(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
     assert device_id(GPU) == device_id(GPU)

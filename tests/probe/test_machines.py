@@ -1,4 +1,4 @@
-"""Many kinds of machines, from recorded or synthetic dumps: each gives a sane profile and its own messages."""
+"""Many kinds of machines, from recorded or synthetic dumps: each gives a plausible profile and its own messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gpubench.probe.select import select_device
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_stored_dumps_are_what_the_table_makes(name: str) -> None:
+def test_the_stored_dumps_match_the_synthetic_machines(name: str) -> None:
     assert (DATA / f"{name}.json").read_text(encoding="utf-8") == text(name)
 
 
 @pytest.mark.parametrize("file", sorted(DATA.glob("*.json")), ids=lambda f: f.stem)
-def test_every_dump_says_where_it_is_from_and_probes(inside_nvml, file) -> None:
+def test_every_dump_states_its_origin_and_can_be_probed(inside_nvml, file) -> None:
     assert json.loads(file.read_text(encoding="utf-8"))["origin"] in {"recorded", "synthetic"}
     inside_nvml(file)
     gpus = [d for d in probe().devices if d.backend == "cuda"]
@@ -37,7 +37,7 @@ def test_every_dump_says_where_it_is_from_and_probes(inside_nvml, file) -> None:
             readings.sample()
 
 
-def test_t4(inside_nvml) -> None:
+def test_a_t4_has_the_facts_of_its_dump(inside_nvml) -> None:
     inside_nvml("t4")
     (gpu,) = nvidia.BACKEND.devices().devices
     assert (gpu.gpu_key, gpu.sm_count, gpu.compute_capability) == ("nvidia-tesla-t4-16gb", 40, (7, 5))
@@ -100,7 +100,7 @@ def test_unified_memory_is_the_machines_and_marked(inside_nvml) -> None:
     assert gpu.memory_bytes is None  # a card's own memory is never guessed from the machine's
 
 
-def test_a_virtual_gpu_says_that_it_is_one(inside_nvml) -> None:
+def test_a_virtual_gpu_is_reported_as_virtual(inside_nvml) -> None:
     inside_nvml("vgpu")
     report = nvidia.BACKEND.devices()
     assert report.devices[0].gpu_key is None  # half an A10 is not an A10

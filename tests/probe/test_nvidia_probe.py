@@ -48,7 +48,7 @@ H200 = {
 }
 
 
-def test_every_field_of_an_h200(inside_nvml) -> None:
+def test_every_field_of_an_h200_is_read(inside_nvml) -> None:
     inside_nvml("h200")
     report = probe()
     gpu = report.devices[0]
@@ -95,7 +95,7 @@ def test_when_everything_is_refused_the_device_is_still_listed(inside_nvml) -> N
     assert set(gpu.unavailable) >= set(H200) - known - {"unified_memory"}
 
 
-def test_an_old_driver_is_asked_by_the_older_name(inside_nvml) -> None:
+def test_an_old_driver_is_called_by_the_older_name(inside_nvml) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetCurrentClocksThrottleReasons", 0x4)
     inside_nvml(calls, missing=["nvmlDeviceGetCurrentClocksEventReasons"])
     state = probe().states[0]
@@ -114,7 +114,7 @@ def test_a_missing_function_affects_only_its_field(inside_nvml) -> None:
     assert gpu.memory_bytes == 150754820096
 
 
-def test_sm_count_comes_from_the_attributes_call_where_it_answers(inside_nvml) -> None:
+def test_sm_count_comes_from_the_attributes_call_if_available(inside_nvml) -> None:
     attributes = {"multiprocessorCount": 98, "memorySizeMB": 1}
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetAttributes", attributes))
     assert probe().devices[0].sm_count == 98
@@ -150,8 +150,8 @@ def test_gpus_before_a_hanging_one_are_listed_and_later_ones_are_skipped(inside_
     assert report.problems[1].what == "GPUs 2 to 3 were not queried"
 
 
-def test_eight_gpus_that_answer_slowly_are_all_there(inside_nvml) -> None:
-    """Together they take longer than a call may, but none does alone."""
+def test_eight_gpus_that_answer_slowly_are_all_listed(inside_nvml) -> None:
+    """Together they take longer than one call may, but no single one does."""
     inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=0.2)])
     report = nvidia.NvidiaBackend(limit_s=1.5).devices()
     assert [d.index for d in report.devices] == list(range(8))
@@ -203,7 +203,7 @@ def test_a_process_with_a_stuck_call_still_ends(fake_nvml) -> None:
         ("NVIDIA B200", (10, 0), ("fp16", "bf16", "tf32", "int8", "fp8", "fp6", "fp4")),
     ],
 )
-def test_tensor_core_formats_by_compute_capability(
+def test_tensor_core_formats_follow_from_the_compute_capability(
     name: str, capability: tuple[int, int], formats: tuple[str, ...]
 ) -> None:
     assert tensor_core_precisions(capability, find_spec(name), name) == formats
@@ -230,7 +230,7 @@ def test_a_dump_replays_to_the_same_profile(inside_nvml, tmp_path: Path) -> None
     assert probe().devices[0] == before
 
 
-def test_a_dump_holds_no_identifier(inside_nvml) -> None:
+def test_a_dump_contains_no_identifier(inside_nvml) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetUUID", "GPU-8a1b2c3d-0000-1111-2222-333344445555")
     calls = change(calls, "nvmlDeviceGetComputeRunningProcesses", [{"pid": 4242, "usedGpuMemory": 1 << 30}])
     inside_nvml(calls)
@@ -250,7 +250,7 @@ def test_every_call_that_gpubench_makes_is_in_the_table_of_signatures(inside_nvm
     assert SONAME == "libnvidia-ml.so.1"
 
 
-def test_probing_imports_nothing_heavy(fake_nvml) -> None:
+def test_probing_imports_no_heavy_library(fake_nvml) -> None:
     code = (
         "import sys; from gpubench.probe.probe import probe; r = probe(); assert r.devices[0].name == 'NVIDIA H200';"
         "print([m for m in ('torch', 'pandas', 'plotly', 'rich', 'scipy', 'numpy') if m in sys.modules])"

@@ -51,7 +51,7 @@ def here(monkeypatch):
     return be
 
 
-def test_a_device_in_si_units(here) -> None:
+def test_an_opencl_device_is_described_in_si_units(here) -> None:
     (gpu,) = here(ARC).devices().devices
     assert (gpu.backend, gpu.vendor, gpu.sm_count, gpu.memory_bytes) == (
         "opencl",
@@ -65,7 +65,7 @@ def test_a_device_in_si_units(here) -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 1, 2**64 - 1, 2**60])
-def test_a_size_of_memory_that_no_device_has_is_unknown_with_its_reason(memory_bytes: int) -> None:
+def test_an_impossible_memory_size_is_unknown_with_its_reason(memory_bytes: int) -> None:
     gpu = listed(global_mem_size=memory_bytes)
     assert gpu.memory_bytes is None
     assert str(memory_bytes) in gpu.unavailable["memory_bytes"]
@@ -78,7 +78,7 @@ def test_opencl_cpu_is_not_listed_with_gpus_but_can_be_selected_by_index(here) -
     assert select.select_device("opencl:1")[0].name == ARC.name
 
 
-def test_devices_are_added_only_where_no_other_driver_lists_a_gpu(here, inside_nvml) -> None:
+def test_devices_are_added_only_if_no_other_driver_lists_a_gpu(here, inside_nvml) -> None:
     here(NVIDIA, ARC)
     inside_nvml("h200")
     assert [d.backend for d in probe.probe().devices] == ["cuda", "cpu"]
@@ -95,20 +95,20 @@ def test_unknown_device_index_lists_the_existing_devices(here) -> None:
         select.select_device("opencl:7")
 
 
-def test_no_driver_says_what_to_install(here) -> None:
+def test_without_an_opencl_driver_the_fix_is_reported(here) -> None:
     here(problems=("PLATFORM_NOT_FOUND_KHR",))
     with pytest.raises(NoDeviceError, match="PLATFORM_NOT_FOUND_KHR"):
         select.select_device("opencl")
 
 
-def test_without_pyopencl_the_exact_line_is_named_and_nothing_is_listed(monkeypatch) -> None:
+def test_without_pyopencl_the_install_command_is_named_and_nothing_is_listed(monkeypatch) -> None:
     monkeypatch.setattr(opencl, "installed", lambda: False)
     assert OpenClBackend().devices() == BackendReport()
     with pytest.raises(NoDeviceError, match=r"pip install 'pyopencl>="):
         select.select_device("opencl")
 
 
-def test_drivers_are_asked_only_where_linux_has_the_file_of_a_gpu(monkeypatch, tmp_path) -> None:
+def test_drivers_are_loaded_only_if_linux_has_the_device_file_of_a_gpu(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(opencl, "installed", lambda: True)
     asked = []
     monkeypatch.setattr(opencl, "ask_listing", lambda: asked.append(1) or opencl.report([ARC], []))
@@ -144,7 +144,7 @@ def test_failing_platform_does_not_shift_other_device_indices(monkeypatch) -> No
     assert [p.value for p in found.problems] == ["broken: DEVICE_NOT_FOUND"]
 
 
-def test_a_driver_that_takes_its_process_down_is_a_problem_and_no_crash(monkeypatch) -> None:
+def test_a_driver_that_kills_its_process_is_reported_and_crashes_nothing_else(monkeypatch) -> None:
     monkeypatch.setattr(opencl, "_PROGRAM", ("-c", "import os; os.abort()"))
     listing = ask_listing()
     assert listing.devices == ()

@@ -1,4 +1,4 @@
-"""Whatever a driver answers, no reading exceeds what a device can have, and each omission has its reason."""
+"""For any answer of a driver, no reading exceeds what a device can have, and each omission has a reason."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ ANSWERS = {
 
 
 def impossible(values: dict[str, object]) -> dict[str, object]:
-    """The impossible values; unknown is never among them."""
+    """The impossible values; unknown is not one of them."""
     wrong = {}
     for name, value in values.items():
         if value is None or isinstance(value, bool | str):
@@ -188,7 +188,7 @@ def test_an_invalid_mode_does_not_cut_a_card_into_slices(inside_nvml) -> None:
     assert "4294967295 " in gpu.unavailable["mig_enabled"]
 
 
-def test_more_memory_in_use_than_there_is_is_unknown(inside_nvml) -> None:
+def test_memory_in_use_beyond_the_total_is_unknown(inside_nvml) -> None:
     answer = {"version": V2, "total": 2**34, "reserved": 0, "free": 0, "used": 2**35}
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", answer, arguments=[V2]))
     (state,) = nvidia.BACKEND.devices().states
@@ -208,7 +208,7 @@ def test_implausible_gpu_count_from_the_driver_lists_no_gpus(inside_nvml) -> Non
 
 
 class Telling(Library):
-    """AMD's library, which answers each call with a number of its own."""
+    """AMD's library; it answers each call with a different number."""
 
     def __init__(self, numbers: list[int]) -> None:
         super().__init__((*MI300X[:3], numbers[8], *MI300X[4:]))

@@ -1,4 +1,4 @@
-"""Whether others use the device or it is power-capped: seen twice, and never from a single sign."""
+"""Whether others use the device or it is power-capped: it takes two readings to say so, never one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_memory_use_above_the_threshold_is_a_finding_and_the_run_continues(
     assert waits == []
 
 
-def test_the_drivers_own_reserve_is_no_use_by_others(inside_nvml) -> None:
+def test_the_reserve_of_the_driver_does_not_count_as_use_by_others(inside_nvml) -> None:
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", {"total": 100, "free": 50, "used": 50}))
     device = nvidia.BACKEND.devices().devices[0]
     with open_telemetry(device) as readings:  # only the old call: its "used" includes the reserve
@@ -96,7 +96,7 @@ def test_lowered_power_limit_is_a_finding(check, watts: int, ratio: float | None
     )
 
 
-def test_compute_modes(check) -> None:
+def test_compute_modes_that_prevent_a_run_are_refused(check) -> None:
     with pytest.raises(NoDeviceError, match="compute mode prohibited"):
         check({"nvmlDeviceGetComputeMode": 2})
     assert check({"nvmlDeviceGetComputeMode": 3}) == ((), [])

@@ -12,7 +12,7 @@ from command import gpubench
 from nvml.script import Fault, change, load_dump
 
 
-def test_json_shape(fake_nvml) -> None:
+def test_probe_json_has_its_documented_shape(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200"), "probe", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -40,7 +40,7 @@ def test_the_datasheet_is_next_to_the_reading(fake_nvml) -> None:
     assert max(len(line) for line in narrow.splitlines()) <= 80
 
 
-def test_the_limits_of_a_gpu_are_named(fake_nvml) -> None:
+def test_the_active_limits_of_a_gpu_are_listed(fake_nvml) -> None:
     calls = load_dump("h200")
     for function, value in (
         ("nvmlDeviceGetEnforcedPowerLimit", 350_000),
@@ -80,7 +80,7 @@ def test_a_hostile_name_cannot_write_to_the_terminal(fake_nvml) -> None:
     assert "[red]A]0;x[/x]" in done.stdout
 
 
-def test_gpubench_alone_gives_the_device_and_the_next_step(fake_nvml) -> None:
+def test_gpubench_without_arguments_shows_the_device_and_the_next_step(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200"))
     assert done.returncode == 0
     first = done.stdout.splitlines()[0].removeprefix("GPU 0  ").split(", ")
@@ -88,7 +88,7 @@ def test_gpubench_alone_gives_the_device_and_the_next_step(fake_nvml) -> None:
     assert "Next: gpubench" in done.stdout
 
 
-def test_bare_gpubench_command_names_what_blocks_the_gpu(fake_nvml) -> None:
+def test_gpubench_without_arguments_names_the_problem_of_the_gpu(fake_nvml) -> None:
     done = gpubench(fake_nvml("h200", faults=[Fault("nvmlInit", code=18)]))
     assert "Problem: " in done.stdout
     assert "Sensible" not in done.stdout

@@ -75,7 +75,7 @@ def test_no_system_file_breaks_the_probe(tmp_path: Path, texts: list[bytes]) -> 
         ),
     )
 )
-def test_visible_devices_are_a_choice_without_repeats_or_an_error(text: str) -> None:
+def test_visible_devices_are_a_selection_without_repeats_or_an_error(text: str) -> None:
     chosen, refused = (), None
     try:
         chosen = visible_devices(BOX, {"CUDA_VISIBLE_DEVICES": text})
@@ -124,7 +124,7 @@ def test_no_identifier_survives_the_mask(uuid, pid: int) -> None:
     assert masked[1]["value"][0]["pid"] == 1
 
 
-def test_quotas_of_both_kinds_of_control_group(tmp_path: Path) -> None:
+def test_cpu_quotas_of_both_cgroup_versions_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "sys/fs/cgroup/cpu"
     folder.mkdir(parents=True)
     (folder / "cpu.cfs_quota_us").write_text("150000\n")

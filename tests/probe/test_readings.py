@@ -16,7 +16,7 @@ def first_gpu() -> DeviceProfile:
     return nvidia.BACKEND.devices().devices[0]
 
 
-def test_a_sample_of_an_h200(inside_nvml) -> None:
+def test_a_sample_of_an_h200_has_every_reading(inside_nvml) -> None:
     inside_nvml("h200")
     with open_telemetry(first_gpu()) as line:
         assert line.source == "nvml"
@@ -38,7 +38,7 @@ def test_a_sample_of_an_h200(inside_nvml) -> None:
         assert line._fields.unavailable["ecc_uncorrected"].startswith("nvmlDeviceGetTotalEccErrors")
 
 
-def test_memory_leaves_out_the_drivers_reserve_where_it_is_reported(inside_nvml) -> None:
+def test_memory_in_use_excludes_the_reserve_of_the_driver_if_reported(inside_nvml) -> None:
     answer = {"version": 0, "total": 150754820096, "reserved": 644939776, "free": 150109880320, "used": 0}
     inside_nvml(change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", answer, arguments=[0x02000028]))
     with open_telemetry(first_gpu()) as line:
@@ -65,7 +65,7 @@ def test_energy_counter_values_are_read_in_sequence(inside_nvml) -> None:
     ]
 
 
-def test_the_time_that_a_policy_held_the_clocks_is_counted_in_seconds(inside_nvml) -> None:
+def test_the_time_with_clocks_reduced_by_a_policy_is_in_seconds(inside_nvml) -> None:
     calls = load_dump("h200")
     for policy, ns in ((0, 1_500_000_000), (1, 0)):
         answer = {"referenceTime": 9_000_000, "violationTime": ns}
@@ -83,7 +83,7 @@ def test_the_time_that_a_policy_held_the_clocks_is_counted_in_seconds(inside_nvm
         assert "held_clocks_s.reliability" in line._fields.unavailable
 
 
-def test_driver_without_violation_counters_gives_no_held_clock_times(inside_nvml) -> None:
+def test_driver_without_violation_counters_gives_no_reduced_clock_times(inside_nvml) -> None:
     inside_nvml("h200")
     with open_telemetry(nvidia_profile()) as line:
         assert line.held_clocks_s() == {}
@@ -114,7 +114,7 @@ def test_a_call_that_hangs_drops_the_source_and_the_run_continues(inside_nvml) -
         assert line.processes() is None
 
 
-def test_a_driver_that_refuses_everything_is_no_telemetry(inside_nvml) -> None:
+def test_a_driver_that_refuses_everything_gives_no_telemetry(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("*", code=3)])
     with open_telemetry(nvidia_profile()) as line:
         assert line.source == "none"
@@ -130,7 +130,7 @@ def test_a_gpu_lost_during_a_run_stays_lost_and_says_so(inside_nvml) -> None:
         assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
 
 
-def test_a_gpu_lost_between_two_samples_is_found_when_it_is_asked_for(inside_nvml) -> None:
+def test_a_gpu_lost_between_two_samples_is_noticed_at_the_next_call(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("*", after=1, code=15)])
     with open_telemetry(nvidia_profile()) as line:  # opening checks once, and finds it healthy
         assert line.fault == "gpu_lost"
@@ -147,7 +147,9 @@ def test_a_gpu_lost_between_two_samples_is_found_when_it_is_asked_for(inside_nvm
         (Fault("nvmlInit", code=9), "driver_closed", "the NVIDIA kernel module is not loaded"),
     ],
 )
-def test_why_a_device_can_no_longer_be_read(inside_nvml, fault: Fault, code: str, words: str) -> None:
+def test_a_device_that_can_no_longer_be_read_gives_its_reason(
+    inside_nvml, fault: Fault, code: str, words: str
+) -> None:
     inside_nvml("h200")
     gpu = first_gpu()
     inside_nvml("h200", faults=[fault])
@@ -178,7 +180,7 @@ def test_the_ecc_counter_is_read_again_each_time(inside_nvml) -> None:
 
 
 @pytest.mark.timing
-def test_a_reading_costs_less_than_the_sampler_may(inside_nvml) -> None:
+def test_a_reading_takes_less_time_than_the_sampler_allows(inside_nvml) -> None:
     """At 10 Hz and 0.2 %, a reading may take 200 µs of the measuring process."""
     import time
 
@@ -190,7 +192,7 @@ def test_a_reading_costs_less_than_the_sampler_may(inside_nvml) -> None:
         assert (time.process_time() - start) / count < 400e-6  # including the fake's own search
 
 
-def test_processes_of_both_kinds(inside_nvml) -> None:
+def test_compute_and_graphics_processes_are_distinguished(inside_nvml) -> None:
     calls = change(
         load_dump("h200"), "nvmlDeviceGetComputeRunningProcesses", [{"pid": 7, "usedGpuMemory": 1 << 30}]
     )
@@ -210,7 +212,7 @@ def test_a_device_that_is_gone_is_an_error(inside_nvml) -> None:
         open_telemetry(gone)
 
 
-def test_no_telemetry_on_a_cpu() -> None:
+def test_a_cpu_has_no_telemetry() -> None:
     with open_telemetry(DeviceProfile(backend="cpu")) as line:
         assert line.source == "none"
         assert line.sample() == Reading()

@@ -42,7 +42,7 @@ def test_probe_provides_every_field_that_ranking_needs(gpu) -> None:
         assert getattr(gpu, field) is not None, gpu.unavailable.get(field)
 
 
-def test_readings_are_sane(gpu) -> None:
+def test_readings_are_plausible(gpu) -> None:
     with open_telemetry(gpu) as line:
         now = line.sample()
         assert line.source == "nvml"
@@ -55,7 +55,7 @@ def test_readings_are_sane(gpu) -> None:
         assert before is None or 0 < after - before < 2000
 
 
-def test_a_reading_is_cheap(gpu) -> None:
+def test_a_reading_takes_little_time(gpu) -> None:
     with open_telemetry(gpu) as line:
         start, count = time.perf_counter(), 100
         for _ in range(count):
@@ -63,7 +63,7 @@ def test_a_reading_is_cheap(gpu) -> None:
         assert (time.perf_counter() - start) / count < 2e-3
 
 
-def test_the_doctor_finds_torch_and_driver_whole(gpu) -> None:
+def test_the_doctor_finds_torch_and_driver_working(gpu) -> None:
     checks = {c.name: c for c in check_up(probe())}
     assert checks["NVIDIA driver"].status == "ok"
     assert checks[f"GPU {gpu.index} in torch"].status == "ok"

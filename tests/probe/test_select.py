@@ -52,7 +52,9 @@ def four(inside_nvml, monkeypatch):
         ("1,-1,2", [1]),
     ],
 )
-def test_visible_devices(four, visible: str | None, chosen: list[int]) -> None:
+def test_the_visible_devices_are_selected_in_their_order(
+    four, visible: str | None, chosen: list[int]
+) -> None:
     four(visible)
     assert [select_device(f"cuda:{n}")[0].index for n in range(len(chosen))] == chosen
     with pytest.raises(NoDeviceError, match="no such GPU"):
@@ -123,7 +125,9 @@ def one_lost(inside_nvml, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("visible", ["1", "1,2"])
-def test_a_visible_gpu_that_is_lost_is_not_a_misspelling(one_lost, monkeypatch, visible: str) -> None:
+def test_a_visible_gpu_that_is_lost_is_not_reported_as_misspelled(
+    one_lost, monkeypatch, visible: str
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(NoDeviceError, match=r"^GPU 1 is lost"):
         select_device("auto")
@@ -140,7 +144,7 @@ def test_index_of_a_lost_gpu_is_not_reassigned(one_lost, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0", UUIDS[2]])
-def test_a_lost_gpu_is_reported_whatever_else_is_chosen(one_lost, name: str) -> None:
+def test_a_lost_gpu_is_reported_whichever_device_is_chosen(one_lost, name: str) -> None:
     device, said = select_device(name)
     assert device.index != 1
     assert said is not None
@@ -196,7 +200,7 @@ def test_a_name_that_fits_no_single_device_is_misuse(four, name: str) -> None:
     assert "\x1b" not in str(refused.value)
 
 
-def test_a_lost_gpu_is_reported_and_the_next_one_taken(inside_nvml, monkeypatch) -> None:
+def test_a_lost_gpu_is_reported_and_the_next_one_used(inside_nvml, monkeypatch) -> None:
     monkeypatch.setattr(select, "check_torch", lambda device: None)
     inside_nvml(machine(), faults=[Fault("nvmlDeviceGetUUID", code=15, device="0")])
     device, said = select_device("auto")
@@ -268,7 +272,7 @@ NO_GPU = Problem(what="the driver lists no GPU", fix="pass it through", exit_cod
         (("cuda", True, "13.0", NO_GPU), False),
     ],
 )
-def test_torch_is_asked_where_nvml_cannot_be_and_a_gpu_may_be_there(monkeypatch, machine, found):
+def test_torch_is_queried_if_nvml_is_missing_and_a_gpu_may_exist(monkeypatch, machine, found):
     asked, (wanted, nodes, cuda, problem) = [], machine
     build = TorchBuild(version="2.13.0", cuda=cuda, hip=None)
     report = BackendReport(problems=(problem,))

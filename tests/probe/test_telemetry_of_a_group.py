@@ -34,7 +34,7 @@ def pair(inside_nvml):
     return put
 
 
-def test_draw_adds_up_and_the_slowest_sets_the_pace(pair) -> None:
+def test_power_draw_adds_up_and_the_slowest_clock_counts(pair) -> None:
     pair()
     with GpuGroup((gpu(0), gpu(1))) as both:
         assert both.source == "nvml"
@@ -56,7 +56,7 @@ def test_a_value_missing_from_one_gpu_is_unknown_for_all(pair) -> None:
         assert seen.sm_clock_hz == 1.2e9
 
 
-def test_one_lost_gpu_is_the_fault_of_the_job(pair) -> None:
+def test_one_lost_gpu_fails_the_job(pair) -> None:
     pair()
     with GpuGroup((gpu(0), gpu(1))) as both:
         assert both.fault is None

@@ -46,7 +46,9 @@ CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
         ((8, 0), ["gfx90a", "", "sm_", "sm_80x"], None),
     ],
 )
-def test_what_runs_where(capability: tuple[int, int], architectures: list[str], way: str | None) -> None:
+def test_each_architecture_runs_only_the_code_that_fits_it(
+    capability: tuple[int, int], architectures: list[str], way: str | None
+) -> None:
     assert how_it_runs(capability, architectures) == way
 
 

@@ -86,7 +86,7 @@ def test_torch_and_cuda_error_messages_are_explained(words: str, what: str, fix:
     assert "DSA" not in line
 
 
-def test_both_versions_are_named_and_torchs_word_for_the_drivers_counts() -> None:
+def test_both_versions_are_named_and_torchs_driver_version_counts() -> None:
     assert explain(TOO_OLD, P100).value.endswith("driver 470.82.01 has CUDA 11.4")
     untold = replace(P100, cuda_driver_version=None, driver_version=None)
     assert explain(TOO_OLD, untold).value.endswith("driver has CUDA 11.4")
@@ -106,7 +106,7 @@ def test_advised_torch_build_has_kernels_for_the_card(capability: tuple[int, int
     assert f"install its {build}" in no_kernels(replace(P100, compute_capability=capability), ["sm_90"]).fix
 
 
-def test_an_unknown_error_keeps_torchs_words_without_its_advice() -> None:
+def test_an_unknown_error_keeps_torchs_message_without_its_advice() -> None:
     assert explain("CUDA error: unheard-of" + ADVICE, P100) is None
     assert first_words("error: something\nnew" + ADVICE).endswith("something new")
     assert first_words("\x1b[31mred") == "[31mred"

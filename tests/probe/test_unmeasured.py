@@ -20,7 +20,7 @@ def test_unmeasured_hardware_is_listed_with_its_facts_and_reason(asked: str) -> 
     assert row.name.split()[0] in told
 
 
-def test_two_lists_are_refused() -> None:
+def test_two_lists_together_are_refused() -> None:
     done = CliRunner().invoke(app, ["list", "--mlperf", "--gpus"])
     assert done.exit_code != 0
     assert "are different lists" in f"{done.output}{done.exception}"

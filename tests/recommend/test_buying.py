@@ -1,4 +1,4 @@
-"""What to buy for a sum: cards with a host, within power supply and slots; and the use by a month's jobs."""
+"""What to buy for a sum: cards with a host, within power supply and slots; and the utilization from a month's jobs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def too_dear(*machines, **options):
     return [each.reason for each in within_purchase_limit(RankRequest(**options), Offers.of(owned), owned)[1]]
 
 
-def test_the_sum_is_that_of_cards_and_host():
+def test_a_budget_must_cover_cards_and_host():
     """2 x 1,207 + 1,000 = 3,414, and 4,621 with three."""
     assert too_dear(cards(2), max_purchase_usd=3414) == []
     reasons = too_dear(cards(2), cards(3), max_purchase_usd=3413)
@@ -89,7 +89,7 @@ def test_cards_and_host_draw_at_most_four_fifths_of_the_power_supply():
     assert "1,050 W" in reason
 
 
-def test_cards_take_slots():
+def test_cards_must_fit_the_slots():
     """Two RTX 3090 take 6; a card of unknown width counts as 3."""
     assert left_out(given(cards(2)), slots=6) is None
     assert left_out(given(cards(2)), slots=5)[0] == "the setting slots"
@@ -128,15 +128,15 @@ def used(one, **options):
     return found
 
 
-def test_the_jobs_of_a_month_say_how_much_a_machine_works():
+def test_the_jobs_of_a_month_set_the_utilization():
     """4 x 73 / 730 = 0.4 of all hours; with independent jobs each has one of the two cards: 0.2."""
     assert used(cards(2)).utilization == Range.of(pytest.approx(0.4))
     assert used(cards(2), jobs="independent").utilization == Range.of(pytest.approx(0.2))
     assert "utilization" not in used(cards(2)).assumed
 
 
-def test_jobs_for_more_than_one_machine_say_how_many_do_them():
-    """30 jobs of 73 h are 3 months of work, 31 need a fourth machine, and 10 are all the hours of one."""
+def test_jobs_for_more_than_one_machine_state_the_number_needed():
+    """30 jobs of 73 h are 3 months of work, 31 need a fourth machine, and 10 fill all the hours of one."""
     assert left_out(used(cards(), jobs_per_month=10), jobs_per_month=10) is None
     for jobs, needed in ((30, 3), (31, 4)):
         option, reason = left_out(used(cards(), jobs_per_month=jobs), jobs_per_month=jobs)
@@ -170,7 +170,7 @@ def test_cost_of_a_useful_hour_follows_from_the_number_of_jobs():
         ),
     ],
 )
-def test_a_contradictory_request_is_one_line(options, message):
+def test_a_contradictory_request_is_refused_in_one_line(options, message):
     with pytest.raises(MisuseError, match=message):
         check(RankRequest(**options))
 
@@ -246,7 +246,7 @@ def limits_assumed(**given):
     return {field for each in found for field in each.assumed} & OF_A_HOST
 
 
-def test_the_limits_of_a_host_are_assumed_where_they_count():
+def test_the_limits_of_a_host_are_listed_as_assumptions_if_they_matter():
     """An existing host counts as a desktop, unless the settings describe it."""
     assert limits_assumed() == OF_A_HOST
     assert limits_assumed(psu_watts=850.0, slots=4) == {"host_w"}
@@ -286,7 +286,7 @@ def test_every_assumption_is_reported_with_its_value():
 # --- the whole answer ---------------------------------------------------------------------------------------
 
 
-def test_three_thousand_dollars_and_a_desk(tmp_path):
+def test_three_thousand_dollars_buy_sets_of_one_to_three_cards(tmp_path):
     """On the shipped tables: every set stays within the sum, has one to three cards, and none is rented."""
     ranking = gpubench.rank("vgg16", max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path, draws=50)
     bought = [each for each in ranking.buy_or_rent if each.against_pricing == "on_demand"]
@@ -303,7 +303,7 @@ def test_three_thousand_dollars_and_a_desk(tmp_path):
 
 
 @pytest.mark.parametrize("job", [{"samples": 2e8}, {}], ids=["a job", "the default job"])
-def test_the_jobs_of_a_month_give_the_use_of_each_set(tmp_path, job):
+def test_the_jobs_of_a_month_set_the_utilization_of_each_set(tmp_path, job):
     """Utilization of each set is jobs x hours / 730; with DDP the whole set works on one job."""
     ranking = gpubench.rank(
         "vgg16", **job, jobs_per_month=5, max_purchase_usd=3000, as_of="2026-11-20", results=tmp_path,
@@ -319,7 +319,7 @@ def test_the_jobs_of_a_month_give_the_use_of_each_set(tmp_path, job):
         assert "utilization" not in each.assumed
 
 
-def test_the_answer_says_what_to_buy_whether_new_or_used_and_for_how_much(monkeypatch, capsys, tmp_path):
+def test_the_answer_states_the_purchase_its_condition_and_its_price(monkeypatch, capsys, tmp_path):
     words = [
         "rank",
         "vgg16",

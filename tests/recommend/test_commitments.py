@@ -1,4 +1,4 @@
-"""Commitments: the cost of a term compared with on demand, and the use from which it pays."""
+"""Commitments: the cost of a term compared with on demand, and the use above which it pays off."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_commitment_above_every_on_demand_price_never_pays():
     assert "Against $1.90 on demand at lambda, a commitment of 1 year never pays off." in text
 
 
-def test_without_a_known_term_only_that_is_reported():
+def test_without_a_known_term_only_its_absence_is_reported():
     found = rank_of([offer(H100, 3.2, provider="gcp")], RATES, commit="3y")
     assert "gcp has no known price for 3 years." in found.said("caution")
     assert "pays off" not in said(found)
@@ -56,6 +56,6 @@ def test_other_commitment_terms_are_suggested_only_for_the_same_or_named_gpus():
     assert "L4 at gcp costs $0.200 with a commitment of 3 years" in said(named)
 
 
-def test_the_total_of_a_commitment_is_next_to_the_share_of_the_job():
+def test_the_total_of_a_commitment_is_shown_with_the_share_of_the_job():
     found = rank_of([offer(H100, 2.0, **YEAR)], RATES, commit="1y")
     assert "A commitment is paid in full, used or not: gcp $17,520." in said(found)

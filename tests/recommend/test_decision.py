@@ -57,7 +57,7 @@ def test_best_offer_of_each_gpu_lists_its_other_sellers():
     assert (hyper.offer.provider, hyper.usd_per_hour, hyper.offer.gpu_count) == ("hyper", 3.0, 1)
 
 
-def test_a_cloud_names_its_regions_and_its_quota():
+def test_the_regions_and_the_quota_of_a_cloud_are_listed():
     only_h100 = rank_of(market()[:2], RATES).first
     assert only_h100.regions == ("us", "eu")
     assert only_h100.needs_quota is None
@@ -70,7 +70,7 @@ def test_row_limit_does_not_change_the_decision():
     assert (cut.answers, cut.by_gpu) == (whole.answers, whole.by_gpu)
 
 
-def test_inference_that_is_predicted_is_flagged_where_it_decides():
+def test_predicted_inference_is_flagged_if_it_decides():
     rates = {H100: estimate(H100, 3000.0, basis="measured"), A100: 1700.0}
     offers = [offer(H100, 2.0), offer(A100, 1.2)]
     few = "Inference speeds are predicted from few"
@@ -92,7 +92,7 @@ def of_photographs(offers, answers, owned=None, **options):
     )
 
 
-def test_the_vcpus_for_feeding_are_next_to_each_choice():
+def test_the_vcpus_needed_for_feeding_are_shown_with_each_choice():
     """3,000 photographs/s take 20 vCPUs at 150/s each."""
     ranking = of_photographs(market()[:1], {H100: estimate(H100, 3000.0)})
     choice = ranking.first
@@ -171,7 +171,7 @@ def test_vcpu_starved_offer_for_gpu_hours_combines_both_uncertainties():
     assert ends == pytest.approx((2.1, 2.1), rel=0.05)
 
 
-def test_rent_with_vcpus_for_half_of_its_gpus_costs_twice_as_much_next_to_owning():
+def test_rent_with_vcpus_for_half_of_its_gpus_costs_twice_as_much():
     owned = {offer_of(each): each for each in [machine()]}
 
     def for_an_hour(vcpus: float | None) -> float:
@@ -184,7 +184,7 @@ def test_rent_with_vcpus_for_half_of_its_gpus_costs_twice_as_much_next_to_owning
     assert for_an_hour(10) == pytest.approx(2 * for_an_hour(20), rel=1e-3)
 
 
-def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
+def test_a_deadline_and_a_budget_apply_at_the_speed_that_the_vcpus_feed():
     """5.4 million photographs: half an hour at 3,000/s, an hour at the rate of ten vCPUs; 2 and 1.5 USD."""
     kinds = {"samples": 5.4e6, "startup_minutes": 0}
     answers = {H100: estimate(H100, 3000.0)}
@@ -201,7 +201,7 @@ def test_a_deadline_and_a_budget_hold_at_the_speed_that_the_vcpus_feed():
     assert "its 10 vCPUs" in reason
 
 
-def test_spot_is_fed_at_its_working_speed_and_not_at_its_useful_speed():
+def test_spot_is_fed_at_its_speed_before_lost_work():
     """Half of the work is repeated: 3,000/s are 2,000/s of useful work.
 
     Ten vCPUs feed 1,500 of 3,000, so 1,000/s are left, and 5.4 million photographs take an hour and a half.
@@ -264,7 +264,7 @@ def test_every_row_of_a_shared_rank_is_marked():
     assert [line.split()[0] for line in repr(ranking).splitlines() if " at acme" in line] == words
 
 
-def test_hardware_to_buy_is_next_to_a_ranking_of_rent():
+def test_hardware_to_buy_is_shown_with_a_ranking_of_rent():
     request = check(RankRequest(workloads=("vgg16",)))
     buying = msgspec.structs.replace(request, rent_or_buy="buy")
     machines = {offer_of(each): each for each in ownerships(buying, {}, TODAY)}
@@ -285,7 +285,7 @@ def test_hardware_to_buy_is_next_to_a_ranking_of_rent():
 
 
 def test_one_row_per_gpu_keeps_the_best_of_each_regardless_of_the_limit():
-    """The choice, its chances and the number of offers are still those of all; for a single GPU every offer is listed."""
+    """The choice, its chances and the number of offers still cover all offers; for a single GPU every offer is listed."""
     every = rank_of(market(), RATES, samples=1e8)
     few = rank_of(market(), RATES, samples=1e8, one_a_gpu=True)
     assert [row.offer.gpu_key for row in few.rows] == [each.offer.gpu_key for each in every.by_gpu]
@@ -316,6 +316,6 @@ def test_each_winner_includes_its_price_note():
     assert own.price_note, "the source of a card's price"
 
 
-def test_hardware_above_the_budget_is_not_next_to_the_choice():
+def test_hardware_above_the_budget_is_not_shown_with_the_choice():
     assert rank("vgg16", limit=1, draws=1, budget_usd=500).best_to_own is None
     assert rank("vgg16", limit=1, draws=1, budget_usd=5000).best_to_own.purchase_usd <= 5000

@@ -1,4 +1,4 @@
-"""An unconfirmed price does not rank by default: it is named once, with the option that admits it."""
+"""An unconfirmed price does not rank by default: it is named once, with the setting that accepts it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_old_prices_are_reported_once_with_the_command_that_reads_new_ones():
     assert not any("offers refresh" in note for note in rank_of([fresh], RATES).said("note"))
 
 
-def test_asking_for_commitments_where_there_are_none_is_reported_in_one_line():
+def test_a_request_for_missing_commitments_is_reported_in_one_line():
     prices = [offer(H100, 3.0), offer(L4, 0.8)]
     none = "None of the remaining prices is a commitment"
     assert none in said(rank_of(prices, RATES, commit="1y"))
@@ -111,7 +111,7 @@ def test_offers_dropped_by_another_filter_are_not_mentioned():
     assert any("accept-outliers" in note for note in rank_of([*HONEST, spot], RATES, spot=True).said("note"))
 
 
-def test_prices_are_compared_with_the_whole_market_whatever_is_requested():
+def test_prices_are_compared_with_the_whole_market_for_any_request():
     """Even in a ranking of one provider, its price is compared with other providers' prices."""
     with pytest.raises(MisuseError, match="accept-outliers") as caught:
         rank_of([*HONEST, CENT], RATES, providers=("feed",))
@@ -129,7 +129,7 @@ def test_owned_hardware_is_never_doubted():
     assert ranking.rows[0].offer == offer_of(owned)
 
 
-def test_a_users_table_ranks_as_given_and_says_how_far_it_is_from_others(tmp_path):
+def test_a_users_table_ranks_as_given_with_its_distance_from_other_prices(tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text(
         "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"
@@ -177,7 +177,7 @@ def test_one_cent_price_in_a_feed_never_ranks_as_best_value(fed, gpubench):  # n
     assert json.loads(admitted)["rows"][0]["provider"] == "feed"
 
 
-def test_the_page_says_it_in_one_line(fed):
+def test_the_page_reports_excluded_prices_in_one_line(fed):
     data = gather(RankRequest(results=fed))
     text = render(data, "md")
     (line,) = [line for line in text.splitlines() if "accept" in line and "Left out" in line]

@@ -1,4 +1,4 @@
-"""The evidence: own runs first, the batch that a GPU holds, latency, measured scaling, unlisted devices."""
+"""The evidence: own runs first, the batch that fits a GPU, latency, measured scaling, unlisted devices."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_own_runs_come_before_shipped_and_shipped_before_predicted():
     assert answers[H100].samples_per_s == pytest.approx(2000)
 
 
-def test_several_gpus_that_hold_gradients_twice_may_not_fit_where_one_does():
+def test_several_gpus_with_gradients_in_buckets_may_not_fit_although_one_does():
     """`gpubench memory vgg16 --batch-size 360 --count 8` does not fit on 24 GB, but does on one GPU."""
     request = RankRequest(workloads=("vgg16",), batch_size=360, samples=1e6)
     found = gather(request, [RTX4090, H100], NOTHING)
@@ -91,10 +91,10 @@ def test_several_gpus_that_hold_gradients_twice_may_not_fit_where_one_does():
     assert (told.fits, told.ran) == (True, True)
     assert "it ran here" in told.text()
     need = need_of(question_of(batch_size=360), case, load_specs()[RTX4090], ())
-    assert told.need.device == need.device, "of one of eight, which holds gradients in buckets too"
+    assert told.need.device == need.device, "of one of eight GPUs, which also holds gradients in buckets"
 
 
-def test_several_gpus_that_may_not_hold_the_gradients_twice_share_out_a_model_of_blocks():
+def test_a_model_of_blocks_is_sharded_if_ddp_does_not_fit():
     request = RankRequest(workloads=("transformer",), batch_size=17, samples=1e6)
     found = gather(request, [RTX4090], NOTHING)
     asked = "transformer", load_specs()[RTX4090], 8, found.answers["transformer"][RTX4090]
@@ -107,7 +107,7 @@ def test_several_gpus_that_may_not_hold_the_gradients_twice_share_out_a_model_of
     assert " 8 GPUs" in found.without_room(*asked), "FSDP does not agree on the scale of gradients"
 
 
-def test_a_measurement_on_the_cpu_anchors_no_gpu_and_is_used_alone():
+def test_a_measurement_on_the_cpu_anchors_no_gpu_and_is_used_only_there():
     case = msgspec.structs.replace(
         case_on(H100), execution=Execution.EAGER, batch_size=1, memory_format=MemoryFormat.CONTIGUOUS
     )
@@ -135,7 +135,7 @@ def test_a_host_bound_row_of_an_unknown_device_names_its_cpu():
 
 
 @pytest.mark.parametrize("kind", sorted(UNFOUNDED))
-def test_an_unfounded_row_represents_no_device_and_no_job_on_several(kind):
+def test_an_unfounded_row_is_not_used_for_a_device_or_a_job_on_several_gpus(kind):
     case = case_on(H100)
     four = msgspec.structs.replace(case, gpu_count=4)
     flawed = msgspec.structs.replace(measurement(four, 7200), findings=(Finding(kind=kind),))
@@ -145,7 +145,7 @@ def test_an_unfounded_row_represents_no_device_and_no_job_on_several(kind):
     assert measured_by_the_user(question_of(), [run], load_specs()) == {}
 
 
-def test_the_nearest_case_of_an_unknown_device_is_taken():
+def test_the_nearest_case_of_an_unknown_device_is_used():
     near = case_on(H100)
     far = msgspec.structs.replace(near, precision=Precision.FP32, execution=Execution.EAGER)
     other = msgspec.structs.replace(near, task=TaskKind.INFER)
@@ -157,7 +157,7 @@ def test_the_nearest_case_of_an_unknown_device_is_taken():
     assert measured_by_the_user(question_of(precision=Precision.TF32), [run], load_specs()) == {}
 
 
-def test_an_amd_card_ranks_by_its_own_measurement_and_is_predicted_without():
+def test_an_amd_card_ranks_by_its_measurement_or_else_by_a_prediction():
     request = RankRequest(workloads=("vgg16",))
     assert gather(request, [MI300X], NOTHING).answers["vgg16"][MI300X].basis == "predicted"
     case = msgspec.structs.replace(case_on(H100))
@@ -167,7 +167,7 @@ def test_an_amd_card_ranks_by_its_own_measurement_and_is_predicted_without():
     assert answer.samples_per_s == pytest.approx(1500)
 
 
-def test_the_largest_batch_is_each_cards_own():
+def test_each_card_has_its_own_largest_batch():
     answers = gather(RankRequest(workloads=("vgg16",), batch_size="max"), [H100, T4], NOTHING).answers[
         "vgg16"
     ]
@@ -191,7 +191,7 @@ def test_a_largest_batch_found_on_the_card_is_kept_and_a_fixed_one_is_not():
     assert answers[MI300X].basis == "predicted"
 
 
-def test_an_answer_says_how_its_batch_came_about():
+def test_an_answer_says_how_its_batch_was_chosen():
     found = msgspec.structs.replace(case_on(H100), batch_size=1777)
     searched = msgspec.structs.replace(measurement(found, 4000), batch_choice="largest")
     runs = Runs((run_of(H100, searched),), ())
@@ -233,7 +233,7 @@ def featherweight():
     )
 
 
-def test_largest_batch_is_capped_at_what_a_run_would_try():
+def test_the_largest_batch_is_capped_like_that_of_a_run():
     answer = estimate_at_largest_batch(Question(profile=featherweight()), [load_specs()[H100]])[H100]
     assert isinstance(answer, Estimate)
     assert answer.case.batch_size == answer.largest_batch == MOST_BATCH
@@ -251,7 +251,7 @@ def test_a_batch_too_large_names_the_largest_that_fits():
     assert "largest batch" in answer.reason
 
 
-def test_latency_picks_the_batch_with_most_throughput_that_still_meets_it():
+def test_a_latency_limit_selects_the_batch_with_the_most_throughput_within_it():
     def at(limit_ms):
         request = RankRequest(workloads=("vgg16",), task="infer", max_latency_ms=limit_ms)
         return gather(request, [H100], NOTHING).answers["vgg16"][H100]
@@ -269,7 +269,7 @@ def test_latency_picks_the_batch_with_most_throughput_that_still_meets_it():
 
 
 def test_concurrent_jobs_use_their_measured_slowdown():
-    """Four jobs at 1,800/s each; one alone runs at 2,000/s: 0.9. A number that no run has is 1."""
+    """Four jobs at 1,800/s each; one alone runs at 2,000/s: 0.9. Without a run of that number it is 1."""
     case = case_on(H100)
     at_once = msgspec.structs.replace(case, gpu_count=4, parallel_mode=ParallelMode.INDEPENDENT)
     runs = (run_of(H100, measurement(case, 2000), measurement(at_once, 7200)),)
@@ -283,7 +283,7 @@ def test_concurrent_jobs_use_their_measured_slowdown():
     assert measured_efficiency(runs, case, H100, 4) is None  # they are not a data-parallel job
 
 
-def test_scaling_is_measured_where_runs_hold_it():
+def test_scaling_is_measured_if_runs_contain_it():
     """Four GPUs at 7,200/s; one runs at 2,000/s: 7,200 / (4 x 2,000) = 0.9."""
     case = case_on(H100)
     four = msgspec.structs.replace(case, gpu_count=4)

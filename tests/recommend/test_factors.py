@@ -30,7 +30,7 @@ RATES = {H100: 3000.0, A100: 1700.0, L4: 500.0, T4: 200.0, RTX5090: 900.0}
         ({"cooling": "passive"}, {L4, T4}),
     ],
 )
-def test_each_factor_filters(options, left):
+def test_each_property_filters_the_offers(options, left):
     ranking = rank_of([offer(key, 1.0) for key in RATES], RATES, **options)
     assert {row.offer.gpu_key for row in ranking.rows} == left
     assert all(e.reason for e in ranking.excluded)
@@ -44,7 +44,7 @@ def test_each_factor_filters(options, left):
         ({"memory_type": "DRAM"}, "the setting memory-type 'DRAM' is unknown; choose from GDDR5"),
     ],
 )
-def test_an_unknown_word_is_refused_with_the_nearest_known(options, message):
+def test_an_unknown_property_value_is_refused_with_the_nearest_known(options, message):
     with pytest.raises(MisuseError, match=message):
         rank_of([offer(H100)], RATES, **options)
 

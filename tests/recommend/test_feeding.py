@@ -24,7 +24,7 @@ def row_of(vcpus, key=H100, **asked):
     return row
 
 
-def test_a_row_that_feeding_limits_is_as_wide_as_the_assumption():
+def test_a_feed_bound_row_is_as_wide_as_the_assumption():
     row = row_of(10)
     assert (row.samples_per_s.value, row.samples_per_s.low, row.samples_per_s.high) == (1500, 750, 3000)
     assert (row.hours.low, row.hours.value, row.hours.high) == pytest.approx((0.5, 1, 2))
@@ -39,7 +39,7 @@ def test_fed_rate_is_capped_by_the_gpus_and_its_low_end_by_near_limiting_vcpus()
     assert row_of(1000).samples_per_s.low == pytest.approx(9000 / 1.1)
 
 
-def test_a_row_that_feeding_limits_says_so():
+def test_a_feed_bound_row_is_flagged():
     (found,) = (each for each in row_of(10).findings if each.kind is FindingKind.FEED_BOUND)
     assert "limited by feeding" in remarks_of(row_of(10))
     assert "limited by feeding" in describe(found)
@@ -69,7 +69,7 @@ def test_chances_reflect_uncertainty_of_the_feeding_assumption():
         ("resnet50", {"buy": True}),
     ],
 )
-def test_no_row_of_a_ranking_is_of_width_zero(names, asked):
+def test_no_row_of_a_ranking_has_an_interval_of_zero_width(names, asked):
     found = rank(names, **asked, draws=50, as_of="2026-11-20")
     assert found.rows
     for row in found.rows:

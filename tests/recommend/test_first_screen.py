@@ -82,7 +82,7 @@ def test_first_screen_fits_its_line_and_word_limits(words, columns):
     assert set(re.findall(r"[\w$.,%*·–-]+", shown)) <= whole
 
 
-def test_resnet50_is_answered_in_a_hundred_and_twenty_words():
+def test_resnet50_is_answered_in_120_words():
     assert len(screen("resnet50").split()) <= 120
 
 
@@ -103,7 +103,7 @@ def test_the_three_answers_have_their_figures_and_chances():
         assert f"{low}–{high}" in shown
 
 
-def test_two_answers_that_are_one_row_are_one_line():
+def test_two_answers_with_the_same_row_share_a_line():
     found = rank("resnet50", gpu=["l4"], count=1, provider=["gcp"], draws=50)
     assert [line.names for line in lines(found)] == ["Cheapest · Sensible · Fastest"]
 
@@ -145,14 +145,14 @@ UNDERFED = {
 
 
 @pytest.mark.parametrize(("names", "asked"), UNDERFED.values(), ids=UNDERFED)
-def test_too_few_vcpus_are_on_the_screen(names, asked):
+def test_too_few_vcpus_are_reported_on_the_first_screen(names, asked):
     found = rank(*names, **asked, draws=50, as_of="2026-11-20")
     assert found.first.can_feed is False
     (told, *_) = [text for text in found.said("caution") if "decoding" in text]
     assert any(told in getattr(part, "text", "") for part in answer.screen(found))
 
 
-def test_explain_has_every_note_on_a_terminal_and_a_notebook_says_where_they_are():
+def test_explain_has_every_note_on_a_terminal_and_a_notebook_points_to_them():
     ranking = rank("resnet50")
     assert ranking.said("note")
     shown = " ".join(screen("resnet50", "--explain", columns="20000").split())
@@ -161,7 +161,7 @@ def test_explain_has_every_note_on_a_terminal_and_a_notebook_says_where_they_are
     assert "more notes: ranking.sentences." in ranking._repr_html_()
 
 
-def test_marks_that_no_row_has_are_not_explained_because_a_note_of_a_provider_is_written_like_them():
+def test_a_provider_note_that_looks_like_a_mark_is_not_explained_as_one():
     found = rank("resnet50", draws=50)
     offer = msgspec.structs.replace(found.rows[0].offer, note="a=b, not dominated")
     row = msgspec.structs.replace(found.rows[0], offer=offer, tie=False, pareto=False)

@@ -365,10 +365,10 @@ WITHOUT_A_RANKING = {
 }
 
 
-def test_an_empty_answer_after_a_full_one(after_an_empty_answer):
+def test_an_empty_answer_after_a_full_one_keeps_the_prices(after_an_empty_answer):
     """The failure is reported, and 0.40 of the day before stays."""
     assert after_an_empty_answer() == ("failed", 0.4)
 
 
-def test_there_are_forty_questions():
+def test_the_table_has_forty_questions():
     assert len({question.words for question in FORTY}) == len(FORTY) == 40

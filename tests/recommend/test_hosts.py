@@ -1,4 +1,4 @@
-"""A job's needs on the host: a row is excluded if a column says that it lacks them; unknown facts are named."""
+"""A job's needs on the host: a row is excluded if a column shows that it lacks them; unknown facts are named."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reason(ranking, name):
     return next(each.reason for each in ranking.excluded if each.instance == name)
 
 
-def test_loading_takes_the_file_of_weights_and_a_fifth_and_4_gib_a_gpu():
+def test_loading_takes_1_2_times_the_weights_and_4_gib_per_gpu():
     """8.03e9 weights at 2 bytes are 16.06e9 B: x 1.2 are 17.9 GiB, plus 4 GiB for each GPU."""
     need = need_of([profile_of("llama_8b_lora")], "train", 0)
     weights = profile_of("llama_8b_lora").parameters * 2
@@ -58,7 +58,7 @@ def test_loading_takes_the_file_of_weights_and_a_fifth_and_4_gib_a_gpu():
     assert need_of(both, "train", 0).weights_bytes == weights
 
 
-def test_a_host_with_too_little_memory_is_excluded_and_an_unstated_one_stays(asked):
+def test_a_host_with_too_little_memory_is_excluded_unless_it_is_unstated(asked):
     found = asked(
         "llama_8b_lora",
         small={"ram_gib": "16"},
@@ -76,7 +76,7 @@ def test_required_host_memory_grows_with_the_number_of_gpus(asked):
     assert instances(found) == {"one"}
 
 
-def test_host_disk_must_hold_the_image_data_set(asked):
+def test_the_host_disk_must_fit_the_image_data_set(asked):
     """ImageNet alone is 131 GiB; inference does not read it."""
     hosts = {
         "small": {"disk_bytes": str(100 * 10**9)},
@@ -115,7 +115,7 @@ def test_without_host_requirements_nothing_is_excluded():
 
 
 def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
-    """At one speed the host takes 1.5 % longer for the work: one failure a week, stated in an answer."""
+    """At equal speed the host takes 1.5 % longer for the work: one failure a week, which the answer states."""
     job = {"samples": 3000 * 3600 * 100, "startup_minutes": 10, "host_lost": None}
     offers = [offer(H100, "1.00"), offer(H100, "2.00", provider="vast", kind="marketplace")]
     ranking = rank_of(offers, {H100: 3000.0}, draws=1, **job)
@@ -124,7 +124,7 @@ def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
     assert cloud.hours.value == pytest.approx(start + 100)
     assert host.hours.value == pytest.approx(start + 100 * 1.0150780, abs=1e-5)
     assert host.cost_usd.value == pytest.approx(host.hours.value * host.usd_per_hour.value, rel=1e-5)
-    assert "fail once in 168 hours: 1.5 % of the work" not in said(ranking), "the answers are of the cloud"
+    assert "fail once in 168 hours: 1.5 % of the work" not in said(ranking), "the answers are from the cloud"
     alone = rank_of(offers[1:], {H100: 3000.0}, draws=1, **job)
     assert "fail once in 168 hours: 1.5 % of the work" in said(alone)
 
@@ -144,4 +144,4 @@ def test_the_cost_of_a_host_failure_grows_with_the_data_and_can_be_set():
     assert hours(host_lost=None, dataset_gb=100) == pytest.approx(without + sent + 100 * sent / 168)
     assert hours(host_lost=0.5) == pytest.approx(150)
     answering = rank_of(host, {H100: 3000.0}, draws=1, **job | {"task": "infer", "host_lost": None})
-    assert answering.rows[0].hours.value == pytest.approx(100), "no answer is done again"
+    assert answering.rows[0].hours.value == pytest.approx(100), "inference repeats no work"

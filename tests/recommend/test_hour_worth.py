@@ -1,4 +1,4 @@
-"""The order of a job by dollars plus the worth of its hours, by hand, and the two answers next to it."""
+"""The order by dollars plus the value of hours, computed by hand, and the two answers next to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def order(ranking) -> list[str]:
         (2, [H100, RTX5090, L4]),  # 60, 65 and 220
     ],
 )
-def test_rows_are_in_order_of_dollars_and_hours(worth, expected):
+def test_rows_are_sorted_by_dollars_plus_the_value_of_hours(worth, expected):
     ranking = ranked(worth)
     assert order(ranking) == expected
     for row in ranking.rows:
@@ -42,7 +42,7 @@ def test_rows_are_in_order_of_dollars_and_hours(worth, expected):
     assert ranking.hour_worth_usd == worth
 
 
-def test_the_three_answers_are_of_dollars_of_both_and_of_hours():
+def test_the_three_answers_minimize_dollars_both_and_hours():
     answers = ranked(2).answers
     assert {name: each.row.offer.gpu_key for name, each in answers.items()} == {
         "cheapest": RTX5090,
@@ -52,7 +52,7 @@ def test_the_three_answers_are_of_dollars_of_both_and_of_hours():
     assert {name: each.p_best for name, each in answers.items()} == dict.fromkeys(answers, 1.0)
 
 
-def test_the_cost_of_an_hour_between_two_answers_is_reported_and_needs_no_worth():
+def test_the_price_of_an_hour_between_two_answers_needs_no_hour_worth():
     """15.00 USD in 25 h, and 40.00 in 10."""
     for worth in (1, 2):
         # The sensible one is the cheapest, then the fastest.

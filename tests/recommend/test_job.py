@@ -100,7 +100,7 @@ def test_owned_hardware_has_no_startup_time():
     assert of_default([own]).rows[0].hours.value == pytest.approx(12)
 
 
-def test_workloads_that_have_a_job_of_their_own():
+def test_some_workloads_have_their_own_default_job():
     """90 x 1,281,167 = 115,305,030 images; 10,000,000 / 2,048 = 4,882.8 sequences."""
     resnet = profile_of("resnet50")
     assert usual_job(resnet, TaskKind.TRAIN)[1] == 115_305_030

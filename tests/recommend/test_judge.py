@@ -37,7 +37,7 @@ from .builders import (
 )
 
 
-def test_value_is_throughput_times_an_hour_over_the_price():
+def test_value_is_samples_per_hour_over_the_price():
     """H100: 3600 x 3000 / 3.00 = 3.6 M; L4: 3600 x 500 / 0.40 = 4.5 M images per dollar."""
     ranking = rank_of([offer(H100, 3.0), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0})
     assert [row.offer.gpu_key for row in ranking.rows] == [L4, H100]
@@ -61,7 +61,7 @@ def test_an_instance_counts_all_its_gpus():
     assert (together.scaling_efficiency, together.scaling_basis) == (0.9, "modeled")
 
 
-def test_offers_of_several_gpus_that_cannot_hold_one_job_are_left_out_with_the_reason():
+def test_offers_of_several_gpus_that_cannot_fit_one_job_are_left_out_with_the_reason():
     """With as many jobs as GPUs, each has the memory of one."""
     offers = [offer(H100, 24.0, gpu_count=8), offer(H100, 3.0), offer(L4, 3.2, gpu_count=8)]
     answers = {"vgg16": {key: estimate(key, 3000.0) for key in (H100, L4)}}
@@ -121,7 +121,7 @@ def test_each_sort_key_ranks_its_best_offer_first(sort, first):
         assert rank_of(offers, {H100: 3000.0, L4: 500.0}, sort=sort, **job).rows[0].offer.gpu_key == first
 
 
-def test_several_workloads_are_their_geometric_mean_and_a_mix_is_money():
+def test_several_workloads_use_the_geometric_mean_and_a_mix_adds_times():
     """H100 at 200/s and 800/s: mean 400/s. Half and half: 1 / (0.5/200 + 0.5/800) = 320/s."""
     tables = {"cnn": {H100: estimate(H100, 200)}, "lstm": {H100: estimate(H100, 800)}}
     rows = [
@@ -150,7 +150,7 @@ def test_the_weakest_basis_names_a_combination():
     assert combine(tables, {}, log_normal, 10, 0).estimates[0].basis == "predicted"
 
 
-def test_speed_is_a_multiple_of_the_reference():
+def test_relative_speed_is_a_multiple_of_the_reference():
     ranking = rank_of([offer(H100)], {H100: 3000.0, A100: 1500.0})
     assert ranking.rows[0].score.value == pytest.approx(2.0)
     assert ranking.reference_gpu_key == A100
@@ -180,7 +180,7 @@ def test_historic_attached_spot_and_free_offers_are_not_ranked_by_default():
     assert [float(row.offer.price_usd_per_hour) for row in with_spot.rows] == [1.2, 2.0]
 
 
-def test_a_stale_price_is_marked_or_left_out_when_asked():
+def test_a_stale_price_is_marked_or_left_out_on_request():
     offers = [offer(H100, 2.0, price_date="2026-11-01"), offer(H100, 1.0, price_date="2026")]
     rows = rank_of(offers, {H100: 3000.0}, max_price_age_days=1_000).rows
     assert [[str(f.kind) for f in row.findings] for row in rows] == [[FindingKind.STALE_PRICE], []]
@@ -202,7 +202,7 @@ def test_a_stale_price_is_marked_or_left_out_when_asked():
         ({"min_memory_gib": 24, "max_usd_per_hour": 1}, {L4}),
     ],
 )
-def test_filters(options, left):
+def test_each_filter_keeps_only_matching_offers(options, left):
     offers = [
         offer(H100, 20.0, gpu_count=8),
         offer(L4, 0.4, provider="globex", region="EU-west"),
@@ -273,7 +273,7 @@ def test_a_value_outside_of_its_limits_is_one_clear_line(options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_deadlines_and_budgets_hold_at_the_slow_end():
+def test_deadlines_and_budgets_apply_at_the_slow_end():
     """1e9 images at 3,000/s take 92.6 h; at 3,000 / 1.25 they take 115.7 h, at 3 USD/h for 347.2 USD."""
     offers, rates = [offer(H100, 3.0)], {H100: 3000.0}
     assert rank_of(offers, rates, width=1.25, samples=1e9, deadline_hours=116, budget_usd=348).rows
@@ -294,7 +294,7 @@ def test_billing_startup_and_lost_spot_work():
     assert on_demand.cost_usd.value == pytest.approx(13.8)
 
 
-def test_spot_knows_how_much_work_it_may_lose():
+def test_a_spot_row_states_how_much_work_it_may_lose():
     """1.38 / 1.00 - 1 = 0.38."""
     offers = [
         offer(H100, 1.0, pricing=Pricing.SPOT, instance="same"),
@@ -306,7 +306,7 @@ def test_spot_knows_how_much_work_it_may_lose():
     assert " 38 %" in said(ranking)
 
 
-def test_storage_egress_and_tax_are_on_the_bill():
+def test_storage_egress_and_tax_are_part_of_the_cost():
     """1e8 / 3,000 / 3600 = 9.259 h: (9.259 x 2 + 73 x 9.259 / 730 + 5) x 1.2 = 29.33 USD."""
     row = rank_of(
         [offer(H100, 2.0)], {H100: 3000.0}, samples=1e8, storage_usd_per_month=73, egress_usd=5, tax=0.2
@@ -399,7 +399,7 @@ def test_hardware_that_cannot_run_these_workloads_says_why():
     assert "JAX" in ranking.excluded[0].reason
 
 
-def test_commitments_rank_when_asked_and_say_what_they_cost_when_idle():
+def test_commitments_rank_on_request_and_state_their_cost_when_idle():
     offers = [offer(H100, 3.0), offer(H100, 2.0, pricing=Pricing.RESERVED, term_years=1)]
     ranking = rank_of(offers, {H100: 3000.0}, commit="1y")
     assert [row.offer.pricing for row in ranking.rows] == [Pricing.RESERVED, Pricing.ON_DEMAND]
@@ -415,7 +415,7 @@ def test_the_python_function_accepts_plain_words_and_numbers(tmp_path):
     assert request.results == tmp_path
 
 
-def test_the_document_says_each_thing_once():
+def test_the_document_states_each_fact_once():
     """An H100 at 2 USD/h; the answers are rows, and one of two offers excluded for one reason is the example."""
     offers = [offer(H100), offer(L4, 1, kind="historic"), offer(L4, 2, kind="historic"), offer(L4, 0.2)]
     asked = {"samples": 1e8, "limit": 1, "hour_worth_usd": 2}
@@ -500,7 +500,7 @@ def notes_on_a_price_of(provider, price_date):
     return [each for each in ranking.said("note") if "over 30 days old" in each or "own pages" in each]
 
 
-def test_an_old_price_is_to_be_read_again_before_it_is_paid():
+def test_an_old_price_comes_with_the_command_that_refreshes_it():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
     assert (
         note == "1 of the prices are over 30 days old; `gpubench offers refresh` fetches today's from verda."
@@ -606,7 +606,7 @@ def test_the_link_of_a_private_host_is_less_certain_than_that_of_a_cloud():
     assert more == pytest.approx(Z90 * LINK_SIGMA * 0.1)
 
 
-def test_streams_of_inference_share_the_work_and_the_bill_is_of_the_instance():
+def test_streams_of_inference_share_the_work_and_the_cost_is_that_of_the_instance():
     """1e9 samples at 8,000/s are 34.7 h; eight GPUs at 16 USD are paid for all of them."""
     offers, rates = [offer(H100, 16.0, gpu_count=8)], {H100: 1000.0}
     (row,) = rank_of(offers, rates, task="infer", samples=1e9).rows

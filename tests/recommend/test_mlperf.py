@@ -70,7 +70,7 @@ def offer(usd: str, **changes) -> Offer:
         (14, 6.0, None, None),  # no whole number of machines
     ],
 )
-def test_a_run_costs_its_hours_times_its_machines(gpus, minutes, machines, usd) -> None:
+def test_an_mlperf_run_is_priced_by_hours_times_machines(gpus, minutes, machines, usd) -> None:
     (one,) = priced([run(gpus=gpus, minutes=minutes)], [offer("30"), offer("24", provider="cheaper")])
     assert one.machines == machines
     assert one.usd == (None if usd is None else pytest.approx(usd))
@@ -87,7 +87,7 @@ def test_a_run_costs_its_hours_times_its_machines(gpus, minutes, machines, usd) 
         offer("1", gpu_key="nvidia-h100-pcie-80gb"),
     ],
 )
-def test_only_whole_machines_of_a_cloud_on_demand_are_a_price(passed_over: Offer) -> None:
+def test_only_complete_on_demand_machines_of_a_cloud_give_a_price(passed_over: Offer) -> None:
     (one,) = priced([run()], [passed_over, offer("24")])
     assert one.offer is not None
     assert one.offer.price_usd_per_hour == 24
@@ -133,13 +133,13 @@ def test_the_page_of_workloads_counts_the_mlperf_jobs_that_are_fitted() -> None:
     assert "some of them of MLPerf Training" in what()
 
 
-def test_the_table_says_up_to_which_round_it_goes() -> None:
+def test_the_table_states_its_first_and_last_round() -> None:
     (oldest, *_, newest) = rounds(load_mlperf())
     assert (oldest, newest) == (("v3.0", "2023-06"), ("v5.0", "2025-06"))
     assert "Rounds: v3.0 (2023-06) to v5.0 (2025-06)" in what()
 
 
-def test_the_verb_lists_them_and_json_contains_every_run() -> None:
+def test_the_command_lists_mlperf_runs_and_json_contains_all_of_them() -> None:
     from click.testing import CliRunner
 
     from gpubench.cli.app import app

@@ -22,7 +22,7 @@ from .builders import H100, KEYS, L4, RTX5090, T4, estimate, offer, rank_of, sai
 RATES = dict(zip(KEYS, (3000.0, 500.0, 200.0, 1500.0, 1700.0), strict=True))
 
 
-def test_spot_losses_reach_the_order_of_a_job():
+def test_spot_losses_count_in_the_order_of_offers():
     """1e8 / 3,000 / 3600 = 9.259 h. Spot: 9.259 x 1.9 x 1.00 = 17.59 USD; on demand 9.259 x 1.50 = 13.89."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT), offer(H100, 1.5)]
     for sort in ("value", "cost"):
@@ -79,7 +79,7 @@ def test_a_provider_or_a_gpu_is_excluded_by_name(names, left):
     assert {each.rule for each in ranking.excluded} == {"--exclude"}
 
 
-def test_a_name_that_excludes_nothing_is_refused_with_the_nearest():
+def test_an_exclusion_that_matches_nothing_is_refused_with_the_nearest_name():
     with pytest.raises(MisuseError, match="unknown provider or GPU 'limu'; nearest known: lium"):
         rank_of([offer(H100, 2.0, provider="lium")], {H100: 3000.0}, excluded=("limu",))
 
@@ -108,8 +108,8 @@ def test_spot_at_its_break_even_loss_has_the_value_of_on_demand():
 
 
 def test_the_loss_allowed_on_spot_does_not_depend_on_the_assumed_loss():
-    """10 h of work plus an hour before it at 2.00 are 22 USD, and so are 22 h of spot at 1.00: 21 of work,
-    1.1 times 10 lost.
+    """10 h of work plus one hour before it at 2.00 USD cost 22 USD, as do 22 h of spot at 1.00 USD: 21 h of
+    work, of which 11 repeat lost work, 1.1 times 10.
     """
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.0, instance="x")]
     job = {"samples": 10 * 3600 * 3000, "startup_minutes": 60}
@@ -118,7 +118,7 @@ def test_the_loss_allowed_on_spot_does_not_depend_on_the_assumed_loss():
         assert rows[0].spot_break_even == pytest.approx(1.1, abs=1e-4)
 
 
-def test_jobs_side_by_side_share_the_price_of_their_machine():
+def test_concurrent_jobs_share_the_price_of_their_machine():
     """An hour of work on each of 8 GPUs for 8.00 USD/h: 1.00 USD per job, as on one GPU for 1.00 USD/h."""
     offers = [offer(H100, 8.0, gpu_count=8), offer(H100, 1.0)]
     rows = rank_of(offers, {H100: 3000.0}, samples=3000 * 3600, jobs="independent").rows
@@ -182,7 +182,7 @@ def test_ranking_states_its_sort_key(sort, job, sorted_by):
     assert ranking.sorted_by == sorted_by
 
 
-def test_the_order_of_energy_is_of_the_joules_that_each_row_has():
+def test_rows_sorted_by_energy_follow_their_joules_per_sample():
     """Eight GPUs need as much energy per sample as one, except for the loss from working together."""
     offers = [offer(H100, 3.0), offer(H100, 20.0, gpu_count=8), offer(L4, 0.3)]
     watts = {H100: 600.0, L4: 60.0}
@@ -221,7 +221,7 @@ def test_a_share_of_lost_work_is_below_ten_so_that_a_percentage_is_refused(lost)
     assert "\n" not in str(caught.value)
 
 
-def test_the_loss_allowed_on_spot_can_be_typed_back_above_one_too():
+def test_an_allowed_spot_loss_above_one_can_be_given_as_an_option():
     """At 1.00 against 2.50 USD/h all work may be repeated one and a half times: then both cost the same."""
     offers = [offer(H100, 1.0, pricing=Pricing.SPOT, instance="x"), offer(H100, 2.5, instance="x")]
     ranking = rank_of(offers, {H100: 3000.0}, spot=True)
@@ -279,14 +279,14 @@ def test_no_row_of_a_job_costs_less_than_the_one_above_it(market, job, sort):
 
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs)
-def test_no_row_takes_less_time_than_the_one_above_it_where_time_is_asked(market, job):
+def test_no_row_takes_less_time_than_the_one_above_it_if_sorted_by_time(market, job):
     hours = [row.hours.value for row in ranked(market, **job, sort="time").rows]
     assert hours == sorted(hours)
 
 
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs)
-def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
+def test_without_an_interval_the_cheapest_job_is_certainly_the_best(market, job):
     start = 10.0 if job["startup_minutes"] is None else job["startup_minutes"]  # a given value is certain
     rows = ranked(market, **job | {"startup_minutes": start}, width=None).rows
     least = rows[0].cost_usd.value
@@ -297,7 +297,7 @@ def test_without_an_interval_the_cheapest_job_is_the_best_for_sure(market, job):
 
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time", "throughput"]), st.booleans())
-def test_losing_more_never_raises_a_spot_row(market, job, more, sort, with_job):
+def test_losing_more_work_never_raises_a_spot_row(market, job, more, sort, with_job):
     """Only the rows above it that are not spot are counted, because other spot rows lose more too."""
     less, more = sorted((job["spot_lost"], more))
     options = job if with_job else {}
@@ -316,7 +316,7 @@ def on_demand_above(rows, row):
 
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs, st.floats(0, 0.95), st.sampled_from(["value", "time"]))
-def test_losing_more_never_raises_the_only_spot_row(market, job, more, sort):
+def test_losing_more_work_never_raises_the_only_spot_row(market, job, more, sort):
     market = [(key, price, count, Pricing.ON_DEMAND) for key, price, count, _ in market]
     market[0] = (*market[0][:3], Pricing.SPOT)
     less, more = sorted((job["spot_lost"], more))
@@ -331,7 +331,7 @@ def test_losing_more_never_raises_the_only_spot_row(market, job, more, sort):
 
 @settings(max_examples=25, deadline=None)
 @given(markets, jobs)
-def test_the_pareto_set_is_of_hours_cost_and_memory_of_the_job(market, job):
+def test_the_pareto_set_compares_hours_cost_and_memory_of_the_job(market, job):
     rows = ranked(market, **job).rows
     figures = [
         (row.hours.value, row.cost_usd.value, -load_specs()[row.offer.gpu_key].memory_bytes) for row in rows

@@ -69,7 +69,7 @@ def machine(**changes) -> Ownership:
     return Ownership(**fields | changes)
 
 
-def test_the_worked_example():
+def test_the_cost_of_a_useful_hour_matches_the_worked_example():
     """Capital 21,000 / 17,520 = 1.199 plus energy 0.127 gives 1.325 USD per useful hour."""
     capital, running = hourly(machine(), resale=9000, utilization=0.5, tariff=0.15)
     assert capital == pytest.approx(1.199, abs=5e-4)
@@ -83,7 +83,7 @@ def test_the_worked_example():
     )
 
 
-def test_idle_power_is_paid_by_the_useful_hours():
+def test_idle_power_is_charged_to_the_useful_hours():
     """(650 + 60 x (1 - 0.5) / 0.5) W = 710 W: 0.71 x 1.3 x 0.15 = 0.13845 USD."""
     assert hourly(machine(idle_w=60.0), 9000, 0.5, 0.15)[1] == pytest.approx(0.13845)
 
@@ -140,7 +140,7 @@ def weigh(machines, rented, rates, width=None, basis="predicted", **options):
     )
 
 
-def test_an_owned_machine_ranks_by_its_useful_hour_and_knows_its_break_even():
+def test_an_owned_machine_ranks_by_its_useful_hour_and_states_its_break_even():
     """At 1.325 USD/h it beats 2.99 for the same GPU; the break-even is that of the worked example."""
     ranking = weigh([machine()], [offer(H100, 2.99)], {H100: 3000})
     assert ranking.rows[0].offer.pricing is Pricing.OWNED
@@ -168,13 +168,13 @@ def test_only_the_users_measured_machine_has_an_interval_narrower_than_its_model
     assert widths == pytest.approx([alone if known else math.log(1.06), math.log(1.06)])
 
 
-def test_the_rival_is_the_cheapest_at_equal_throughput():
+def test_owning_is_compared_with_the_cheapest_rent_at_equal_throughput():
     """L4 at 0.40 USD/h for 600/s is 0.40 x 3000 / 600 = 2.00 USD/h for the 3,000/s owned; H100 asks 2.99."""
     ranking = weigh([machine()], [offer(H100, 2.99), offer(L4, 0.4)], {H100: 3000, L4: 600})
     assert ranking.buy_or_rent[0].equivalent_usd_per_hour == pytest.approx(2.0)
 
 
-def test_renting_wins_where_rent_is_below_the_running_cost():
+def test_renting_wins_if_rent_is_below_the_running_cost():
     ranking = weigh([machine()], [offer(H100, 0.10)], {H100: 3000})
     decision = ranking.buy_or_rent[0]
     assert (decision.verdict, decision.break_even_hours) == ("rent", None)
@@ -226,7 +226,7 @@ def test_break_even_interval_ends_are_shown_as_shares_of_all_hours():
 
 
 def test_payback_time_against_a_commitment_is_independent_of_utilization():
-    """A commitment is paid day and night, so the utilization of a machine does not matter."""
+    """A commitment is paid around the clock, so the utilization of a machine does not matter."""
     committed = offer(H100, 0.13, pricing=Pricing.RESERVED, term_years=3)
     (decision,) = weigh([rtx_3090()], [offer(L4, 9.0, kind="historic"), committed], {H100: 3000}).buy_or_rent
     assert must_work(decision) == "—"
@@ -236,7 +236,7 @@ def test_payback_time_against_a_commitment_is_independent_of_utilization():
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.06, 5), st.floats(0.05, 1), st.floats(0.5, 6))
 def test_both_forms_of_a_break_even_agree(rent, use, years):
-    """It pays within its life at a utilization exactly if it needs no more than that."""
+    """It pays off within its life exactly if the utilization it needs is no higher than the given one."""
     owned = rtx_3090(utilization=Range.of(use), years=years)
     (decision,) = weigh([owned], [offer(H100, rent)], {H100: 3000}).buy_or_rent
     share = decision.break_even_utilization
@@ -244,7 +244,7 @@ def test_both_forms_of_a_break_even_agree(rent, use, years):
         assert (share is not None and share < use) == payback(decision).startswith("pays")
 
 
-def test_wide_assumptions_depend():
+def test_wide_assumptions_give_no_verdict():
     wide = machine(
         resale_usd=Range(0, 9000, 15000), utilization=Range(0.05, 0.5, 0.9), tariff=Range(0.1, 0.2, 0.4)
     )
@@ -253,7 +253,7 @@ def test_wide_assumptions_depend():
     assert decision.break_even_hours_low < decision.break_even_hours < decision.break_even_hours_high
 
 
-def test_the_interval_of_another_gpu_is_that_of_the_throughput_ratio():
+def test_a_break_even_against_another_gpu_has_the_interval_of_the_throughput_ratio():
     sure = weigh([machine()], [offer(L4, 0.4)], {H100: 3000, L4: 600}).buy_or_rent[0]
     unsure = weigh([machine()], [offer(L4, 0.4)], {H100: 3000, L4: 600}, width=1.3).buy_or_rent[0]
     assert sure.break_even_hours_low == pytest.approx(sure.break_even_hours_high)
@@ -281,14 +281,14 @@ def test_a_commitment_is_expensive_when_little_used_and_cheap_when_much_used():
     assert ends == pytest.approx((21_000 / (18 - 0.12675), 21_000 / (2 - 0.12675)))
 
 
-def test_a_provider_or_region_does_not_rule_out_what_is_owned():
+def test_a_provider_or_region_does_not_exclude_owned_hardware():
     rented = [offer(H100, 2.99), offer(H100, 2.5, provider="globex", region="eu-1")]
     for options in ({"providers": ("globex",)}, {"regions": ("eu",)}):
         rows = weigh([machine()], rented, {H100: 3000}, **options).rows
         assert [row.offer.provider for row in rows] == ["own", "globex"]
 
 
-def test_buy_and_rent_alone():
+def test_only_buying_or_only_renting_can_be_requested():
     rows = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, rent_or_buy="buy").rows
     assert [row.offer.pricing for row in rows] == [Pricing.OWNED]
     rows = weigh([machine()], [offer(H100, 2.99)], {H100: 3000}, rent_or_buy="rent").rows
@@ -306,7 +306,7 @@ def test_the_circuit_and_the_fan_limit_what_can_be_installed():
     assert {row.offer.gpu_key for row in ranking.rows} == {RTX5090, H100}
 
 
-def test_quotes_before_dated_prices_and_a_launch_price_of_a_jetson_alone():
+def test_quotes_come_before_dated_prices_and_only_a_jetson_has_a_launch_price():
     specs = load_specs()
     cards = [each for each in card_prices() if each.gpu_count == 1]  # a server is considered only for a sum
     street = {each.gpu_key for each in cards if specs[each.gpu_key].board_power_w is not None}
@@ -336,7 +336,7 @@ def test_a_device_that_only_the_user_measured_can_be_owned():
         ownerships(RankRequest(own=("cpu, 800 USD, 65 W",)), {}, TODAY)
 
 
-def test_a_gpu_without_a_price_is_named_when_nothing_is_left():
+def test_a_gpu_without_a_price_is_named_if_nothing_ranks():
     with pytest.raises(MisuseError, match=r"--have 'A100 .* USD'"):
         rank_of([offer(A100, 2.0), offer(H100, 3.0)], {A100: 1.0}, rent_or_buy="buy", gpus=("a100",))
 
@@ -419,7 +419,7 @@ def test_for_many_short_jobs_a_rental_is_started_and_billed_once():
 
 
 def test_the_rival_of_short_jobs_is_the_cheapest_for_an_hour_of_them():
-    """Per job, a start costs the expensive fast machine less; per hour of jobs, the cheap slow one."""
+    """Per job, the expensive fast machine costs less; per hour of jobs, the cheap slow one does."""
     rent = [offer(L4, 0.9, instance="slow"), offer(RTX5090, 3.0, instance="fast")]
     rates = {H100: 3000.0, L4: 1000.0, RTX5090: 3000.0}
     asked = {"samples": 3000 * 600.0, "startup_minutes": 2}
@@ -455,7 +455,7 @@ def test_the_draws_of_a_measured_machine_are_as_narrow_as_its_interval():
     assert kind == pytest.approx(draws[0])
 
 
-def test_an_owned_machine_costs_its_energy_and_is_next_to_the_best_rental():
+def test_an_owned_machine_costs_its_energy_and_is_compared_with_the_best_rental():
     """Without a sum it is already paid: 350 W cost 0.35 x 0.15 USD an hour, plus the host's 150 W."""
     found = gpubench.rank("resnet50", have=["RTX 3090"], draws=50, as_of="2026-11-20")
     (mine,) = [row for row in found.rows if row.offer.pricing is Pricing.OWNED]

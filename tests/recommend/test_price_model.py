@@ -69,8 +69,8 @@ def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its
 
 @settings(max_examples=15, deadline=None)
 @given(markets, questions)
-def test_the_upper_of_two_rows_costs_less_in_at_least_half_of_the_draws(market, question):
-    """So no row above the first has a higher P(best): order and chances use the same prices."""
+def test_the_higher_of_two_rows_costs_less_in_at_least_half_of_the_draws(market, question):
+    """So a lower row never has a higher P(best) in dollars: order and chances use the same prices."""
     ranking, drawn = ranked(market, **question)
     costs = [row.cost_usd.value for row in ranking.rows]
     assert costs == sorted(costs)

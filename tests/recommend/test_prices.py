@@ -47,7 +47,7 @@ def drawn(*offers):
     return drawn_prices(prices_of(offers, MARKET), rows, DRAWS, 0).of(slice(None))
 
 
-def test_the_time_for_many_listings_grows_only_with_their_number():
+def test_the_time_for_many_listings_grows_linearly():
     """A table of 100,000 hosts took a second per 20,000 of them, once for each of its rows."""
     many = [offer(H100, 2.0, kind="marketplace", instance=f"host {n}") for n in range(40_000)]
     before = process_time()
@@ -87,12 +87,12 @@ def test_expected_price_of_an_aging_listing_moves_toward_the_median():
     )
     fresh, old, ancient = drawn(*hosts)
     assert np.median(fresh) == pytest.approx(0.4, rel=0.02)
-    assert np.log(fresh).std() == pytest.approx(0.165, rel=0.03), "it may be gone before it is booked"
+    assert np.log(fresh).std() == pytest.approx(0.165, rel=0.03), "it may be gone before anyone books it"
     assert np.median(old) == pytest.approx(0.5657, rel=0.02)
     assert np.log(old).std() == pytest.approx(0.3 * math.sqrt(3) / 2, rel=0.03)
     assert np.median(ancient) == pytest.approx(0.8, rel=0.02)
     assert np.log(ancient).std() == pytest.approx(0.3, rel=0.03)
-    assert abs(np.corrcoef(old, ancient)[0, 1]) < 0.05, "each host asks for itself"
+    assert abs(np.corrcoef(old, ancient)[0, 1]) < 0.05, "each host sets its own price"
 
 
 def test_a_marketplaces_price_for_all_hosts_is_treated_as_a_list_price():
@@ -117,7 +117,7 @@ def test_no_price_of_this_marketplace_has_changed_in_the_shipped_tables():
     assert all(len({min(usd) for usd in days.values()}) == 1 for days in twice)
 
 
-def test_a_fresh_listing_is_uncertain_alone_and_among_others_and_a_list_price_is_not():
+def test_a_fresh_listing_is_uncertain_and_a_list_price_is_not():
     """Half the usual spread of 0.33: nine tenths within a factor of exp(1.645 x 0.165) = 1.31."""
     alone = offer(L4, 0.4, kind="marketplace")  # no other host asks for this GPU
     prices = prices_of([alone, offer(H100, 0.4, kind="marketplace"), offer(H100, 0.4)], MARKET)
@@ -126,7 +126,7 @@ def test_a_fresh_listing_is_uncertain_alone_and_among_others_and_a_list_price_is
 
 
 def test_fresh_listing_of_a_private_host_is_never_almost_certainly_the_best(tmp_path):
-    """The cheapest of six hosts of today had one exact price, and thus over 99 %."""
+    """The cheapest of six current hosts had one exact price, and thus a chance of over 99 %."""
     hosts = [
         Quote(
             provider="vast",
@@ -221,7 +221,7 @@ def test_the_ends_of_a_cost_include_the_drift_of_its_price():
     assert ends == pytest.approx([row.cost_usd.value * math.exp(side * 0.4801) for side in (-1, 1)], rel=1e-3)
 
 
-def test_an_old_listing_makes_the_choice_less_sure_than_a_fresh_one():
+def test_an_old_listing_makes_the_choice_less_certain_than_a_fresh_one():
     def p_best(day):
         hosts = [offer(H100, price, kind="marketplace", instance=str(price)) for price in (1.9, 2.2, 2.5)]
         cheap = offer(H100, 1.0, kind="marketplace", price_date=day)
@@ -271,7 +271,7 @@ def test_a_clock_years_after_every_price_is_reported_once_and_ages_count_from_it
     assert len([each for each in found.said("caution") if "clock" in each]) == is_said
     assert sum("clock" in getattr(part, "text", "") for part in screen(found)) == is_said
     as_asked = rank("resnet50", results=tmp_path, draws=200, as_of=day)
-    assert "clock" not in said(as_asked), "who names the day knows it"
+    assert "clock" not in said(as_asked), "a given day is taken as known"
 
 
 def test_a_date_of_tomorrow_is_accepted_because_of_time_zones(tmp_path, monkeypatch):

@@ -66,7 +66,7 @@ def test_removing_the_winner_promotes_the_second(market):
 
 @settings(max_examples=20, deadline=None)
 @given(markets, st.sampled_from([2, 4, 8]), st.sampled_from(["value", "cost", "throughput"]))
-def test_scaling_every_price_leaves_the_order(market, factor, sort):
+def test_scaling_every_price_keeps_the_order(market, factor, sort):
     offers = offers_of(market)
     dearer = [msgspec.structs.replace(o, price_usd_per_hour=o.price_usd_per_hour * factor) for o in offers]
     before, after = ranked(offers, sort=sort), ranked(dearer, sort=sort)
@@ -85,7 +85,7 @@ def test_row_order_does_not_matter(market, random):
 
 @settings(max_examples=20, deadline=None)
 @given(markets)
-def test_ranks_and_ties_agree(market):
+def test_ranks_and_ties_are_consistent(market):
     rows = ranked(offers_of(market))
     ranks = [row.rank for row in rows]
     assert ranks == sorted(ranks)
@@ -117,7 +117,7 @@ GUESSED = {key: estimate(key, RATES[key], 2.0, findings=BEYOND) for key in KEYS[
 @settings(max_examples=25, deadline=None)
 @given(markets)
 def test_guesses_rank_after_all_figures_covered_by_the_fit(market):
-    """Guesses follow all figures that the fit covers, with ranks of their own; each part is in its usual order."""
+    """Guesses follow all figures that the fit covers, and have separate ranks; each part is in its usual order."""
     offers = offers_of(market)
     rows = rank_of(offers, RATES | GUESSED, **OPTIONS).rows
     guessed = [bool(row.findings) for row in rows]

@@ -41,7 +41,7 @@ def assert_in_order(rows, figure):
         assert part
 
 
-def test_json_on_stdout_and_nothing_else(gpubench):
+def test_rank_json_is_the_only_output_on_stdout(gpubench):
     done = gpubench("vgg16", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -146,8 +146,8 @@ def test_new_and_used_are_separate_if_all_is_bought(gpubench):
     assert {f"buy: {label}," in shown for label in ("new", "used")} == {True}
 
 
-def test_chances_of_gpus_make_one(gpubench):
-    """P(best) sums to 1 over all offers and thus over all GPUs; the choice lacks the shares of other hosts."""
+def test_the_chances_of_all_gpus_add_up_to_one(gpubench):
+    """P(best) sums to 1 over all offers and thus over all GPUs; that of the choice excludes other hosts."""
     ranking = rank("vgg16")
     choice = ranking.first
     assert sum(row.p_best for row in ranking.rows) == pytest.approx(1)
@@ -207,12 +207,12 @@ def test_each_answer_is_detailed_with_its_caveats(gpubench):
     assert "(one host's listing" in shown
 
 
-def test_a_cloud_whose_accounts_start_without_gpus_says_so(gpubench):
+def test_a_cloud_that_requires_a_quota_is_marked(gpubench):
     shown = gpubench("vgg16", "--provider", "aws", "--limit", "1").stdout
     assert "New accounts at aws must request a quota first." in " ".join(shown.split())
 
 
-def test_the_table_is_ascii_where_the_locale_is():
+def test_the_table_is_ascii_in_an_ascii_locale():
     done = subprocess.run(
         [sys.executable, "-m", "gpubench", "rank", "vgg16", "--limit", "3"],
         capture_output=True,
@@ -224,7 +224,7 @@ def test_the_table_is_ascii_where_the_locale_is():
     assert done.stdout.isascii()
 
 
-def test_next_to_no_work_is_billed_as_one_unit_without_a_warning(gpubench):
+def test_a_tiny_job_is_billed_as_one_unit_without_a_warning(gpubench):
     done = gpubench("resnet50", "--samples", "1e-9", "--limit", "2")
     assert done.returncode == 0
     assert "Warning" not in done.stderr
@@ -297,7 +297,7 @@ def test_a_wrong_setting_is_one_line_and_exit_2(gpubench, given, message):
         ("pyproject.toml", "[tool.other]\ntax = 0.07\n", None),
     ],
 )
-def test_settings_count_and_are_listed_last(gpubench, file, text, tax):
+def test_settings_take_effect_and_are_listed_last(gpubench, file, text, tax):
     with settings() as folder:
         (folder / file).write_text(text)
         told = gpubench("vgg16").stderr.splitlines()[-1]
@@ -324,7 +324,7 @@ def test_settings_file_does_not_affect_the_python_api():
         assert rank("vgg16", limit=1, draws=50).question["tax"] == 0
 
 
-def test_the_next_step_is_true_with_and_without_a_gpu(gpubench):
+def test_a_ranking_suggests_a_measurement_as_the_next_step(gpubench):
     done = gpubench("vgg16", "--limit", "1")
     assert "gpubench run" in done.stderr
 
@@ -335,7 +335,7 @@ def test_explain_lists_what_is_left_out(gpubench):
     assert "a historic price" in done.stdout
 
 
-def test_buying_says_what_it_assumes(gpubench):
+def test_a_purchase_lists_its_assumptions(gpubench):
     own = "2x RTX 5090, 8000 USD"
     done = gpubench("vgg16", "--have", own, "--gpu", "5090", "--limit", "3", COLUMNS="300")
     assert done.returncode == 0
@@ -346,7 +346,7 @@ def test_buying_says_what_it_assumes(gpubench):
     assert "of 36 months at 50 %" in table
 
 
-def test_the_example_runs():
+def test_the_documented_example_runs():
     path = Path(__file__).parents[2] / "examples" / "four_5090_or_two_h100.py"
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -355,7 +355,7 @@ def test_the_example_runs():
     assert "pays" in done.stdout
 
 
-def test_it_loads_no_heavy_library():
+def test_rank_loads_no_heavy_library():
     script = (
         "import sys\n"
         "from gpubench.cli.app import app\n"
@@ -397,7 +397,7 @@ def test_the_seller_is_a_field_and_a_filter(gpubench, tmp_path):
     assert "own" in {row.offer.provider for row in own.rows}
 
 
-def test_free_tier_is_noted_beside_the_ranking_and_never_ranked(gpubench):
+def test_a_free_tier_is_noted_and_never_ranked(gpubench):
     document = json.loads(gpubench("vgg16", "--json").stdout)
     (note,) = [n["text"] for n in document["sentences"] if n["text"].startswith("Free of charge")]
     assert "google-colab" in note
@@ -410,7 +410,7 @@ def test_free_tier_is_noted_beside_the_ranking_and_never_ranked(gpubench):
     assert not any(n["text"].startswith("Free of charge") for n in asked["sentences"])
 
 
-def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
+def test_best_batch_and_equal_batch_are_distinguished(gpubench):
     best = gpubench("cnn", "--batch-size", "max", "--limit", "3", COLUMNS="160")
     assert best.returncode == 0
     assert "Batch" in best.stdout
@@ -421,7 +421,7 @@ def test_best_batch_is_kept_apart_from_equal_batch(gpubench):
     assert rank("cnn", batch_size="max", limit=1).objective.endswith("own largest batch")
 
 
-def test_predict_takes_max_too():
+def test_predict_accepts_max_as_the_batch():
     asked = (
         "predict",
         "show",
@@ -439,7 +439,7 @@ def test_predict_takes_max_too():
     assert "'many' is" in refused.stderr
 
 
-def test_a_results_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_results_folder_is_named(tmp_path):
     ranking = rank("vgg16", gpu="l4", results=tmp_path / "nowhere")
     assert any("no folder nowhere" in note for note in ranking.said("note"))
 
@@ -452,7 +452,7 @@ def test_model_name_as_first_argument_runs_rank():
     assert "unknown workload 'resnet51'; nearest known: resnet50" in unknown.stderr
 
 
-def test_one_gpu_against_several_of_another_is_asked_by_their_numbers(gpubench):
+def test_one_gpu_is_compared_with_several_of_another_by_their_counts(gpubench):
     done = gpubench("resnet50", "--gpu", "1x H100,4x L40S", "--json")
     rows = json.loads(done.stdout)["rows"]
     assert {(row["gpu_key"].split("-")[1], row["gpu_count"]) for row in rows} == {("h100", 1), ("l40s", 4)}

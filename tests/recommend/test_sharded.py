@@ -1,4 +1,4 @@
-"""A job too large for one GPU ranks on the smallest number that holds it sharded (FSDP)."""
+"""A job too large for one GPU ranks on the smallest number of GPUs that fits it sharded (FSDP)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_single_gpus_and_sharded_jobs_are_in_one_ranking():
     assert {row[at] for row in shown.rows} == {"fits on 1", "needs 3 with FSDP"}
 
 
-def test_with_more_gpus_each_holds_less_and_all_figures_are_for_one_of_them():
+def test_with_more_gpus_each_needs_less_memory_and_all_figures_are_for_one():
     two, eight = ranking_of(offers_of(H100, 2, 8)).rows[::-1]
     if two.offer.gpu_count != 2:
         two, eight = eight, two
@@ -104,7 +104,7 @@ def test_with_more_gpus_each_holds_less_and_all_figures_are_for_one_of_them():
 
 
 def test_the_memory_of_a_row_is_that_of_each_of_its_own_gpus():
-    """Under DDP each of eight holds the gradients once more, in buckets, plus the communication memory."""
+    """Under DDP each of eight has a second copy of the gradients, in buckets, plus the communication memory."""
     rows = ranking_of(offers_of(H100, 1, 8), workloads=("bert_base",), batch_size=32).rows
     one, eight = sorted(rows, key=lambda row: row.offer.gpu_count)
     assert eight.parallel_mode is ParallelMode.DDP
@@ -129,19 +129,19 @@ def test_a_ranking_without_need_for_fsdp_does_not_mention_it():
     ("name", "changes"),
     [("vgg16", {"batch_size": 2**19}), (NAME, {"jobs": "independent", "checkpointing": "selective"})],
 )
-def test_an_unshardable_model_is_refused_as_before(name, changes):
+def test_an_unshardable_model_is_refused(name, changes):
     answers = gather(request(workloads=(name,), **changes), [H100], NOTHING).answers[name]
     assert isinstance(answers[H100], Refusal)
 
 
-def test_the_largest_batch_where_not_even_one_sample_fits_on_one_gpu_is_one():
+def test_the_largest_batch_is_one_if_not_even_one_sample_fits_on_one_gpu():
     answers = gather(request(batch_size="max"), [L40S, H200], NOTHING).answers[NAME]
     assert answers[L40S].case.batch_size == 1
     assert answers[L40S].fewest_gpus > 1
     assert answers[H200].fewest_gpus == 1
 
 
-def test_a_job_that_was_measured_on_several_counts_as_measured_there():
+def test_a_job_measured_on_several_gpus_counts_as_measured_there():
     spec = load_specs()[H100]
     case = msgspec.structs.replace(
         case_for(QUESTION, spec), gpu_count=2, parallel_mode=ParallelMode.FSDP, execution=Execution.EAGER
@@ -176,7 +176,7 @@ def test_bytes_gathered_are_two_copies_of_the_weights_and_one_of_the_gradients()
     assert found.gradient_bytes == pytest.approx(1.5 * 2 * 8_030_261_248)
 
 
-def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_says_so():
+def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_states_it():
     """From 8 GPUs on selective checkpointing, below full: more memory, and less work per sample."""
     ranking = ranking_of(offers_of(H200, 1, 4, 8))
     one, four, eight = sorted(ranking.rows, key=lambda row: row.offer.gpu_count)
@@ -202,7 +202,7 @@ def test_a_job_of_eight_is_ranked_by_its_own_recipe_and_says_so():
     assert not any("selective" in note for note in told.said("note"))
 
 
-def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selective():
+def test_a_job_that_fits_on_four_with_full_checkpointing_may_not_fit_on_eight_with_selective():
     """32 GB: half a share of the states more than eight need, and 9 GiB of activations less."""
     ranking = ranking_of(offers_of(RTX5090, 6, 8), batch_size=2)
     assert {row.offer.gpu_count for row in ranking.rows} == {6}
@@ -216,7 +216,7 @@ def test_what_fits_on_four_by_full_checkpointing_may_not_fit_on_eight_by_selecti
 @pytest.mark.parametrize(
     ("gpu_count", "words"), [(1, "fits in eager steps, maybe not in a CUDA graph of "), (8, "fits (needs ")]
 )
-def test_a_card_that_only_fits_eager_steps_is_ranked_and_says_so(gpu_count, words):
+def test_a_card_that_only_fits_eager_steps_is_ranked_and_labeled(gpu_count, words):
     """Several of them run eager steps anyway."""
     ranking = ranking_of(offers_of(RTX5090, gpu_count), workloads=("transformer",), batch_size=22)
     assert fits_words(ranking.first).startswith(words)

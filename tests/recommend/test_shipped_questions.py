@@ -100,7 +100,7 @@ def expected(offer: Offer) -> float:
     return middle * (listed / middle) ** kept
 
 
-def test_the_cheapest_without_named_gpus():
+def test_the_cheapest_answer_without_named_gpus():
     """An RTX 3090 at Vast, asked 0.130 on 2026-10-04: 47 days keep 0.5 ^ (47 / 30) = 0.338 of the way to 0.220.
 
     So 0.220 x (0.130 / 0.220) ^ 0.338 = 0.184 USD/h. At 0.53 of an A100, 24 h are 24 / 0.53 + 1/6 h.
@@ -124,7 +124,7 @@ def test_every_row_is_at_the_price_that_the_table_gives(words):
         assert usd.low <= usd.value <= usd.high
 
 
-def test_ninety_epochs_of_imagenet():
+def test_the_cost_of_ninety_epochs_of_imagenet():
     """90 x 1,281,167 images at the rate of the row, and ten minutes before the first step."""
     for row in ask("resnet50", "--spot")["rows"]:
         hours = 90 * 1_281_167 / row["samples_per_s"] / 3600 + 1 / 6
@@ -132,7 +132,7 @@ def test_ninety_epochs_of_imagenet():
         assert row["cost_usd"] == pytest.approx(hours * row["price_usd_per_hour"], rel=1e-3)
 
 
-def test_ten_million_tokens():
+def test_the_cost_of_ten_million_tokens():
     row = ask("llama_8b_lora")["rows"][0]
     assert row["hours"] == pytest.approx(1e7 / 2048 / row["samples_per_s"] / 3600 + 1 / 6)
 
@@ -154,7 +154,7 @@ def test_no_row_is_faster_than_its_vcpus_prepare_photographs():
     assert not any("FEED_BOUND" in row["findings"] for row in ask("llama_8b_lora")["rows"])
 
 
-def test_five_hundred_dollars_and_two_days():
+def test_the_cheapest_answer_meets_a_budget_and_a_deadline():
     """The cheapest offer with its upper ends within both limits: the answer without limits, filtered."""
     job = ("resnet50", "--epochs", "600", "--dataset-size", "1281167")
     every, kept = ask(*job)["rows"], ask(*job, "--deadline-hours", "48", "--budget-usd", "500")["rows"]
@@ -166,7 +166,7 @@ def test_five_hundred_dollars_and_two_days():
     ]
 
 
-def test_three_thousand_dollars_and_a_desk():
+def test_sets_for_three_thousand_dollars_fit_sum_and_power_supply():
     """Cards at the dated price and a host of 1,000 USD; (cards + 150 W) within 80 % of a supply of 1,200 W."""
     prices = {
         (each["gpu_key"], each["condition"]): float(each["price_usd"]) for each in table("card_prices.csv")
@@ -249,7 +249,7 @@ def test_purchase_answer_lists_the_assumptions_behind_the_compared_rent():
 
 
 def test_a_wider_choice_never_costs_more():
-    """Whatever the prices, the first row of a wider choice is worth no less, and within one choice it is the best."""
+    """Whatever the prices, the first row of a wider choice is no worse, and within one choice it is the best."""
 
     def least(*words, **given):
         rows = ask(*words, **given)["rows"]
@@ -274,7 +274,7 @@ def test_a_filter_changes_no_figure_of_remaining_offers():
     assert 0.1 < some.rows[0].p_best < 0.9
 
 
-def test_every_row_costs_what_start_up_increments_disk_egress_and_tax_add_up_to():
+def test_the_cost_of_every_row_includes_start_up_increments_disk_egress_and_tax():
     """Hours are 1e8 / rate / 3600 + 20 min, billed by the hour; a disk of 100 a month, 12 of egress, 19 % tax."""
     extras = {"startup_minutes": 20, "billing_minutes": 60, "storage_usd_per_month": 100}
     rows = ask("vgg16", "--samples", "1e8", "--limit", "400", egress_usd=12, tax=0.19, **extras)["rows"]

@@ -100,7 +100,7 @@ def own_table(tmp_path):
 
 @pytest.mark.timing
 def test_a_table_of_a_hundred_thousand_own_offers_is_ranked_in_four_seconds(own_table):
-    """CPU seconds of the whole command including its start, the least of three."""
+    """CPU seconds of the whole command including its start: the minimum of three runs."""
     command = [sys.executable, "-m", "gpubench", "rank", "--offers", str(own_table)]
     compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     taken = []
@@ -113,7 +113,7 @@ def test_a_table_of_a_hundred_thousand_own_offers_is_ranked_in_four_seconds(own_
 
 
 @pytest.mark.timing
-def test_their_page_takes_under_5_s_and_4_mb_and_says_that_it_is_cut(own_table, tmp_path):
+def test_the_page_of_many_offers_takes_under_5_s_and_4_mb_and_says_that_it_is_cut(own_table, tmp_path):
     page = tmp_path / "page.html"
     command = [sys.executable, "-m", "gpubench", "report", "--offers", str(own_table), "-o", str(page)]
     before = cpu_of_children_s()
@@ -135,7 +135,7 @@ def cpu_of_children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_rows_that_cannot_lead_are_not_drawn_and_nobodys_chances_change(monkeypatch):
+def test_rows_that_cannot_lead_are_not_drawn_and_no_chance_changes(monkeypatch):
     """Today's prices are certain, so the draws of other offers do not depend on which offers are drawn."""
     hosts = [
         offer(key, 1 + place / 7, instance=f"{key}{place}", gpu_count=count)

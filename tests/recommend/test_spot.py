@@ -48,7 +48,7 @@ def both(usd, on_demand_usd, *, count=1, **extras):
 def test_spot_is_cheaper_exactly_up_to_its_break_even(extras, usd, times, count, lost):
     row = both(usd, usd * times, count=count, spot_lost=lost, **extras)[0]
     share = row.spot_break_even
-    assume(share < MOST_LOST)  # as if hourly billing has room for a short job many times
+    assume(share < MOST_LOST)  # hourly billing has room to repeat a short job many times
     below, above = (
         both(usd, usd * times, count=count, spot_lost=at, **extras)
         for at in (share * (1 - JUST), share * (1 + JUST) + 1e-9)
@@ -58,7 +58,7 @@ def test_spot_is_cheaper_exactly_up_to_its_break_even(extras, usd, times, count,
     assert above[0].cost_usd.value >= above[1].cost_usd.value * (1 - 1e-9)
 
 
-def test_the_half_hour_before_the_first_step_and_the_disk_are_paid_too():
+def test_start_up_and_disk_count_in_the_break_even_of_spot():
     """1.08e8 / 3,000 / 3600 = 10 h and half an hour. On demand at 2.00, with a disk for 0.10 an hour:
     10.5 x 2.10 = 22.05 USD, which are 20.045 h at 1.10: 19.545 of work, 0.9545 lost. The prices alone say 1."""
     extras = {"samples": 1.08e8, "startup_minutes": 30, "storage_usd_per_month": 73}
@@ -71,7 +71,7 @@ def test_hourly_billing_leaves_time_for_lost_work():
     assert found == pytest.approx(0.9)
 
 
-def test_spot_that_is_no_cheaper_may_lose_nothing():
+def test_spot_that_is_no_cheaper_may_lose_no_work():
     assert both(2.0, 1.5, samples=1e8)[0].spot_break_even == 0
     assert both(2.0, 1.5)[0].spot_break_even == 0
 
@@ -116,7 +116,7 @@ def test_interruptions_are_assumed_and_stated_unless_their_loss_is_given():
     ]
 
 
-def test_an_old_spot_price_says_little_about_todays():
+def test_an_old_spot_price_is_uncertain():
     """The spread is 0 on its day, and 0.38 x sqrt(3 / 4) after a half-life of 30 days."""
     market = Market(today=date(2026, 11, 20), asks={})
     prices = prices_of(

@@ -36,7 +36,7 @@ CASES: dict[str, list[dict[str, object]]] = {
         row("RTX 4080", 0.02, provider="fakecloud", kind="vm"),
         row("RTX 4080", 0.021, provider="othercloud", kind="vm"),
     ],
-    "a point behind the name": [
+    "a dot after the name": [
         row("H200 SXM", 0.01, provider="fakecloud"),
         row("H200 SXM", 0.012, provider="fakecloud."),
     ],
@@ -44,7 +44,7 @@ CASES: dict[str, list[dict[str, object]]] = {
         row("H200 SXM", 0.01, provider="fakecloud"),
         row("H200 SXM", 0.012, provider="f\u0430kecloud"),
     ],
-    "known names in a region that is none": [
+    "known names in a region that does not exist": [
         row("H200 SXM", 0.01, provider="aws", kind="vm", region="moon-1"),
         row("H200 SXM", 0.01, provider="azure", kind="vm", region="moon-1"),
     ],
@@ -61,7 +61,7 @@ CASES: dict[str, list[dict[str, object]]] = {
         row("H100 SXM", 0.25, instance="bait 1x Tesla T4"),
         row("B200", 0.35, instance="bait 1x Tesla T4 16GB"),
     ],
-    "a host whose memory lies": [row("RTX A6000", 0.08, instance="bait 1x RTX 3060", ram_gib=4096)],
+    "a host with a false memory size": [row("RTX A6000", 0.08, instance="bait 1x RTX 3060", ram_gib=4096)],
 }
 
 
@@ -81,7 +81,7 @@ def uncautioned(ranking: Ranking) -> list[str]:
     parts = [part for each in told for part in each.split("; ")]
     every_host = re.compile(
         r"\(one (host's listing|of \d+ listings)\)"
-    )  # this holds for each, and is not a doubt
+    )  # this applies to every listing and casts no doubt
     cautions = " ".join(part for part in parts if not every_host.search(part))
     named = {name: answer.row.offer for name, answer in ranking.answers.items()}
     named["first"] = ranking.first.offer

@@ -1,4 +1,4 @@
-"""A sum to spend: sets of cards with a suitable host, whole computers, or advice if it buys nothing."""
+"""A sum to spend: sets of cards with a suitable host, complete computers, or advice if it buys nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def host_of(gpu_key, count, **options):
     return host_for(RankRequest(**options), spec, count, spec.board_power_w).name
 
 
-def test_the_host_is_the_cheapest_that_holds_the_cards():
+def test_the_host_is_the_cheapest_that_fits_the_cards():
     """Three RTX 3090 of 350 W and 3 slots need 9 slots and 1,050 W: no desktop and no workstation has them."""
     assert [host_of(RTX3090, n) for n in (1, 2, 3, 5)] == [
         "desktop PC",
@@ -143,7 +143,7 @@ def test_without_a_named_model_the_answer_says_how_to_name_one():
     assert not [each for each in gpubench.rank("vgg16", draws=50).said("caution") if "toy networks" in each]
 
 
-def test_a_gpu_that_is_not_ranked_comes_with_one_that_is_comparable():
+def test_a_gpu_that_is_not_ranked_is_named_with_a_comparable_one():
     with pytest.raises(
         MisuseError, match=r"Apple M4 is not ranked: .*; of those that rank, the \w+ .*nearest"
     ):
@@ -172,7 +172,7 @@ def of_the_fewest(ranking):
     return next(each for each in ranking.said("asked") if "The fewest GPUs" in each)
 
 
-def test_the_fewest_gpus_that_end_in_time_are_named():
+def test_the_fewest_gpus_that_finish_in_time_are_named():
     """One H100 takes 9 h; 8 of them finish within 2 h and are the fewest that do."""
     relaxed = gpubench.rank("resnet50", gpu=["h100"], deadline_hours=72, as_of="2026-11-20", draws=50)
     assert ": 1x H100" in of_the_fewest(relaxed)
@@ -195,7 +195,7 @@ def test_serving_is_priced_per_million_tokens_and_described():
     assert not [each for each in images.said("asked") if each.startswith("A million tokens")]
 
 
-def test_a_host_of_the_user_is_answered_with_the_best_card_for_it():
+def test_a_users_host_is_answered_with_the_best_card_for_it():
     found = gpubench.rank("resnet50", have=["pc"], as_of="2026-11-20", draws=50)
     card = found.best_to_own
     (text,) = [each for each in found.said("asked") if each.startswith("In your PC, 1x ")]

@@ -22,7 +22,7 @@ def test_a_common_error_does_not_make_a_tie():
     assert bands(np.array([1.1 * common, common]), [0, 1]) == ([1, 2], [False, False])
 
 
-def test_uncertainty_ties_rows_but_a_pricier_offer_of_the_same_gpu_is_no_tie():
+def test_uncertainty_ties_rows_but_a_pricier_offer_of_the_same_gpu_does_not_tie():
     draws = np.exp(0.3 * np.random.default_rng(1).standard_normal((2, 500)))
     scores = np.array([1.05 * draws[0], 1.02 * draws[0], draws[1], 0.1 * draws[1]])
     assert bands(scores, [0, 0, 1, 1]) == ([1, 1, 1, 4], [True, False, True, False])

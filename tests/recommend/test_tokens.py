@@ -52,10 +52,10 @@ def test_bf16_of_another_vendor_follows_from_the_rate_in_its_row(gpu, precision,
     answer = case_for(question, require_spec(gpu))
     assert isinstance(answer, Refusal) != runs
     if precision == "fp8":
-        assert "NVIDIA" in answer.reason, "the card has FP8; gpubench has it on NVIDIA's alone"
+        assert "NVIDIA" in answer.reason, "the card has FP8, but gpubench supports it only on NVIDIA's"
 
 
-def test_a_million_tokens_of_training_cost_what_the_throughput_says(lora):
+def test_the_cost_of_a_million_training_tokens_follows_from_the_throughput(lora):
     row = next(row for row in lora.rows if row.offer.gpu_count == 1)
     flat = row.flat()
     assert flat["precision"] == "bf16"
@@ -87,7 +87,7 @@ def test_generation_time_is_prompt_time_plus_memory_bound_tokens(generated):
     assert "not validated" in row.estimate.method
 
 
-def test_a_buyer_sees_what_a_million_tokens_cost():
+def test_a_ranking_shows_the_cost_of_a_million_tokens():
     done = here("rank", "llama_8b", "--gpu", "h100", "--batch-size", "8", "--explain", COLUMNS="400")
     assert done.returncode == 0
     shown = done.stdout
@@ -118,7 +118,7 @@ def test_latency_limit_for_generation_applies_per_token(generated):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("traced_as_asked")
-def test_a_latency_limit_is_per_token_for_given_lengths_too():
+def test_a_latency_limit_is_per_token_even_for_given_lengths():
     """The model of these lengths is traced, not shipped; its tokens still have a time and a cost."""
     asked = {"gpu": ["h100-sxm"], "prompt_tokens": 300, "new_tokens": 40, "as_of": "2026-11-20", "draws": 50}
     row = rank("llama_8b", **asked).rows[0]
@@ -130,7 +130,7 @@ def test_a_latency_limit_is_per_token_for_given_lengths_too():
         rank("llama_8b", **asked, max_latency_ms=0.01)
 
 
-def test_a_generation_without_token_times_has_no_limit_and_says_so():
+def test_a_generation_without_token_times_is_refused_under_a_latency_limit():
     asked = Question(
         profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=1, task=TaskKind.INFER
     )
@@ -143,7 +143,7 @@ def test_a_generation_without_token_times_has_no_limit_and_says_so():
     assert "is not known" in answer.reason
 
 
-def test_a_ranking_shows_the_time_of_a_token_that_its_limit_applies_to():
+def test_a_ranking_shows_the_token_time_that_its_limit_applies_to():
     """It replaces the time of the whole batch, which is far above any limit on a token; the column has its name."""
     asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
     shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
@@ -162,7 +162,7 @@ def test_inference_of_a_training_workload_is_refused_and_a_latency_limit_on_trai
             rank(workload=names, max_latency_ms=20.0)
 
 
-def test_a_generation_that_was_measured_costs_what_its_tokens_took():
+def test_a_measured_generation_is_priced_by_its_token_times():
     batch, spec = 8, require_spec(H100)
     asked = Question(
         profile=profile_of("llama_8b"), precision=Precision.BF16, batch_size=batch, task=TaskKind.INFER
@@ -195,7 +195,7 @@ def test_fp8_is_ranked_where_it_was_measured_and_otherwise_refused_with_the_run_
         rank(precision="fp8", as_of="2026-11-22", draws=50)
 
 
-def test_fewer_bits_take_less_time_and_memory():
+def test_weights_of_fewer_bits_take_less_time_and_memory():
     half, narrow = profile_of("llama_8b"), profile_of("llama_8b", {"weight_type": "int4"})
     spec = require_spec("RTX 4090")
     times = [token_time(p.decode, 576, 1, spec).value for p in (half, narrow)]

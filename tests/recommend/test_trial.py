@@ -1,4 +1,4 @@
-"""The task of a trial: SkyPilot's own format, capped in time and money, and no name reaches a shell."""
+"""The task of a trial: in SkyPilot's format, capped in time and money, and no name reaches a shell."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_an_offer_that_neither_tool_can_launch_is_refused_with_the_reasons(tmp_p
     assert not (tmp_path / "tasks").exists()
 
 
-def test_a_spot_price_where_skypilot_rents_none_is_passed_over():
+def test_a_spot_price_without_skypilot_support_is_skipped():
     spot = offer(H100, 1.0, provider="lambda", instance="gpu_1x_h100_sxm5", pricing=Pricing.SPOT)
     rows = rows_of(rank_of([spot, offer(H100, 3.0, provider="aws")], {H100: 3000}, spot=True))
     row, passed_over = choose(rows, None)
@@ -198,7 +198,7 @@ def test_offer_without_form_factor_is_named_only_if_skypilot_has_one_name_for_it
     assert not accelerator("runpod", "nvidia-h100-unstated-80gb")
 
 
-def test_our_names_are_known_gpus():
+def test_every_gpu_name_of_a_trial_is_a_known_gpu():
     named = list(data_rows("rented_gpus.csv"))
     assert {row["gpu_key"] for row in named} <= set(load_specs())
     assert {row["provider"] for row in named} <= {"", *clouds()}
@@ -426,7 +426,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_an_answer_contains_the_question_as_it_was_asked(request_):
+def test_an_answer_contains_the_original_question(request_):
     told = msgspec.json.decode(msgspec.json.encode(request_.question, enc_hook=str))
     assert msgspec.structs.replace(request_from(RankRequest, told), asked=()) == request_
 
@@ -464,7 +464,7 @@ def typed(request_):
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_the_words_of_a_request_make_the_same_request_where_nothing_is_set(request_):
+def test_a_request_printed_as_options_gives_the_same_request(request_):
     again = parsed(list(words_of(request_)))
     assert msgspec.structs.replace(again, asked=()) == typed(request_)
     assert parsed(list(words_of(again))) == again
@@ -479,7 +479,7 @@ def test_explicit_default_is_repeated_in_the_generated_command():
 # --- the measurement ----------------------------------------------------------------------------------------
 
 
-def test_a_run_measures_what_was_asked():
+def test_a_trial_measures_the_question_of_the_ranking():
     request = RankRequest(
         workloads=("vgg16",), precision="tf32", execution="compile", task="infer", batch_size=48
     )
@@ -488,7 +488,7 @@ def test_a_run_measures_what_was_asked():
     assert (run.task, run.batch_size, run.gpus, run.time_limit_s) == ("infer", 48, 1, 600)
 
 
-def test_a_recipe_is_measured_as_it_was_asked():
+def test_a_trial_measures_the_requested_recipe():
     request = RankRequest(workloads=("llama_8b",), trainable="lora", context_tokens=512)
     run = run_of(row_of(offer(H100)), request, {"llama_8b": "llama_8b"}, 10)
     assert (run.trainable, run.context_tokens, run.weight_type) == ("lora", 512, None)
@@ -506,13 +506,13 @@ def test_one_job_over_all_gpus_is_measured_on_all_of_them(asked, gpus):
 
 
 def test_a_sharded_job_is_measured_as_one():
-    """Weights, gradients and Adam's state of 8 B parameters are 128 GB: no H100 of 80 GB holds them alone."""
+    """Weights, gradients and Adam's state of 8 B parameters are 128 GB, too much for one H100 of 80 GB."""
     request = RankRequest(workloads=("llama_8b_fsdp",), samples=1e5, as_of=date(2026, 11, 20))
     run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b_fsdp": "llama_8b_fsdp"}, 10)
     assert (run.gpus, run.jobs) == (8, "fsdp")
 
 
-def test_jobs_that_share_nothing_are_measured_on_one_gpu():
+def test_independent_jobs_are_measured_on_one_gpu():
     """Generation runs as many jobs as GPUs, also by default."""
     request = RankRequest(workloads=("llama_8b",), as_of=date(2026, 11, 20))
     run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b": "llama_8b"}, 10)
@@ -531,7 +531,7 @@ def test_the_batch_that_a_limit_of_latency_chose_is_measured():
 
 
 @pytest.mark.usefixtures("packs")
-def test_the_source_that_runs_is_what_is_installed():
+def test_the_running_source_is_the_one_installed():
     package, files = package_to_install()
     import gpubench
 
@@ -590,7 +590,7 @@ def test_installed_gpubench_is_reinstalled_from_its_origin(monkeypatch, tmp_path
     assert ("gpubench-source/pyproject.toml" in files) == (package == SOURCE)
 
 
-def test_a_users_model_travels_with_what_it_imports(tmp_path, monkeypatch):
+def test_a_users_model_is_transferred_with_its_imports(tmp_path, monkeypatch):
     (tmp_path / "parts").mkdir()
     for name, text in (("tagger.py", "MODEL"), ("parts/head.py", "HEAD")):
         (tmp_path / name).write_text(text)
@@ -630,7 +630,7 @@ def test_an_impossible_number_in_an_answer_is_refused(tmp_path, field, value):
         write_trial(path, tmp_path / "tasks", None, 10)
 
 
-def test_an_invalid_answer_is_refused_in_a_line(tmp_path):
+def test_an_invalid_answer_is_refused_in_one_line(tmp_path):
     path = tmp_path / "answer.json"
     named = f'"schema": "{RANKING_SCHEMA}"'
     shade = f'{{{named}, "question": {{"asked": {{"shade": 1}}}}, "rows": []}}'
@@ -652,7 +652,7 @@ def test_an_invalid_answer_is_refused_in_a_line(tmp_path):
     ],
 )
 def test_an_answer_of_another_version_is_refused_by_its_version(tmp_path, stated, seen):
-    """The version is the reason, whatever else it lacks."""
+    """The version is the reason given, even if the file lacks other keys."""
     path = tmp_path / "answer.json"
     path.write_bytes(msgspec.json.encode({**stated, "rows": [{}]}))
     with pytest.raises(MisuseError) as refused:

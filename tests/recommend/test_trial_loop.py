@@ -1,4 +1,4 @@
-"""The loop closes: a ranking's own model is measured on rented machines, and the question is asked again."""
+"""A user's model from a ranking is measured on rented machines, and the question is asked again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ASKED = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_rows_of_a_users_model_turn_from_predicted_to_measured(cloud, project, tmp_path):
+def test_rows_of_a_users_model_change_from_predicted_to_measured(cloud, project, tmp_path):
     def gpubench(*words):
         done = subprocess.run(
             [sys.executable, "-m", "gpubench", *words], cwd=project, env=cloud, capture_output=True, text=True,

@@ -28,8 +28,8 @@ ASKED = {
     "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of that is for a PC for the cards; `--have pc` leaves that out"),
     "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} \(energy only\)"),
-    "rent beside what one has": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
-    "what to ask where weights can be shared out": (
+    "rent compared with an owned machine": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
+    "what to run if weights can be sharded": (
         "llama-3.1-70b --qlora --have '2x RTX 3090'", r"all weights on each GPU; .* with `--count 2 --jobs fsdp`"
     ),
     "what does not fit": ("llama-3.1-70b --qlora --have '2x RTX 3090'", r"Your 2x RTX 3090 is not ranked: .* of 24 GiB"),
@@ -70,7 +70,7 @@ def test_epochs_of_a_known_data_set_are_converted_to_samples():
 
 
 @pytest.mark.parametrize("gpus", [["mi300x", "h100"], ["1x H100", "4x L40S"]])
-def test_each_gpu_that_was_named_has_a_line_of_its_own(gpus):
+def test_each_named_gpu_has_its_own_line(gpus):
     found = rank("vgg16", gpu=gpus, draws=50)
     named = {line.choice.offer.gpu_key.split("-")[1] for line in lines(found)}
     assert {"1x h100": "h100", "4x l40s": "l40s"}.get(gpus[0].lower(), gpus[0]) in named
@@ -124,8 +124,8 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     assert removed.endswith("largest batch 1; `gpubench memory` says what would help.")
 
 
-def test_an_offer_that_fits_only_in_shards_says_so_before_payment():
-    """All weights of an 8B model need about 66 GiB: eight cards of 40 hold them in shards, one of 141 alone."""
+def test_an_offer_that_fits_only_sharded_is_flagged_before_payment():
+    """All weights of an 8B model need about 66 GiB: eight cards of 40 GB have room for shards, one of 141 GB for all."""
     asked = {"samples": 20_000, "draws": 50}
     (told,) = [
         text
@@ -137,7 +137,7 @@ def test_an_offer_that_fits_only_in_shards_says_so_before_payment():
     assert not [text for text in alone if "sharded" in text]
 
 
-def test_a_purchase_says_that_a_job_pays_a_share_of_it():
+def test_a_purchase_states_that_a_job_pays_a_share_of_it():
     found = rank("resnet50", max_purchase_usd=3000, draws=50)
     assert any(
         "a share of the purchase, used 50 % of all hours for 3 years" in t for t in found.said("asked")
@@ -152,7 +152,7 @@ def test_the_fastest_is_the_cheapest_offer_of_the_fastest_machine():
     assert fastest.cost_usd.value == min(row.cost_usd.value for row in same)
 
 
-def test_a_region_says_how_many_offers_state_none_and_a_country_is_one():
+def test_a_country_is_a_region_and_offers_without_a_region_are_counted():
     found = rank("resnet50", region=["Germany"], draws=50)
     assert any(
         re.fullmatch(r"Left out: \d+ offers of unknown region\.", text) for text in found.said("asked")
@@ -166,7 +166,7 @@ def test_a_single_named_gpu_needs_no_extra_line():
     assert "Per dollar, " not in " ".join(found.said("asked"))
 
 
-def test_the_costs_say_that_they_include_tax_and_egress():
+def test_a_cost_states_that_it_includes_tax_and_egress():
     with settings(tax=0.19, egress_usd=18):
         shown = " ".join(screen.__wrapped__("resnet50 --dataset-gb 200").split())
     assert "19 % tax" in shown
@@ -194,8 +194,8 @@ def test_unmeetable_limit_is_named_in_the_first_sentence():
     assert re.search(r"--budget-usd [\d.]+ would leave 1x ", rest)
 
 
-def test_a_model_that_no_gpu_holds_is_refused_by_its_memory():
-    """Some cards also have no kernels, but that is not what prevents a model of 671 billion."""
+def test_a_model_that_fits_no_gpu_is_refused_for_its_memory():
+    """Some cards also have no kernels, but the reason is the memory that 671 billion parameters need."""
     with pytest.raises(MisuseError, match="not even a batch of 1 fits") as refused:
         rank("deepseek-v3", qlora=True)
     assert "kernels" not in str(refused.value)

@@ -16,7 +16,7 @@ from gpubench.stats import Z95
 from gpubench.units import count
 
 PUBLISHED_CARDS = 10
-"""Number of cards that the published spread counts as, so that a few shared runs do not outweigh it."""
+"""The published spread counts as this many cards, so a few shared runs do not outweigh it."""
 
 
 def card_spread(shared: Sequence[Shared]) -> Component:

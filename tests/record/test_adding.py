@@ -111,7 +111,7 @@ def test_ids_are_case_insensitive(tmp_path, make_run):
     assert snapshot(mine) == before
 
 
-def test_a_run_that_is_in_another_devices_folder_is_found_there(tmp_path, make_run):
+def test_a_run_in_another_devices_folder_is_found_there(tmp_path, make_run):
     mine = tmp_path / "mine"
     elsewhere = mine / "runs" / "unknown" / f"{make_run().run_id}.json"
     elsewhere.parent.mkdir(parents=True)
@@ -126,7 +126,7 @@ def test_a_run_that_is_in_another_devices_folder_is_found_there(tmp_path, make_r
     assert store.write_run(mine, make_run(notes=("later",))) == elsewhere  # and it continues in its place
 
 
-def test_a_stored_run_that_cannot_be_read_now_is_not_replaced(tmp_path, make_run, monkeypatch):
+def test_a_stored_run_that_is_unreadable_now_is_not_replaced(tmp_path, make_run, monkeypatch):
     mine = tmp_path / "mine"
     stored = store.write_run(mine, make_run())
     before = snapshot(mine)

@@ -34,7 +34,7 @@ def chosen(make_run):
     return make
 
 
-def test_a_searched_batch_says_so_wherever_it_is_shown(chosen, tmp_path: Path) -> None:
+def test_a_searched_batch_is_labeled_wherever_it_is_shown(chosen, tmp_path: Path) -> None:
     searched, fixed = chosen("largest"), chosen("fixed")
     assert "batch 64, the" in outcome(searched.measurements[0], 0)
     assert "largest" not in outcome(fixed.measurements[0], 0)
@@ -65,7 +65,7 @@ def test_plan_passes_the_batch_choice_to_the_measurement() -> None:
     assert record.measurement(Unit(launch=0, planned=planned)).batch_choice == "largest"
 
 
-def test_a_run_that_continues_keeps_it(chosen) -> None:
+def test_a_resumed_run_keeps_its_batch_choice(chosen) -> None:
     assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
     request = RunRequest(workloads=("cnn",))
     again = session.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)

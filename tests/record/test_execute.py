@@ -66,7 +66,7 @@ def executed(make_run, monkeypatch, tmp_path):
     return execute
 
 
-def test_an_eager_row_is_judged_beside_its_graph_once_both_are_in(executed):
+def test_an_eager_row_is_compared_with_its_graph_once_both_are_measured(executed):
     eager, graph = executed(0.12, 0.1).measurements
     assert [f.kind for f in eager.findings] == [FindingKind.HOST_BOUND]
     assert eager.findings[0].value == pytest.approx(1.2)
@@ -74,7 +74,7 @@ def test_an_eager_row_is_judged_beside_its_graph_once_both_are_in(executed):
     assert executed(0.1, 0.1).measurements[0].findings == ()
 
 
-def test_a_row_that_cannot_be_true_has_no_figure_and_the_file_stays_readable(executed, tmp_path):
+def test_an_impossible_row_has_no_figure_and_the_file_stays_readable(executed, tmp_path):
     eager, graph = executed(-0.1, 0.1).measurements
     assert (eager.status, eager.launches) == (Status.FAILED, ())
     assert "cannot be true" in eager.reason

@@ -1,4 +1,4 @@
-"""One writer per run: real processes that hold, die, and block each other."""
+"""One writer per run: real processes that lock, die and block each other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ store.LOOK_EVERY_S, count = 0.001, folder / "count"
 for _ in range(50):
     with store.hold(folder, run, patience_s=60):
         before = int(count.read_text() or 0)
-        count.write_text("")  # whoever comes in now begins at 0
+        count.write_text("")  # anyone who enters now starts at 0
         count.write_text(str(before + 1))
 """
 )
@@ -88,7 +88,7 @@ def test_a_second_process_is_refused_in_one_line_while_the_first_holds_the_run(t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_holder_blocks_nobody(tmp_path):
+def test_a_killed_lock_holder_blocks_no_other_process(tmp_path):
     with holder(tmp_path, "with") as process:
         process.kill()
         process.wait()
@@ -109,7 +109,7 @@ def test_without_locks_the_file_of_a_killed_holder_is_deleted_by_hand(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_two_of_many_lock_holders_are_inside_at_once(tmp_path, kernel):
+def test_only_one_process_at_a_time_holds_the_lock(tmp_path, kernel):
     """The file is removed with each release, while others have it open."""
     (tmp_path / "count").write_text("")
     processes = [start(tmp_path, COUNTS, kernel) for _ in range(4)]
@@ -123,7 +123,7 @@ def test_a_short_lock_is_awaited(tmp_path, kernel):
     with holder(tmp_path, kernel) as process:
         threading.Timer(0.3, process.stdin.close).start()
         with store.hold(tmp_path, RUN, patience_s=20):
-            assert process.stdin.closed, "not before the other let go"
+            assert process.stdin.closed, "not before the other released it"
 
 
 def test_another_thread_of_this_process_is_another_writer(tmp_path, kernel):
@@ -132,7 +132,7 @@ def test_another_thread_of_this_process_is_another_writer(tmp_path, kernel):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"pid": 1, "host": "node7"}'], ids=["empty", "of an older one"])
-def test_leftover_lock_file_contents_block_nobody(tmp_path, content):
+def test_leftover_lock_file_contents_block_no_process(tmp_path, content):
     store.lock_path(tmp_path, RUN).write_bytes(content)
     take(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -167,7 +167,7 @@ def test_an_invalid_lock_file_is_named_and_neither_written_nor_awaited(tmp_path,
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EMFILE])
-def test_the_reason_why_it_cannot_be_made_is_reported(tmp_path, monkeypatch, number):
+def test_the_reason_why_a_lock_cannot_be_created_is_reported(tmp_path, monkeypatch, number):
     def fail(*arguments, **more):
         raise OSError(number, os.strerror(number), str(store.lock_path(tmp_path, RUN)))
 
@@ -176,7 +176,7 @@ def test_the_reason_why_it_cannot_be_made_is_reported(tmp_path, monkeypatch, num
         take(tmp_path)
 
 
-def test_a_disk_that_fails_while_it_locks_is_no_file_system_without_locks(tmp_path, monkeypatch):
+def test_a_disk_error_while_locking_does_not_count_as_missing_locks(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

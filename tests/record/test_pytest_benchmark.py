@@ -88,7 +88,7 @@ def test_a_stored_result_is_compared_and_a_slowdown_fails(measured, tmp_path, fa
     assert "INTERNALERROR" not in said
 
 
-def test_a_result_of_another_machine_is_compared_with_a_warning(measured, tmp_path):
+def test_a_result_from_another_machine_is_compared_with_a_warning(measured, tmp_path):
     document = json.loads(measured.read_text())
     document["machine_info"]["gpubench"]["device"]["name"] = "another processor"
     earlier = tmp_path / "earlier.json"
@@ -123,7 +123,7 @@ def test_a_result_of_another_machine_is_compared_with_a_warning(measured, tmp_pa
         ),
     ],
 )
-def test_cases_are_selected_as_pytest_does(arguments, found):
+def test_cases_are_selected_with_pytest_options(arguments, found):
     done = suite(*arguments, "--collect-only")
     assert done.returncode == 0, done.stdout + done.stderr
     ids = [line.partition("[")[2].rstrip("]") for line in done.stdout.splitlines() if "::" in line]

@@ -135,7 +135,7 @@ def test_a_stopped_launch_is_measured_again_and_the_others_stay(cut_off):
     assert session.without_cut_off(msgspec.structs.replace(run, measurements=(alone,))).measurements == ()
 
 
-def test_only_what_is_left_is_counted_and_has_its_limits_added_up(cut_off, tmp_path, scripted):
+def test_only_the_remaining_cases_count_toward_the_announced_time(cut_off, tmp_path, scripted):
     scripted(cut_off.measurements[0])
     ready, seen = prepared(cut_off, tmp_path), []
     whole = msgspec.structs.replace(ready.plan, done=frozenset())
@@ -147,7 +147,7 @@ def test_only_what_is_left_is_counted_and_has_its_limits_added_up(cut_off, tmp_p
     assert (planned.left, planned.cases) == (2, 3)
 
 
-def test_a_finished_run_is_left_as_it_is(cut_off, tmp_path, scripted):
+def test_resuming_a_finished_run_changes_nothing(cut_off, tmp_path, scripted):
     (row,) = cut_off.measurements
     scripted(row)
     rows = tuple(msgspec.structs.replace(row, case=case) for case in cut_off.planned)
@@ -158,7 +158,9 @@ def test_a_finished_run_is_left_as_it_is(cut_off, tmp_path, scripted):
     assert (done.run, done.path, done.interrupted) == (run, ready.resumed_from, False)
     assert ready.resumed_from.read_bytes() == before
     assert ["left to measure" in e.text and run.run_id in e.text for e in seen] == [True]
-    killed = msgspec.structs.replace(run, finished_at=None)  # after its last case, before its end was noted
+    killed = msgspec.structs.replace(
+        run, finished_at=None
+    )  # after its last case, before its end was recorded
     assert session.execute(prepared(killed, tmp_path)).run.finished_at
 
 
@@ -182,7 +184,7 @@ def test_an_option_that_would_be_ignored_is_refused_by_name(option, tmp_path):
     assert f"leave out {option[0]}" in str(done.exception)
 
 
-def test_options_compatible_with_a_resume_pass(tmp_path):
+def test_options_compatible_with_a_resume_are_accepted(tmp_path):
     options = ("--device", "cpu", "--time-limit", "9", "--allow", "shared", "--workload", "a.py", "--json")
     done = CliRunner().invoke(app, ["run", "--resume", "latest", *options, "--results", str(tmp_path)])
     assert "no run 'latest'" in str(done.exception)
@@ -193,7 +195,7 @@ def ranked(made):
     return asked.workloads, asked.task
 
 
-def test_the_ranking_is_of_what_the_run_planned(cut_off, tmp_path):
+def test_the_ranking_after_a_run_covers_its_planned_workloads(cut_off, tmp_path):
     def ranked(plan):
         asked = _question(plan, None)
         return asked.workloads, asked.task

@@ -70,7 +70,7 @@ def typed(*arguments):
 # --- check --------------------------------------------------------------------------------------------------
 
 
-def test_a_sound_run_is_trustworthy(make_run):
+def test_a_sound_run_has_no_problem(make_run):
     found = check_run(with_launch(make_run(), launch()))
     assert found.issues == ()
     assert found.trustworthy
@@ -142,7 +142,7 @@ def test_a_case_that_ran_out_of_time_has_a_next_action(make_run):
     assert f"`gpubench run --resume {run.run_id}`, with more time" in issue.text
 
 
-def test_impossible_scaling_is_not_believed(make_run):
+def test_impossible_scaling_is_a_problem(make_run):
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
     eight = msgspec.structs.replace(
@@ -160,7 +160,7 @@ def test_impossible_scaling_is_not_believed(make_run):
 
 @pytest.mark.parametrize(("spread", "believed"), [(0.4, True), (0.02, False), (None, False)])
 def test_noisy_single_gpu_baseline_does_not_make_scaling_impossible(make_run, spread, believed):
-    """2.3 times one GPU: impossible for two GPUs only if the intervals of both leave no other way, or are unknown."""
+    """2.3 times one GPU is impossible for two, unless the intervals of both allow less than twice."""
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
     alone = (
@@ -200,7 +200,7 @@ def test_micro_benchmarks_are_examined_too(make_run):
     assert check_run(msgspec.structs.replace(run, micro=(product(9e14),))).trustworthy
 
 
-def test_a_power_cap_is_seen_in_the_stored_limits(make_run):
+def test_a_power_cap_is_detected_in_the_stored_limits(make_run):
     run = card(with_launch(make_run(), launch()), power_limit_w=300.0, power_limit_default_w=700.0)
     (issue,) = check_run(run).issues
     assert (issue.kind, issue.case, issue.weight) == ("POWER_CAPPED", None, "problem")
@@ -225,7 +225,7 @@ def test_guard_that_did_not_run_is_a_note_and_not_a_problem(make_run, name):
     assert found.trustworthy
 
 
-def test_missing_guards_are_reported_only_where_they_apply(make_run):
+def test_missing_guards_are_reported_only_if_they_apply(make_run):
     on = Switches(
         cudnn_allow_tf32=True,
         matmul_allow_tf32=True,
@@ -262,7 +262,7 @@ def test_missing_guards_are_reported_only_where_they_apply(make_run):
 # --- compare ------------------------------------------------------------------------------------------------
 
 
-def test_the_ratio_has_the_interval_of_both(make_run):
+def test_a_ratio_combines_the_intervals_of_both_runs(make_run):
     a, b = (with_launch(make_run(), launch(step_s=s)).measurements[0] for s in (0.1, 0.11))
     found = ratio(a, b)
     assert found.value == pytest.approx(1.1)
@@ -271,7 +271,7 @@ def test_the_ratio_has_the_interval_of_both(make_run):
     assert found.holds(1) is False
 
 
-def test_a_card_that_may_still_slow_down_widens_the_side_that_this_would_reach(make_run):
+def test_a_card_that_may_still_slow_down_widens_one_side_of_the_ratio(make_run):
     a, b = (with_launch(make_run(), launch(step_s=s)).measurements[0] for s in (0.1, 0.11))
     a, warming = msgspec.structs.replace(a), msgspec.structs.replace(a)  # both without the prior of a run
     warming.__dict__["moments"] = [Moment(step_s=0.1, temperature_c=c, clock_hz=1.9e9) for c in (50.0, 60.0)]
@@ -318,7 +318,7 @@ def test_devices_are_compared_only_on_request(make_run):
     assert compare(a, b, across_devices=True).rows
 
 
-def test_software_that_differs_is_reported(make_run):
+def test_differing_software_is_reported(make_run):
     a = with_launch(make_run(), launch())
     b = msgspec.structs.replace(a, environment=msgspec.structs.replace(a.environment, torch="2.9"))
     assert compare(a, b).remarks[-1].endswith("A None, B 2.9")
@@ -333,7 +333,7 @@ def test_an_interval_of_one_process_excludes_differences_between_processes(make_
     assert compare(thrice, thrice).remarks == ()
 
 
-def test_doubts_about_a_compared_figure_are_next_to_it(make_run):
+def test_doubts_about_a_compared_figure_are_shown_with_it(make_run):
     a = with_launch(make_run(), launch())
     found = (Finding(kind=FindingKind.NOISY), Finding(kind=FindingKind.NO_ENERGY_COUNTER))
     noisy = msgspec.structs.replace(a.measurements[0], findings=found)
@@ -369,7 +369,7 @@ def test_a_case_that_broke_in_b_fails_and_one_not_measured_is_reported(make_run)
     assert [each.case for each in compare(a, all_broken).failed(0.03)] == [row.case]
 
 
-def test_a_row_says_in_which_run_its_batch_is_the_largest_that_fits(make_run):
+def test_a_row_states_in_which_run_its_batch_is_the_largest_that_fits(make_run):
     a = with_launch(make_run(), launch())
     fixed = a.measurements[0]
     searched = msgspec.structs.replace(fixed, batch_choice="largest")
@@ -422,7 +422,7 @@ def test_a_difference_is_claimed_only_if_the_interval_excludes_zero(make_run, en
 
 
 @pytest.mark.parametrize(("text", "value"), [("3%", 0.03), ("3 %", 0.03), ("0.03", 0.03), ("0", 0.0)])
-def test_a_tolerance_is_a_share(text, value):
+def test_a_tolerance_is_parsed_as_a_share(text, value):
     assert read_tolerance(text, "--fail-over") == pytest.approx(value)
 
 
@@ -511,7 +511,7 @@ def test_names_from_a_file_reach_the_terminal_without_escapes_or_markup(tmp_path
         assert "[/x]" in out
 
 
-def test_one_broken_file_is_counted_and_the_only_one_is_misuse(tmp_path, make_run):
+def test_one_broken_file_of_several_is_counted_and_a_single_one_is_misuse(tmp_path, make_run):
     path = store.write_run(tmp_path, make_run())
     path.with_name("broken.json").write_text("{")
     code, _, err = typed("results", "list", "--results", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Ten thousand stored runs: listed, ranked and reported within a CPU time and memory that a person accepts."""
+"""Ten thousand stored runs: listed, ranked and reported within limits of CPU time and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _, status, usage = os.wait4(process.pid, 0)
 print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-"""From a small process of its own, because the kernel counts a child's memory from that of its parent."""
+"""A small separate process starts it, because the kernel counts a child's memory from that of its parent."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def used(environment: dict[str, str], *arguments: str) -> tuple[float, float]:
     [(("results", "list"), 6.0, 400), (("rank",), 3.0, 200), (("report",), 10.0, 300)],
     ids=["list", "rank", "report"],
 )
-def test_ten_thousand_runs(tmp_path, stored, arguments, limit_s, limit_mb):
+def test_ten_thousand_runs_stay_within_the_limits(tmp_path, stored, arguments, limit_s, limit_mb):
     """A listing reads them all, other verbs the newest of the device."""
     environment = os.environ | {"GPUBENCH_RESULTS": str(stored)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -1,4 +1,4 @@
-"""Files of every schema: an old one reads as before, and a case has only the fields that it needs."""
+"""Files of every schema: an old one is still read, and a case stores only the fields that it needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpubench.predict.answers import PREDICTION_VERSION
 from gpubench.record import store
 
 OLD = Path(__file__).parents[1] / "data" / "run_schema_1.json"
-"""Written by the first schema, and never written again."""
+"""Written with the first schema; never rewrite it."""
 NEW_FIELDS = {
     "framework": Framework.KERAS_JAX,
     "weight_type": WeightType.BFLOAT16,
@@ -89,7 +89,7 @@ def test_a_sharded_job_over_nodes_is_another_case_than_a_replicated_one(case):
     assert msgspec.json.decode(msgspec.json.encode(other), type=Case) == other
 
 
-def test_every_field_but_those_of_the_first_schema_has_a_default_and_a_test(case):
+def test_every_field_added_after_the_first_schema_has_a_default_and_a_test(case):
     first = set(json.loads(OLD.read_bytes())["measurements"][0]["case"])
     assert set(Case.__struct_fields__) == first | set(NEW_FIELDS) | set(SPREAD_FIELDS)
 
@@ -113,7 +113,7 @@ def test_impossible_case_is_refused(tmp_path, make_run, changes):
         store.read_run(path)
 
 
-def test_a_new_ranking_leaves_every_file_that_an_older_gpubench_reads_at_its_version():
+def test_files_that_an_older_gpubench_reads_keep_their_version():
     """Runs and snapshots of a newer version are refused: they stay at 2 while rankings are at 3."""
     assert RANKING_SCHEMA == "gpubench.ranking/3"
     written = (RUN_VERSION, SNAPSHOT_VERSION, MEMORY_VERSION, PREDICTION_VERSION)

@@ -37,7 +37,7 @@ MODEL = own_net('raise ValueError("mine")')
 
 SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
 INFER = (*SHORT, "--task", "infer")
-"""Inference if the task does not matter: every optimizer imports torch's compiler, which takes as long as torch."""
+"""Inference, for tests in which the task does not matter: an optimizer would import torch's compiler, which is slow."""
 PROGRAM = """
 import os, pathlib, sys, msgspec
 from gpubench.measure import launcher, messages, plan
@@ -294,7 +294,7 @@ def test_a_run_continues_with_its_settings(planned_run):
     assert again(refused).micro == "none"
 
 
-def test_launches_continue_counting_where_the_run_was_cut_off(planned_run):
+def test_launch_numbers_continue_after_the_interruption(planned_run):
     run, again = planned_run
     (row,) = run.measurements
     launch = msgspec.structs.replace(row.launches[0], sequence=4)

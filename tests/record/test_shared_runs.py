@@ -38,11 +38,11 @@ REFERENCE = next(run for run in reference_runs() if run.run_id.endswith("7514fa8
 
 @pytest.fixture
 def run() -> Run:
-    """A run as it can be shared."""
+    """A run that can be shared."""
     return shareable(REFERENCE)[0]
 
 
-def test_the_shared_files_of_the_repository_hold_what_they_may() -> None:
+def test_the_shared_files_of_the_repository_contain_only_what_is_allowed() -> None:
     found = {path: read_run(path) for path in shared_files()}
     for path, run in found.items():
         others = [*reference_runs(), *(other for other in found.values() if other is not run)]
@@ -69,8 +69,8 @@ def at_a_pace(run: Run, factor: float) -> Run:
     return msgspec.structs.replace(run, measurements=tuple(measurements))
 
 
-def test_the_spread_between_cards_is_what_the_shared_runs_make_of_the_published_one() -> None:
-    """A contributor of a shared run that changes it learns it here, with the amount."""
+def test_the_spread_between_cards_includes_the_shared_runs() -> None:
+    """A contributor whose shared run changes the spread sees the new value here."""
     assert card_spread(shared_runs()) == CARD
 
 
@@ -103,7 +103,7 @@ def test_identifiers_of_a_card_are_not_shared(run: Run) -> None:
     assert not [*doubts(run, reference_runs())]
 
 
-def test_rows_that_are_doubted_or_of_the_user_are_left_out() -> None:
+def test_doubtful_rows_and_rows_of_a_users_model_are_left_out() -> None:
     first = REFERENCE.measurements[1]
     own = msgspec.structs.replace(first, case=msgspec.structs.replace(first.case, workload="net.py"))
     run, left_out = shareable(msgspec.structs.replace(REFERENCE, measurements=(*REFERENCE.measurements, own)))
@@ -175,7 +175,7 @@ def _share(*arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_run_is_shown_first_and_written_as_one_file(
+def test_a_shared_run_is_shown_and_then_written_as_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -206,7 +206,7 @@ def test_a_run_that_ci_would_refuse_is_not_written(
     assert _share(str(source)) == 1
     said = capsys.readouterr()
     assert "not shared: the run was interrupted" in said.err
-    assert said.out == "", "no text of a pull request for a file that there is not"
+    assert said.out == "", "no text for a pull request without a file"
     assert not (tmp_path / "results").exists()
     assert _share(str(source), "--by", "../ann") == 2
 

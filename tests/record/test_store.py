@@ -39,7 +39,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path, make_run):
     assert store.read_runs(tmp_path).runs == (run,)
 
 
-def test_writing_again_replaces_the_file_and_leaves_nothing_next_to_it(tmp_path, make_run):
+def test_writing_again_replaces_the_file_and_leaves_no_other_file(tmp_path, make_run):
     store.write_run(tmp_path, make_run())
     path = store.write_run(tmp_path, make_run(notes=("later",)))
     assert store.read_run(path).notes == ("later",)
@@ -97,7 +97,7 @@ def test_a_second_broken_file_of_one_name_replaces_no_earlier_one(tmp_path):
 
 
 def test_a_file_that_may_still_be_copied_is_left_in_place(tmp_path):
-    """The copy continues into the renamed file, and a healthy run would become a corrupt one."""
+    """The copy would continue into the renamed file, and a healthy run would count as corrupt."""
     victim = tmp_path / "runs" / "cpu" / "20261120t000001z-half.json"
     victim.parent.mkdir(parents=True)
     victim.write_text('{"schema_version": 1, "run')
@@ -168,7 +168,7 @@ for line in (len(stored.runs), *stored.problems):
 
 
 @pytest.mark.parametrize(("step", "words"), [("listing", "cannot list"), ("reading", "cannot read")])
-def test_a_process_out_of_descriptors_renames_nothing_and_says_what_it_could_not_read(
+def test_a_process_out_of_descriptors_renames_nothing_and_names_what_it_could_not_read(
     tmp_path, make_run, step, words
 ):
     path = store.write_run(tmp_path, make_run())
@@ -183,7 +183,7 @@ def test_a_process_out_of_descriptors_renames_nothing_and_says_what_it_could_not
     assert store.read_runs(tmp_path).runs == (make_run(),)
 
 
-def test_a_run_and_a_folder_without_permission_stay_and_are_named(tmp_path, make_run):
+def test_a_run_or_folder_without_permission_is_kept_and_named(tmp_path, make_run):
     path = store.write_run(tmp_path, make_run())
     other = store.write_run(
         tmp_path, make_run(run_id="20261121t000000z-b", device=DeviceProfile(backend="cpu"))
@@ -268,7 +268,7 @@ def gemm(**changes):
     return fields | changes
 
 
-def test_a_record_whose_figures_agree_is_read(tmp_path, make_run):
+def test_a_record_with_consistent_figures_is_read(tmp_path, make_run):
     document = json.loads(msgspec.json.encode(make_run()))
     launch_of(document).update(
         timed_steps=12,
@@ -320,7 +320,7 @@ def test_a_record_whose_figures_agree_is_read(tmp_path, make_run):
         (lambda d: launch_of(d).update(began_at="2026-11-20T00:00:00"), "with a time zone"),
     ],
 )
-def test_a_file_that_cannot_be_true_is_refused_with_the_reason(tmp_path, make_run, change, words):
+def test_a_file_with_impossible_figures_is_refused_with_the_reason(tmp_path, make_run, change, words):
     document = json.loads(msgspec.json.encode(make_run()))
     change(document)
     path = tmp_path / "run.json"
@@ -363,7 +363,7 @@ def test_a_huge_sparse_file_is_refused_without_reading_it(tmp_path):
         store.read_run(path)
 
 
-def test_a_later_schema_says_upgrade_and_is_not_set_aside(tmp_path, make_run):
+def test_a_later_schema_says_to_upgrade_and_is_not_set_aside(tmp_path, make_run):
     document = json.loads(msgspec.json.encode(make_run())) | {"schema_version": 99}
     path = tmp_path / "runs" / "nvidia-h200-sxm-141gb" / "later.json"
     path.parent.mkdir(parents=True)
@@ -434,13 +434,13 @@ def test_safe_names_cannot_escape_the_results_folder(name):
 @pytest.mark.parametrize(
     "run_id", ["../../x", "a/b", "a\0b", "con", "con.json", "", "..", ".hidden", "x" * 200]
 )
-def test_a_run_id_that_is_no_file_name_is_refused(tmp_path, make_run, run_id):
+def test_a_run_id_that_is_not_a_file_name_is_refused(tmp_path, make_run, run_id):
     with pytest.raises(MisuseError, match="plain file name"):
         store.write_run(tmp_path, make_run(run_id=run_id))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_of_a_nested_results_folder_are_not_taken_for_the_users_own(tmp_path, make_run):
+def test_runs_of_a_nested_results_folder_are_not_the_users_own(tmp_path, make_run):
     """As in a fresh checkout, with an example in the results folder and no run yet."""
     store.write_run(tmp_path / "example", make_run())
     assert store.read_runs(tmp_path).runs == ()
@@ -448,7 +448,7 @@ def test_runs_of_a_nested_results_folder_are_not_taken_for_the_users_own(tmp_pat
         assert len(store.read_runs(named).runs) == 1
 
 
-def test_a_gpu_key_that_is_no_folder_name_goes_to_unknown(tmp_path, make_run):
+def test_a_gpu_key_that_is_not_a_folder_name_is_stored_under_unknown(tmp_path, make_run):
     run = make_run()
     device = msgspec.structs.replace(run.device, gpu_key="../../etc")
     path = store.write_run(tmp_path, msgspec.structs.replace(run, device=device))
@@ -462,7 +462,7 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path):
         store.check_writable(blocker / "results")
 
 
-def test_a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole(tmp_path, make_run):
+def test_a_file_limit_in_the_middle_of_writing_leaves_the_old_file_intact(tmp_path, make_run):
     """RLIMIT_FSIZE imitates a full disk (errno 27 instead of 28); in a child, because the limit stays."""
     path = store.write_run(tmp_path, make_run())
     before = path.read_bytes()
@@ -489,7 +489,7 @@ def test_a_file_limit_in_the_middle_of_writing_leaves_the_old_file_whole(tmp_pat
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_kill_at_any_step_of_writing_leaves_the_old_file_whole(tmp_path, make_run, step):
+def test_a_kill_at_any_step_of_writing_leaves_the_old_file_intact(tmp_path, make_run, step):
     path = store.write_run(tmp_path, make_run())
     program = (
         "import os, sys, msgspec\n"
@@ -518,7 +518,7 @@ def many(tmp_path, make_run, monkeypatch):
     return tmp_path
 
 
-def test_figures_rest_on_the_newest_runs_of_each_device_and_that_is_reported(many):
+def test_figures_use_the_newest_runs_of_each_device_and_say_so(many):
     newest = store.newest_runs(many)
     assert sorted(run.run_id[:8] for run in newest.runs) == ["20261101", "20261122", "20261123", "20261124"]
     assert newest.passed_over == "6 runs are stored; figures are based on the newest 3 of each device"
@@ -532,14 +532,14 @@ def test_few_runs_are_all_read_and_nothing_is_reported(tmp_path, make_run):
 
 
 @pytest.mark.parametrize("verb", [("predict", "show", "--gpu", "nvidia-l4-24gb"), ("memory",)])
-def test_answers_without_notes_say_on_stderr_that_older_runs_are_passed_over(many, verb):
+def test_answers_without_notes_report_skipped_older_runs_on_stderr(many, verb):
     shown = CliRunner().invoke(app, [*verb, "--workload", "vgg16", "--json", "--results", str(many)])
     assert shown.exit_code == 0
     assert "6 runs are stored" in shown.stderr
     assert "runs are stored" not in shown.stdout
 
 
-def test_a_listing_reads_every_run_and_says_how_much_of_each_is_there(many, make_run):
+def test_a_listing_reads_every_run_and_shows_how_complete_each_is(many, make_run):
     run = make_run(run_id="20261130t000000z-00000003")
     case = run.measurements[0].case
     planned = (case, msgspec.structs.replace(case, batch_size=128))
@@ -554,7 +554,7 @@ def test_a_listing_reads_every_run_and_says_how_much_of_each_is_there(many, make
     assert row["workloads"] == ["cnn"]
 
 
-def test_the_results_folder_is_option_then_variable_then_here_then_the_users(tmp_path, monkeypatch):
+def test_the_results_folder_comes_from_option_then_variable_then_here_then_home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUBENCH_RESULTS", "/from/variable")
     assert results_root(tmp_path / "o") == tmp_path / "o"
@@ -566,7 +566,7 @@ def test_the_results_folder_is_option_then_variable_then_here_then_the_users(tmp
     assert offers_folder(None) == results_root() / "offers"
 
 
-def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):
+def test_a_run_is_found_by_id_by_a_prefix_or_as_latest(tmp_path, make_run):
     first = store.write_run(tmp_path, make_run(run_id="20261120t000000z-aaaa"))
     last = store.write_run(tmp_path, make_run(run_id="20261121t000000z-bbbb"))
     assert store.find_run(tmp_path, "latest") == last
@@ -579,7 +579,7 @@ def test_a_run_is_found_by_id_by_its_beginning_or_as_latest(tmp_path, make_run):
 
 
 def test_shipped_reference_runs_are_those_of_the_example():
-    """One fact in two places: the package ships the example byte for byte."""
+    """The package ships the example byte for byte."""
     shown = {path.name: path.read_bytes() for path in (ROOT / "results/example/runs").rglob("*.json")}
     shipped = {path.name: path.read_bytes() for path in data_path("reference").glob("*.json")}
     assert shown == shipped
@@ -587,7 +587,7 @@ def test_shipped_reference_runs_are_those_of_the_example():
 
 
 def test_cpu_example_counts_neither_as_own_run_nor_as_reference():
-    """It is read if it is named; neither the folder around it nor the package counts it as the user's run."""
+    """It is read only if it is named; neither the results folder nor the package counts it as the user's run."""
     (shown,) = store.read_runs(ROOT / "results/example-cpu").runs
     assert shown.device.is_cpu
     assert shown.device.gpu_key is None

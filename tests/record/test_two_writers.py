@@ -25,7 +25,7 @@ import sys
 from gpubench.session import session
 
 session.MODULE = "scripted_child"
-if sys.argv[1] == "late":  # what it has read is old by the time that it begins
+if sys.argv[1] == "late":  # what it has read is outdated when it begins
     sys.argv.pop(1)
     execute = session.execute
 
@@ -126,7 +126,7 @@ def test_a_second_writer_ends_with_exit_5_and_the_first_keeps_every_case(writers
     assert not list(writers.root.rglob("*.lock"))
 
 
-def test_a_killed_writer_blocks_nobody_and_its_finished_case_stays(writers):
+def test_a_killed_writer_blocks_no_process_and_its_finished_case_stays(writers):
     writers.close(*CASES)
     first = writers.start(*NEW)
     last = writers.first_at_a_gate(first)
@@ -143,7 +143,7 @@ def test_a_killed_writer_blocks_nobody_and_its_finished_case_stays(writers):
     assert not list(writers.root.rglob("*.lock"))
 
 
-def test_a_run_that_was_read_before_another_process_finished_it_is_read_again(writers):
+def test_a_run_read_before_another_process_finished_it_is_read_again(writers):
     """The first finished all; a resume that started earlier wrote back its old content: one case of two."""
     writers.close(*CASES)
     killed = writers.start(*NEW)
@@ -185,10 +185,10 @@ def test_resume_keeps_rows_added_by_another_process_and_measures_the_rest(writer
     assert code == 0, err
     assert writers.finished() == set(CASES)
     assert next(m for m in writers.run().measurements if m.case == kept.case).launches == kept.launches
-    assert len(writers.begun(kept.case.workload)) == 1  # by the one in between, and by no other
+    assert len(writers.begun(kept.case.workload)) == 1  # by the process in between, and by no other
 
 
-def test_if_many_resume_at_once_one_does_and_the_others_are_refused(writers):
+def test_if_many_resume_at_once_one_succeeds_and_the_others_are_refused(writers):
     writers.close(*CASES)
     killed = writers.start(*NEW)
     last = writers.first_at_a_gate(killed)

@@ -1,4 +1,4 @@
-"""The contract of a report section: inherit it, define a fixture ``section`` with its key, and it is checked."""
+"""The contract of a report section: subclass it and define a fixture ``section`` with the key of the section."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def block_of(section: str, name: str) -> Block | None:
 class SectionContract:
     """The contract of every section, whatever the data: each test uses every sample of ``DATA``."""
 
-    def test_gives_a_block_or_nothing(self, section: str):
+    def test_it_returns_a_block_or_nothing(self, section: str):
         for name in DATA:
             block = block_of(section, name)
             assert block is None or (isinstance(block, Block) and block.title and block.parts), name
@@ -56,24 +56,24 @@ class SectionContract:
         for name in DATA:
             assert data.block_of(section, data_called(name)) == block_of(section, name), name
 
-    def test_text_holds_no_control_character(self, section: str):
+    def test_text_contains_no_control_character(self, section: str):
         for text in (text for name in DATA for text in _texts_of(section, name)):
             assert not [c for c in text if unicodedata.category(c).startswith("C") and c != "\n"], text
 
-    def test_every_chart_has_words_and_a_table_with_rows(self, section: str):
+    def test_every_chart_has_a_description_and_a_table_with_rows(self, section: str):
         for name, charts in _charts_of(section):
             assert charts.figures, name
             assert charts.twin.rows, name
             assert all(len(figure.alt) > 20 and figure.height_px > 0 for figure in charts.figures), name
 
-    def test_figures_are_plain_json_and_hold_no_pseudo_markup(self, section: str):
+    def test_figures_are_plain_json_and_contain_no_pseudo_markup(self, section: str):
         for _, charts in _charts_of(section):
             for figure in charts.figures:
                 json.dumps(figure.figure, allow_nan=False)
                 for text in _strings(figure.figure):
                     assert "<" not in text.replace("<br>", "").replace("<extra></extra>", ""), text
 
-    def test_figures_keep_to_the_schema_of_plotly(self, section: str):
+    def test_figures_follow_the_schema_of_plotly(self, section: str):
         for name, charts in _charts_of(section):
             for figure in charts.figures:
                 made = graph_objects.Figure(

@@ -272,7 +272,7 @@ def ten_runs() -> tuple[Run, ...]:
 
 
 def of_few_models(patch: pytest.MonkeyPatch) -> None:
-    """Have a page that answers do so for a few models: each takes its share of two seconds."""
+    """Let the calculator answer for only a few models, since all of them take two seconds."""
     few = {name: load_profiles()[name] for name in FEW_MODELS}
     patch.setattr("gpubench.report.calculator.load_profiles", lambda: few)
 

@@ -1,4 +1,4 @@
-"""Pages without data, with failures only, and with names that are far too long, right-to-left, or markup."""
+"""Pages without data, with only failures, and with names that are far too long, right-to-left, or markup."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_a_name_is_text_of_bounded_length_in_every_format(name, kind):
         assert "x" * 500 not in text
 
 
-def test_a_right_to_left_name_reverses_nothing_next_to_it():
+def test_a_right_to_left_name_does_not_reverse_adjacent_text():
     name = "\u05de\u05e2\u05d1\u05d3 \u05d2\u05e8\u05e4\u05d9"
     text = render(samples.report_data(named(f"{name} (32 GB)")), "html")
     assert f"<h1>\u2068{name}\u2069 (32 GB)</h1>" in text
 
 
-def test_a_page_that_ranks_nothing_shows_what_was_measured():
+def test_a_page_without_a_ranking_shows_the_measurements():
     data = samples.report_data(samples.cpu_run(), ranking=None, ranking_problem="no offer is left")
     shown = render(data, "html")
     assert '<p class="warning">no offer is left</p>' in shown
@@ -61,7 +61,7 @@ def test_a_page_that_ranks_nothing_shows_what_was_measured():
 
 
 @pytest.mark.parametrize("kind", ["html", "md", "json", "csv"])
-def test_a_run_of_failures_alone_is_a_page_that_says_why(kind):
+def test_a_run_with_only_failures_gives_a_page_that_says_why(kind):
     failed = tuple(
         Measurement(case=m.case, status=Status.FAILED, reason="CUDA error: illegal memory access")
         for m in samples.h200_run().measurements
@@ -72,7 +72,7 @@ def test_a_run_of_failures_alone_is_a_page_that_says_why(kind):
 
 
 @pytest.mark.parametrize("kind", ["html", "md", "json", "csv"])
-def test_no_run_and_no_ranking_are_still_a_page(kind):
+def test_no_run_and_no_ranking_still_give_a_page(kind):
     text = render(samples.report_data(ranking=None, ranking_problem="no offer is left"), kind)
     assert text
     if kind in {"html", "md"}:

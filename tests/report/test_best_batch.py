@@ -30,7 +30,7 @@ def data():
     return samples.report_data(samples.h200_run(measurements=(*run.measurements, *best)))
 
 
-def test_the_throughput_at_the_largest_batch_has_a_chart_and_rows_of_its_own(data) -> None:
+def test_the_throughput_at_the_largest_batch_has_its_own_chart_and_rows(data) -> None:
     charts = next(part for part in block_of("throughput", data).parts if hasattr(part, "figures"))
     titles = [figure.title for figure in charts.figures]
     assert titles == ["cnn", "cnn, best batch", "lstm", "vgg16"]
@@ -61,19 +61,19 @@ def test_every_table_of_cases_says_which_batch_was_searched(data) -> None:
     assert any("batch 139,042, largest that fits" in row[0] for row in table_of("host", paired).rows)
 
 
-def test_the_fastest_is_one_at_a_named_batch_where_there_is_one(data) -> None:
+def test_the_fastest_is_at_a_given_batch_if_possible(data) -> None:
     both = samples.report_data(data.runs[0], samples.cpu_run())
     (found,) = [c for c in cpu_gpu_pairs(both) if c.cpu.case.workload == "cnn"]
     assert found.gpu.case.batch_size == 512
 
 
-def test_amp_at_the_best_batch_is_a_group_of_its_own(data) -> None:
+def test_amp_at_the_best_batch_is_a_separate_group(data) -> None:
     pairs = {(p.of.case.batch_size, p.to.case.batch_size): p for p in amp_effects(data.results)}
     assert pairs[250_000, 139_042].value == pytest.approx(2 * 250_000 / 139_042, rel=0.01)
     assert not {pair for pair in pairs if (250_000 in pair) != (139_042 in pair)}
     (row,) = [row for row in table_of("amp", data).rows if row[0].startswith("cnn, best batch\n")]
     assert re.findall(r"\d+,\d+", row[0]) == ["250,000", "139,042"]
-    assert row[5] == "—", "after other batches other losses"
+    assert row[5] == "—", "losses after other batches differ"
 
 
 def test_fixed_batch_page_does_not_mention_a_batch_search() -> None:
@@ -82,6 +82,6 @@ def test_fixed_batch_page_does_not_mention_a_batch_search() -> None:
     assert "best batch" not in words_of("amp", plain)
 
 
-def test_the_csv_says_how_the_batch_came_about(data) -> None:
+def test_the_csv_says_how_the_batch_was_chosen(data) -> None:
     rows = list(csv.DictReader(as_csv(data).splitlines()))
     assert sum(row["batch_choice"] == "largest" for row in rows) == 2

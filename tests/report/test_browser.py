@@ -124,7 +124,7 @@ class Visit:
 
 @pytest.fixture
 def visit(browser, files):
-    """A page that a test changes: opened for it alone."""
+    """Open a page for this test alone, which may change it."""
     visits = []
 
     def open_page(name: str, **options) -> Visit:
@@ -171,7 +171,7 @@ def is_drawn(page) -> list[bool]:
     )
 
 
-def test_ten_devices_and_a_thousand_offers_can_be_mailed(files):
+def test_a_page_of_ten_devices_and_a_thousand_offers_can_be_emailed(files):
     """A mailbox accepts 2 MiB; a tenth is left for the text of another section."""
     assert Path(files["ten"]).stat().st_size <= 1.9 * 2**20
 
@@ -282,7 +282,7 @@ def test_script_takes_a_second_of_processor_time_at_most(browser, files):
     assert 0.05 < metrics["ScriptDuration"] <= 1
 
 
-def test_an_address_opens_its_section_and_text_is_readable_in_light_and_after_a_switch_to_dark(visit):
+def test_an_address_opens_its_section_and_text_is_readable_in_light_and_dark(visit):
     page = visit("gpu", color_scheme="light").page
     assert page.locator("details.section[open]").count() == 0
     page.evaluate("location.hash = 'throughput'")
@@ -328,7 +328,7 @@ def test_the_raw_data_can_be_saved(shared):
 
 
 @pytest.mark.parametrize("name", ["shipped", "ten"])
-def test_a_printout_has_five_pages_with_what_a_reader_needs(shared, visit, name):
+def test_a_printout_has_five_pages(shared, visit, name):
     opened = visit if name == "shipped" else shared  # no screen has drawn the charts of the first
     page = opened(name).page
     for paper in (

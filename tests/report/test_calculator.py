@@ -1,4 +1,4 @@
-"""The page as a calculator: it answers like `gpubench rank`, in a real Chromium, and its address holds the question."""
+"""The page as a calculator: in a real Chromium it answers like `gpubench rank`, and its address contains the question."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def path(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def packed(path) -> str:
-    """The figures that the page holds, as JSON; playwright takes a text at once, but each number separately."""
+    """The figures in the page, as JSON; playwright transfers a text at once, but each number separately."""
     text = Path(path).read_text(encoding="utf-8")
     (content,) = re.findall(r'id="calculator">([^<]+)<', text)
     return gzip.decompress(base64.b64decode(content)).decode()
@@ -71,8 +71,8 @@ def engine(browser):  # noqa: F811
 # --- equal draws --------------------------------------------------------------------------------------------
 
 
-def test_the_draws_of_a_name_never_change():
-    """Written down once: an old page must still show the same figures."""
+def test_the_draws_of_a_named_stream_never_change():
+    """These values are fixed: an old page must still show the same figures."""
     name = "gpu", "nvidia-h100-sxm-80gb"
     flat = [0.2717391919577494, 0.8442965558497235, 0.02324769424740225, 0.9888790963450447]
     assert uniforms(4, 0, *name).tolist() == flat
@@ -80,7 +80,7 @@ def test_the_draws_of_a_name_never_change():
     assert normals(4, 0, *name) == pytest.approx(expected, abs=1e-6)
 
 
-def test_draws_are_of_the_distribution_that_they_are_named_after():
+def test_draws_have_their_named_distribution():
     drawn = normals(200_000, 3, "anything")
     assert abs(drawn.mean()) < 0.01
     assert abs(drawn.std() - 1) < 0.01
@@ -91,13 +91,13 @@ def test_draws_are_of_the_distribution_that_they_are_named_after():
     assert 1 - 1e-4 < flat.max() < 1
 
 
-def test_draws_of_two_names_have_nothing_in_common():
+def test_draws_of_two_named_streams_are_independent():
     drawn = np.array([normals(2_000, 0, "gpu", str(number)) for number in range(100)])
     off = np.corrcoef(drawn) - np.eye(100)
     assert np.abs(off).max() < 5 / 2_000**0.5
 
 
-def test_python_and_the_script_draw_the_same(engine):
+def test_python_and_the_script_draw_the_same_numbers(engine):
     for seed, names in ((0, ("gpu", "nvidia-h100-sxm-80gb")), (12345, ("price", "ü", "")), (1, ())):
         script = "([draws, seed, names, inverse_normal]) => { const r = ranker({draws, seed, inverse_normal, costs: {}}); return "
         script += "JSON.stringify([[...r.uniforms(draws, seed, ...names)], [...r.normals(draws, seed, ...names)]]); }"
@@ -169,7 +169,7 @@ def key_of(row) -> tuple:
 
 
 def test_the_script_answers_as_the_library_does(engine, path, packed, data):
-    """Over random settings P(best) agrees to 0.2 points, dollars and hours to 0.1 %, and every answer is the same."""
+    """Over random settings P(best) agrees within 0.2 points, dollars and hours within 0.1 %, and all answers match."""
     answered = 0
     found = json.loads(engine.evaluate(ANSWER, [packed, settings(data)]))
     for setting, script in zip(settings(data), found, strict=True):
@@ -209,7 +209,7 @@ def test_the_script_answers_as_the_library_does(engine, path, packed, data):
 
 
 def open_page(context, path: str, address: str = ""):
-    """Open the page at an address, and collect what it complains of."""
+    """Open the page at an address, and collect its errors."""
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
@@ -222,7 +222,7 @@ def open_page(context, path: str, address: str = ""):
 
 @pytest.fixture
 def opened(browser, path):  # noqa: F811
-    """A page that a test changes: opened for it alone."""
+    """Open a page for this test alone, which may change it."""
     context = browser.new_context()
     yield lambda address="": open_page(context, path, address)
     context.close()
@@ -236,7 +236,7 @@ GO = """hash => location.hash === hash || new Promise((gone) => {
 
 @pytest.fixture(scope="module")
 def shown(browser, path):  # noqa: F811
-    """A page that tests only look at: opened once for each width, then sent to other addresses."""
+    """A page that tests only read: opened once for each width, then sent to other addresses."""
     contexts = []
 
     @cache
@@ -259,7 +259,7 @@ def three(page) -> list[list[str]]:
     return [rows.nth(at).locator("th, td").all_inner_texts() for at in range(rows.count())]
 
 
-def test_a_change_is_answered_at_once_and_appears_in_the_address(opened):
+def test_a_change_is_answered_immediately_and_appears_in_the_address(opened):
     page = opened()
     before = three(page)
     page.locator("[name=worth]").fill("0")
@@ -274,7 +274,7 @@ def test_a_change_is_answered_at_once_and_appears_in_the_address(opened):
     assert three(again) == three(page)
 
 
-def test_the_command_of_the_page_leaves_settings_to_their_file():
+def test_the_command_on_the_page_leaves_settings_to_their_file():
     asked = RankRequest(samples=1e6, tax=0.19, count=2, checkpointing="full", nvlink=True, draws=50)
     assert _filters(asked) == ["--count", "2", "--recipe", "checkpointing=full"]
 
@@ -290,7 +290,7 @@ def test_the_command_of_the_page_leaves_settings_to_their_file():
         "model=unet_ddpm&region=us&spot=1&worth=0.5",
     ],
 )
-def test_the_command_of_the_page_gives_its_answer(shown, path, asked):
+def test_the_command_on_the_page_gives_the_same_answer(shown, path, asked):
     page = shown(f"#{asked}")
     words = shlex.split(page.locator("#command").inner_text())
     model = re.match(r"model=(\w+)", asked)[1]
@@ -335,7 +335,7 @@ def test_the_title_names_the_precision_of_the_answers_as_the_command_does(shown,
     assert here(*words[1:], *place).stdout.splitlines()[0].endswith(f", {precision}.")
 
 
-def test_limits_that_nothing_meets_say_what_would_be_enough(shown, opened):
+def test_unmeetable_limits_are_reported_with_what_would_suffice(shown, opened):
     page = shown("#budget=0.5&deadline=0.2")
     assert page.locator("#three").is_hidden()
     said = page.locator("#said").inner_text()
@@ -346,7 +346,7 @@ def test_limits_that_nothing_meets_say_what_would_be_enough(shown, opened):
     assert page.locator("#three tbody tr").count() >= 1
 
 
-def test_two_dots_are_compared_and_every_named_one_can_be_reached_by_keys(opened):
+def test_two_dots_can_be_compared_and_reached_with_the_keyboard(opened):
     page = opened()
     dots = page.locator("#hero circle[tabindex='0']")
     assert 10 < dots.count() <= 43
@@ -389,7 +389,7 @@ def test_legend_matches_the_plotted_marks(shown):
     assert "exclude waiting; Sensible adds $2.00 for each hour" in page.locator("#worth").inner_text()
 
 
-def test_the_first_screen_has_no_word_of_the_glossary(shown):
+def test_the_first_screen_uses_no_glossary_term(shown):
     text = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8").partition("\n## Words\n")[2]
     terms = [term for entry in re.findall(r"- \*\*(.+?)\*\*:", text) for term in entry.split(", ")]
     assert {"anchor", "marketplace", "P(best)"} <= set(terms)
@@ -398,7 +398,7 @@ def test_the_first_screen_has_no_word_of_the_glossary(shown):
     assert [term for term in terms if re.search(rf"\b{re.escape(term.casefold())}(?!\w)", first)] == []
 
 
-def test_each_corner_of_the_line_of_trade_offs_has_a_dot(shown):
+def test_each_corner_of_the_trade_off_line_has_a_dot(shown):
     """Two offers of one machine that are nearly equal share a dot."""
     page = shown()
     path = page.get_attribute("#hero .frontier", "d")
@@ -453,7 +453,7 @@ def assert_told_alike(still, answered):
         assert float(one) == pytest.approx(float(other), abs=1.01 * last_digit), texts
 
 
-def test_without_scripts_the_three_answers_and_the_table_are_there(shown, browser, path):  # noqa: F811
+def test_without_scripts_the_three_answers_and_the_table_are_shown(shown, browser, path):  # noqa: F811
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"file://{path}")
@@ -508,7 +508,7 @@ def test_names_from_a_price_table_are_data(browser, tmp_path, monkeypatch):  # n
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_users_model_is_among_those_to_choose(tmp_path, monkeypatch):
+def test_a_users_model_can_be_selected(tmp_path, monkeypatch):
     samples.of_few_models(monkeypatch)
     path = tmp_path / "net.py"
     path.write_text(own_net("            pass"))
@@ -517,7 +517,7 @@ def test_a_users_model_is_among_those_to_choose(tmp_path, monkeypatch):
     assert {"resnet50", "llama_8b_lora"} <= {case["label"] for case in found["cases"]}
 
 
-def test_the_shipped_models_are_all_there_at_every_precision(data):
+def test_all_shipped_models_can_be_selected_at_every_precision(data):
     found: dict[str, set[str]] = {}
     for case in data["cases"]:
         found.setdefault(case["label"], set()).add(case["precision"])
@@ -527,7 +527,7 @@ def test_the_shipped_models_are_all_there_at_every_precision(data):
     assert next(case["task"] for case in data["cases"] if case["label"] == "llama_8b") == "infer"
 
 
-def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file(browser, tmp_path):  # noqa: F811
+def test_the_site_that_ci_builds_answers_from_one_file(browser, tmp_path):  # noqa: F811
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
     (step,) = re.findall(r"run: \S+/gpubench (report --public .+)", workflow)
     assert re.search(r"upload-artifact@v4\n +with:\n +name: site\n +path: site\n", workflow)
@@ -549,7 +549,7 @@ def test_the_site_that_ci_builds_of_the_shipped_tables_answers_from_its_one_file
     context.close()
 
 
-def test_a_public_folder_holds_the_page_and_its_data_without_a_machine(browser, tmp_path, monkeypatch):  # noqa: F811
+def test_a_public_folder_contains_only_the_page_and_its_data(browser, tmp_path, monkeypatch):  # noqa: F811
     samples.of_few_models(monkeypatch)
     run = samples.h200_run()
     write_run(tmp_path / "results", run)

@@ -53,7 +53,7 @@ def test_json_on_stdout_names_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(("--format", "pdf"), 2), (("-o", "/proc/nope/page.md"), 5)])
-def test_mistakes_are_one_line_and_their_exit_code(tmp_path, arguments, code):
+def test_mistakes_give_one_line_and_their_exit_code(tmp_path, arguments, code):
     done = command("--results", tmp_path, *arguments)
     assert done.returncode == code
     assert len(done.stderr.strip().splitlines()) == 1
@@ -91,7 +91,7 @@ def test_fit_of_an_untraced_user_model_is_shown_with_its_bound(tmp_path):
 
 @pytest.mark.usefixtures("traced_here")
 def test_a_users_model_is_built_once_for_a_page(tmp_path):
-    """Its ranking, hardware to buy, and its memory each traced the model again, for seconds."""
+    """The ranking, the hardware to buy and the memory each used to trace the model again, which took seconds."""
     path, seen = tmp_path / "net.py", tmp_path / "seen.txt"
     written = f"\nwith open({str(seen)!r}, 'a') as seen:\n    seen.write('built\\n')\n"
     path.write_text(BY_VALUE + written)
@@ -102,8 +102,8 @@ def test_a_users_model_is_built_once_for_a_page(tmp_path):
     assert first == seen.read_text().count("built") > 0
 
 
-def test_rows_that_no_page_shows_are_not_made(tmp_path, monkeypatch):
-    """With 100,000 offers they took most of its time."""
+def test_rows_that_the_page_does_not_show_are_not_built(tmp_path, monkeypatch):
+    """With 100,000 offers they took most of the time of a report."""
     monkeypatch.setattr(page, "MOST_OFFERS", 30)
     monkeypatch.setattr(page, "gather", lambda *asked, **of: made.append(gather(*asked, **of)) or made[-1])
     made = []

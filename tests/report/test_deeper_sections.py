@@ -46,7 +46,7 @@ def test_eager_and_graph_are_paired_with_all_else_equal():
         assert pair.to.case == msgspec.structs.replace(pair.of.case, execution=Execution.EAGER)
 
 
-def test_host_bound_cases_are_named_and_a_faster_gpu_is_not_recommended_there():
+def test_a_faster_gpu_is_not_recommended_for_host_bound_cases():
     text = words_of("host", samples.report_data(samples.h200_run()))
     assert "limits 6 of 9 cases" in text
     assert "a faster GPU" in text
@@ -77,7 +77,7 @@ def test_interval_decides_whether_host_or_device_is_the_bottleneck(monkeypatch, 
     assert found in words_of("host", data)
 
 
-def test_amp_states_peak_memory_and_loss_beside_the_speed_up():
+def test_amp_states_peak_memory_and_loss_with_the_speedup():
     data = samples.report_data(samples.h200_run())
     row = table_of("amp", data).rows[0]
     assert row[-3].startswith("1.00×")
@@ -85,7 +85,7 @@ def test_amp_states_peak_memory_and_loss_beside_the_speed_up():
 
 
 def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1)):
-    """A page with AMP and fp32 of one workload: fp32 takes 0.1 s a step; peaks are of AMP and of fp32 [B]."""
+    """A page with AMP and fp32 of one workload: fp32 takes 0.1 s a step; the peaks are those of AMP and fp32 [B]."""
     rows = []
     ways = ((Precision.AMP_BF16, step_s, peaks[0]), (Precision.FP32, 0.1, peaks[1]))
     for precision, each_s, peak_bytes in ways:
@@ -130,7 +130,7 @@ def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps_in_whole
     assert (gap.of, gap.to, gap.steps, gap.value) == pytest.approx((1.3, 1.0, 49, 0.3))
 
 
-def test_a_loss_that_was_not_finite_gives_no_gap():
+def test_a_loss_that_is_not_finite_gives_no_gap():
     rows = []
     for precision in (Precision.AMP_BF16, Precision.FP32):
         m = samples.measurement(samples.case(precision=precision), 0.02)
@@ -154,7 +154,7 @@ def test_a_gain_is_not_claimed_from_noise():
     assert "No pair was" in words_of("amp", samples.report_data(samples.h200_run(measurements=tuple(rows))))
 
 
-def test_a_flagged_pair_is_greyed_and_never_in_the_headline():
+def test_a_flagged_pair_is_grayed_out_and_never_in_the_headline():
     run = samples.h200_run()
     noisy = tuple(
         msgspec.structs.replace(m, findings=(Finding(kind=FindingKind.NOISY, value=0.2, limit=0.05),))
@@ -166,7 +166,9 @@ def test_a_flagged_pair_is_greyed_and_never_in_the_headline():
     assert words_of("amp", data).split(".")[0].count("vgg16") == 0
     figure = next(p for p in block_of("amp", data).parts if isinstance(p, Charts)).figures[0].figure
     gray = [trace for trace in figure["data"] if trace["marker"]["symbol"].endswith("-open")]
-    assert sum(len(trace["x"]) for trace in gray) == 8, "four of vgg16, four that the host paces when eager"
+    assert sum(len(trace["x"]) for trace in gray) == 8, (
+        "four of vgg16, and four that are host-bound when eager"
+    )
     assert {trace["marker"]["color"] for trace in gray} == {"#7a8594"}
 
 
@@ -189,14 +191,14 @@ def test_no_doubtful_figure_is_a_headline_and_each_doubt_is_named(kind, of_run):
     assert table_of("amp", data).rows[0][-1] == kind
 
 
-def test_telemetry_names_the_reasons_for_holding_the_clock():
+def test_telemetry_names_the_reasons_for_a_reduced_clock():
     text = words_of("method", samples.report_data(samples.h200_run()))
     assert "SwPowerCap 30 %" in text
     assert "Energy per sample" in text
     assert "Telemetry while" not in words_of("method", samples.report_data(samples.cpu_run()))
 
 
-def test_micro_benchmarks_are_next_to_the_dense_rate_of_their_precision():
+def test_micro_benchmarks_are_shown_with_the_dense_rate_of_their_precision():
     data = samples.report_data(samples.h200_run())
     rows = {row[0]: row for row in table_of("micro", data).rows}
     best = rows["gemm bf16\n4096, the best size"]
@@ -235,7 +237,7 @@ def test_equal_batches_are_preferred():
     assert found["cnn"].gpu.case.batch_size == found["cnn"].cpu.case.batch_size == 64
 
 
-def test_a_factor_is_reported_only_at_an_equal_batch_that_nothing_casts_doubt_on():
+def test_a_factor_is_reported_only_at_an_equal_batch_without_doubt():
     rows = [
         samples.measurement(samples.case("cnn", 64), 0.00035),
         msgspec.structs.replace(
@@ -250,7 +252,7 @@ def test_a_factor_is_reported_only_at_an_equal_batch_that_nothing_casts_doubt_on
     assert factors["vgg16"] == ("—", "\n", "batches differ")
 
 
-def test_the_threads_are_next_to_every_figure_of_the_cpu():
+def test_the_threads_are_shown_with_every_figure_of_the_cpu():
     data = samples.report_data(samples.h200_run(), samples.cpu_run())
     rows = table_of("processor", data).rows
     assert all(", 2 threads" in row[1] and "threads" not in row[2] for row in rows)
@@ -304,7 +306,7 @@ def test_one_slow_case_does_not_make_the_cpu_slow():
     assert "too slow" not in text
 
 
-def test_without_training_nothing_is_reported_about_it():
+def test_without_training_the_section_is_silent_about_it():
     text = cpu_page(on_the_cpu(0.0141, task=TaskKind.INFER))
     assert "No training was" in text
     assert "15 min" not in text
@@ -317,7 +319,7 @@ def test_a_flagged_figure_of_cpu_or_gpu_is_marked():
     assert "flagged" not in cells["cnn"]
 
 
-def test_one_thread_is_one_thread():
+def test_one_thread_is_singular():
     run = samples.cpu_run(environment=samples.environment(cpu_threads=1))
     rows = table_of("processor", samples.report_data(run)).rows
     assert all(", 1 thread" in row[1] and "threads" not in row[1] for row in rows)
@@ -358,7 +360,7 @@ def test_every_step_in_half_precision_moves_half_of_the_bytes(precision: Precisi
     assert point.intensity == pytest.approx(64 * 92.648e9 / moved, rel=0.01)
 
 
-def test_cpu_far_above_the_time_limit_gets_a_clear_no():
+def test_a_cpu_far_above_the_time_limit_is_clearly_too_slow():
     run = samples.cpu_run()
     text = words_of("processor", samples.report_data(run))
     assert "For vgg16 (flagged" in text or "For vgg16 no" in text
@@ -372,7 +374,7 @@ def test_two_gpus_without_a_common_case_are_not_compared():
     assert block_of("devices", samples.report_data(samples.h200_run(), lone)) is None
 
 
-def test_predictions_state_their_interval_and_what_they_rest_on():
+def test_predictions_state_their_interval_and_basis():
     text = words_of("prediction", samples.report_data(samples.h200_run()))
     assert "13 of 15 kinds" in text
     assert "×0.77 to ×1.30" in text
@@ -415,18 +417,18 @@ def test_each_verdict_has_its_sentence():
     assert "Assumed" not in text
 
 
-def test_without_a_price_to_buy_there_is_no_such_section():
+def test_without_a_purchase_price_the_section_is_missing():
     assert block_of("owning", samples.report_data(buy_or_rent=())) is None
 
 
-def test_a_capped_power_limit_stands_out_beside_the_device():
+def test_a_capped_power_limit_is_highlighted_with_the_device():
     capped = msgspec.structs.replace(samples.h200(), power_limit_w=450.0)
     text = words_of("device", samples.report_data(samples.h200_run(device=capped)))
     assert "450 W against 700 W" in text
     assert "against" not in words_of("device", samples.report_data(samples.h200_run()))
 
 
-def test_a_page_about_the_cpu_still_knows_the_gpu_of_the_same_folder():
+def test_a_page_about_the_cpu_still_includes_the_gpu_of_the_same_folder():
     data = samples.report_data(samples.h200_run(), samples.cpu_run(), about=samples.cpu_run().run_id)
     assert data.device.is_cpu
     assert {c.gpu.run.device.name for c in cpu_gpu_pairs(data)} == {"NVIDIA H200"}
@@ -477,7 +479,7 @@ def inferred(batch: int, step_s: float, **changes):
     return samples.measurement(case, step_s, telemetry=False)
 
 
-def test_the_throughput_beside_a_latency_is_of_the_same_work_at_the_main_batch():
+def test_the_throughput_shown_with_a_latency_is_of_the_same_work_at_the_main_batch():
     """64 images in 16 ms are 4,000 a second; batch 1 alone gives 200, and the best batch differs."""
     m = inferred(1, 0.005)
     launch = msgspec.structs.replace(m.launches[0], latency_s=(0.005,) * 100)
@@ -514,7 +516,7 @@ def test_scaling_is_shown_per_gpu_and_only_with_a_single_gpu_baseline():
     assert block_of("together", samples.report_data(samples.h200_run(measurements=rows[1:]))) is None
 
 
-def test_the_parallel_mode_and_the_shared_batch_are_in_the_row():
+def test_a_row_states_the_parallel_mode_and_the_shared_batch():
     one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
     strong = msgspec.structs.replace(
         one, gpu_count=4, node_count=2, batch_size=16, parallel_mode=ParallelMode.FSDP
@@ -543,7 +545,7 @@ def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_ap
     )
 
 
-def test_the_warm_up_is_no_part_of_the_telemetry():
+def test_the_warm_up_is_excluded_from_the_telemetry():
     hot = TelemetrySample(t_s=-5.0, power_w=9999.0, clock_event_reasons=("hw_thermal_slowdown",))
     run = samples.h200_run()
     rows = tuple(
@@ -558,7 +560,7 @@ def test_the_warm_up_is_no_part_of_the_telemetry():
     assert "hw_thermal" not in words_of("method", with_it)
 
 
-def test_the_spread_of_rounds_and_launches_and_what_is_paid_once_are_in_the_method():
+def test_the_method_section_has_the_spread_of_rounds_and_launches_and_one_time_costs():
     run = samples.h200_run()
     paid = msgspec.structs.replace(run.measurements[0].launches[0], cold_s={"import": 3.0, "first_step": 0.5})
     first = msgspec.structs.replace(run.measurements[0], launches=(paid, *run.measurements[0].launches[1:]))
@@ -585,7 +587,7 @@ def test_throughput_row_shows_its_share_of_the_best_gemm_rate():
     assert row.mfu_of_gemm == pytest.approx(92.65e9 * 64 / 0.01964 / 722.7e12, rel=0.01)
 
 
-def test_tokens_per_second_are_next_to_the_throughput_only_for_token_inputs():
+def test_tokens_per_second_are_shown_only_for_token_inputs():
     images, sequences = (
         samples.measurement(samples.case(workload=n), 0.01964) for n in ("vgg16", "llama_1b")
     )
@@ -608,7 +610,7 @@ def test_hfu_is_shown_below_mfu_if_a_step_recomputes_anything(again, words):
     assert cells[4] == format_percent(row.mfu) + words.format(format_percent(row.hfu))
 
 
-def test_every_precision_has_a_look_of_its_own() -> None:
+def test_every_precision_has_a_distinct_style() -> None:
     looks = [(look.color, look.symbol) for look in LOOKS.values()]
     assert [*LOOKS] == [*Precision]
     assert len({*looks}) == len(looks)

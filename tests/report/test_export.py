@@ -41,7 +41,7 @@ def test_unknown_is_empty_and_never_zero():
     assert (failed["samples_per_s"], failed["mfu"], failed["rank"]) == ("", "", "")
 
 
-def test_figures_in_the_csv_are_the_figures_of_the_run():
+def test_figures_in_the_csv_match_the_run():
     run = samples.h200_run()
     row = rows_of(samples.report_data(run))[0]
     assert float(row["samples_per_s"]) == run.measurements[0].samples_per_s
@@ -74,7 +74,7 @@ def test_harmless_text_is_left_alone(text):
     assert guard(text) == text
 
 
-def test_negative_numbers_are_no_formulas():
+def test_negative_numbers_are_not_formulas():
     text = as_csv(samples.report_data(samples.h200_run()))
     assert "'-" not in text
 
@@ -86,14 +86,14 @@ def test_hostile_names_are_guarded_in_the_csv():
         assert not any(cell.lstrip().startswith(("=", "+", "@")) for cell in row.values())
 
 
-def test_the_json_holds_runs_that_read_back_as_they_were():
+def test_runs_in_the_json_can_be_read_back_unchanged():
     run = samples.h200_run()
     document = json.loads(as_json(samples.report_data(run)))
     assert document["runs"][0]["measurements"][0]["samples_per_s"] == run.measurements[0].samples_per_s
     assert msgspec.convert(document["runs"][0], Run) == run
 
 
-def test_the_markdown_holds_every_table_and_no_live_markup():
+def test_the_markdown_contains_every_table_and_no_live_markup():
     text = render(samples.hostile_data(), "md")
     assert set(re.findall(r"<[^>]*>", text)) <= {"<br>"}
     assert "<script" not in text
@@ -108,7 +108,7 @@ def test_markdown_shows_commands_as_commands_and_second_lines_as_lines():
     assert "12.5 million<br>9.3 to 16.7 million" in text
 
 
-def test_markdown_rows_have_as_many_cells_as_their_head():
+def test_markdown_rows_have_as_many_cells_as_their_header():
     lines = render(samples.report_data(samples.h200_run(), samples.cpu_run()), "md").splitlines()
     width = None
     for line in lines:
@@ -120,7 +120,7 @@ def test_markdown_rows_have_as_many_cells_as_their_head():
         assert cells == width, line
 
 
-def test_nan_and_lone_surrogates_become_what_json_can_hold():
+def test_nan_and_lone_surrogates_become_valid_json():
     run = samples.h200_run()
     first = msgspec.structs.replace(run.measurements[0], loss_trace=(float("nan"), 1.0))
     data = samples.report_data(samples.h200_run(measurements=(first,), notes=("a\udcff",)))
@@ -129,7 +129,7 @@ def test_nan_and_lone_surrogates_become_what_json_can_hold():
     assert document["runs"][0]["notes"] == ["a?"]
 
 
-def test_the_page_carries_the_runs_it_uses_and_thins_long_telemetry():
+def test_the_page_contains_the_runs_it_uses_and_thins_long_telemetry():
     run, old = samples.h200_run(), samples.h200_run(run_id="old", started_at="2026-01-01T00:00:00Z")
     data = samples.report_data(run, old)
     content, step = embedded(data, most_samples=100_000)
@@ -144,7 +144,7 @@ def test_the_page_carries_the_runs_it_uses_and_thins_long_telemetry():
     assert step == 2, "one sample too many is thinned, too"
 
 
-def test_the_page_carries_twelve_digits_of_every_figure():
+def test_the_page_contains_twelve_digits_of_every_figure():
     data = samples.report_data(samples.h200_run())
     content, _ = embedded(data, most_samples=100_000)
     whole = json.loads(as_json(data))

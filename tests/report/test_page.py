@@ -165,11 +165,11 @@ def test_the_vendored_script_is_the_published_one():
     )
 
 
-def test_a_page_can_be_mailed(page_text):
+def test_a_page_can_be_emailed(page_text):
     assert len(page_text.encode()) <= 2 * 2**20
 
 
-def test_raw_data_comes_back_whole(page):
+def test_raw_data_comes_back_complete(page):
     raw = json.loads(unpacked(page.script("raw-data")))
     assert raw["schema_version"] == REPORT_VERSION
 
@@ -180,7 +180,7 @@ def test_hostile_names_are_text_in_the_raw_data_too():
     assert raw["runs"][0]["device"]["name"] == samples.HOSTILE
 
 
-def test_a_careless_section_cannot_bring_escapes_or_markup(monkeypatch):
+def test_a_careless_section_cannot_inject_escapes_or_markup(monkeypatch):
     careless = Block(title="Careless", parts=(Paragraph(text="\x1b[31m<b onclick=x>\x00"),))
     monkeypatch.setitem(prices.SECTIONS, "prices", lambda data: careless)
     text = render(samples.report_data(samples.cpu_run()))
@@ -246,7 +246,7 @@ def test_an_unknown_file_extension_is_refused(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_format_that_is_named_goes_into_any_file(tmp_path):
+def test_an_explicit_format_is_written_to_any_file_name(tmp_path):
     report(tmp_path / "x.txt", format="md", data=samples.report_data())
     assert (tmp_path / "x.txt").read_text(encoding="utf-8").startswith("# ")
 

@@ -66,7 +66,7 @@ def test_a_cpu_is_called_a_cpu_and_anchors_no_gpu():
     assert "no GPU prediction starts from a CPU measurement" in text
 
 
-def test_a_ranking_that_cannot_be_made_leaves_its_reason():
+def test_a_failed_ranking_leaves_its_reason():
     data = samples.report_data(
         samples.h200_run(), ranking=None, ranking_problem="no offer is left: 3 dropped by --region"
     )
@@ -74,7 +74,7 @@ def test_a_ranking_that_cannot_be_made_leaves_its_reason():
     assert block_of("value", data) is None
 
 
-def test_the_device_table_sets_the_data_sheet_beside_the_driver():
+def test_the_device_table_compares_the_data_sheet_with_the_driver():
     table = next(
         p for p in block_of("device", samples.report_data(samples.h200_run())).parts if isinstance(p, Table)
     )
@@ -90,7 +90,7 @@ def test_amp_is_compared_with_a_baseline_that_is_named():
 
 
 def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
-    """fp32 at 100 ms, AMP at 20 ms a step, half-widths a and b: 5, times and over exp(hypot(ln(1+a), ln(1+b)))."""
+    """fp32 at 100 ms and AMP at 20 ms, half-widths a and b: 5, times or divided by exp(hypot(ln(1+a), ln(1+b)))."""
     fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
     run = samples.h200_run(measurements=(fp32, amp))
@@ -108,7 +108,7 @@ def test_amp_is_never_paired_across_executions_or_batches():
     assert amp_effects(samples.report_data(samples.h200_run(measurements=(fp32, other, amp))).results) == ()
 
 
-def test_the_cheapest_work_costs_what_its_price_and_throughput_say():
+def test_the_cost_of_the_cheapest_work_follows_from_price_and_throughput():
     """1,180 images a second at 0.34 USD/h: a million takes 847 s and thus costs 0.0800 USD."""
     cheapest = min(samples.ranking().rows, key=lambda row: row.usd_per_million_samples)
     assert cheapest.usd_per_million_samples == pytest.approx(0.0800, abs=5e-5)
@@ -145,7 +145,7 @@ def test_old_prices_are_not_called_current():
     assert "the earliest possible day" in text
 
 
-def test_several_gpus_of_a_measured_one_are_predicted_where_no_run_timed_them_together():
+def test_several_gpus_are_predicted_from_a_measured_one():
     one, eight = (
         samples.ranked(1, samples.offer("nvidia-h100-sxm-80gb", "4", count=count), 2880.0, basis="reference")
         for count in (1, 8)
@@ -153,7 +153,7 @@ def test_several_gpus_of_a_measured_one_are_predicted_where_no_run_timed_them_to
     assert (basis_text(one), basis_text(eight)) == ("measured", "predicted")
 
 
-def test_the_source_of_a_price_is_named_in_full_where_it_is_used():
+def test_the_source_of_a_used_price_is_named_in_full():
     """A ledger under CC BY requires its name and license: in the row of a document, and on the page."""
     ledger = "GPU rental price data by gpurentalprices.com, CC BY 4.0, from https://example.org/" + "p" * 120
     row = samples.ranked(1, samples.offer("nvidia-l4-24gb", "0.71", source=ledger), 330.0)
@@ -167,7 +167,7 @@ def test_doubts_about_used_specification_rows_are_footnotes():
     assert data.spec.doubt[:40] in words_of("footnotes", data)
 
 
-def test_nothing_usable_still_gives_every_section():
+def test_unusable_data_still_gives_every_section():
     run = samples.h200_run()
     failed = tuple(
         msgspec.structs.replace(m, status=Status.FAILED, reason="crash", launches=())

@@ -47,7 +47,7 @@ def test_flagged_run_is_not_named_the_fastest_device(kind):
     )
     third = replace(first, device=replace(first.device, device_id="c" * 16, name="card C"))
     rows = table_of("devices", samples.report_data(first, second, flagged(third, kind))).rows
-    assert rows[2][1] == "card C", "the last of its case, twice as fast as it is"
+    assert rows[2][1] == "card C", "the last of its case, at twice its real speed"
     assert kind in rows[2][4]
 
 

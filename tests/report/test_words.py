@@ -51,7 +51,7 @@ def test_owned_card_is_not_shown_as_an_offer_of_a_provider():
     assert "useful hour" in data.price_date_words(row)
 
 
-def test_the_headline_figure_is_the_heaviest_that_nothing_casts_doubt_on():
+def test_the_headline_figure_is_the_heaviest_without_doubt():
     doubt = (samples.Finding(kind=samples.FindingKind.NOT_CONVERGED, value=0.03, limit=0.02),)
     heavy, light = (
         samples.measurement(samples.case(name, 64), step_s, findings=findings)

@@ -1,4 +1,4 @@
-"""A run and a ranking are the same on the terminal, the page, in Markdown and in JSON: figures, names, doubts."""
+"""A run and a ranking show the same figures, names and doubts on the terminal, on the page, in Markdown and in JSON."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_flagged_amp_pair_is_flagged_on_terminal_page_and_markdown(run):
 
 @settings(max_examples=10)
 @given(rankings())
-def test_a_ranking_says_the_same_everywhere(ranking):
+def test_a_ranking_is_the_same_everywhere(ranking):
     data = of_ranking(ranking, every_offer=True)
     terminal, page, markdown = shown(data, "value")
     _same(terminal, page, markdown)

@@ -29,7 +29,7 @@ def launches_told(err: str) -> int:
 
 
 def launches_printed(out: str) -> set[str]:
-    """Those of the run that a command with ``--json`` has printed; none if it prints no run."""
+    """The launches of the run that a command with ``--json`` printed; none if it printed no run."""
     try:
         return launches_of(msgspec.json.decode(out, type=Run))
     except msgspec.MsgspecError:

@@ -1,5 +1,5 @@
-"""Hundreds of kills, collisions and fuzzed files: no finished work is lost, no process stays, no reader
-breaks.
+"""Hundreds of kills, collisions and fuzzed files: no finished work is lost, no process is left over, no
+reader breaks.
 
 The short form of each runs by default; ``pytest -m stress -n 0`` runs the full one. The measuring process is
 scripted.
@@ -93,7 +93,7 @@ class Place:
         )  # fmt: skip
 
     def left(self) -> list[psutil.Process]:
-        """Processes of this place that are still there."""
+        """Processes of this place that are still running."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -192,7 +192,7 @@ def test_a_signal_at_any_moment_ends_a_command_in_order(tmp_path, count):
 
 
 def cpu_of_ended_s() -> float:
-    """The CPU time of the processes that have ended; on a busy machine the wall time says little."""
+    """The CPU time of the processes that have ended; on a busy machine the wall time means little."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -224,7 +224,7 @@ def send(process: subprocess.Popen[str], number: signal.Signals, whom: str) -> N
 
 
 @times(1, 100)
-def test_two_that_resume_at_once_lose_nothing(tmp_path, count):
+def test_two_processes_that_resume_at_once_lose_nothing(tmp_path, count):
     place = Place(tmp_path)
     for n in range(count):
         first = place.start(*NEW)
@@ -271,7 +271,7 @@ def variants(run: Run, count: int) -> list[Run]:
 
 
 @times(3, 100)
-def test_if_many_add_different_content_under_one_id_one_is_stored(tmp_path, make_run, count):
+def test_if_many_processes_add_different_content_under_one_id_one_is_stored(tmp_path, make_run, count):
     for n in range(count):
         root = tmp_path / f"mine-{n}"
         offered = []
@@ -344,7 +344,7 @@ def mutated(sample: bytes, chance: random.Random) -> bytes:
 
 
 @times(200, 100_000)
-def test_no_reader_breaks_on_what_a_file_may_hold(tmp_path, count):
+def test_no_reader_breaks_on_any_file_content(tmp_path, count):
     chance = random.Random(20261122)
     for reader in READERS.values():  # loads what each needs
         (tmp_path / f"x{reader.ending}").write_bytes(reader.sample())

@@ -43,7 +43,7 @@ COMMANDS = {
     "mend": ("run", "--resume", DAMAGED, "--device", "cpu", "--json"),
     "run": RUN,
 }
-"""Files are given by their whole paths: a call on any other file is not of the folder, and never fails."""
+"""Files are given by absolute paths: calls on files outside the folder never fail."""
 NAMED = {"add": "theirs.json", "report": "page.html"}
 
 
@@ -115,7 +115,7 @@ def run_all(library: Path, template: Path, place: Path, plan: list) -> Iterator[
 @pytest.mark.parametrize(
     "every", [pytest.param(False, id="short"), pytest.param(True, id="full", marks=pytest.mark.stress)]
 )
-def test_no_failing_call_costs_a_finished_launch_or_renames_a_healthy_file(
+def test_no_failing_call_loses_a_finished_launch_or_renames_a_healthy_file(
     library, template, tmp_path, every
 ):
     before = set().union(*map(launches_of, store.read_runs(template / "results").runs))

@@ -53,7 +53,7 @@ BRIEF = msgspec.structs.replace(
 
 @dataclass
 class Line:
-    """The child's end of the pipe: its messages, and whether it was asked to stop."""
+    """The child's end of the pipe: its messages, and whether it was told to stop."""
 
     sent: list[Any] = field(default_factory=list)
     stop: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(is_set=lambda: False))
@@ -109,14 +109,14 @@ class Gpu:
 
 @pytest.fixture(autouse=True)
 def _lighter_collections() -> None:
-    """Repeated for each test, because some tests import more: torchao, kornia and the compiler are as large as torch."""
+    """Freeze objects again for each test: some tests import torchao, kornia or the compiler, as large as torch."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """The kernels are tiny: threads would only wait for each other."""
+    """Use one thread: the kernels are tiny, so more threads would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

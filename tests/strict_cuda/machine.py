@@ -35,7 +35,7 @@ NOT_READY = "CUDA error: device not ready"
 Cost = Callable[[str], float]
 """Run time of a kernel on the device, by the name of its operator [s]."""
 Seen = dict[int, int]
-"""For each stream, by its number, the latest of its kernels that something waits for or contains."""
+"""By the number of a stream: the latest of its kernels that something waits for or contains."""
 
 
 class RaceError(AssertionError):
@@ -83,7 +83,7 @@ class Capture(Protocol):
 
 @dataclass(eq=False)
 class Stream:
-    """A queue of work. ``seen`` holds, for each stream, the latest of its kernels that this one waits for."""
+    """A queue of work. ``seen`` maps each stream to the latest of its kernels that this one waits for."""
 
     machine: Machine
     number: int

@@ -85,7 +85,7 @@ class Pool:
 
 @dataclass
 class Memory:
-    """The counts of the device's allocator [B]."""
+    """The counters of the allocator of the device [B]."""
 
     total: int = 80 * 1024**3
     fraction: float | None = None
@@ -183,7 +183,7 @@ class Memory:
         self.underway.discard(capture)
 
     def release_pool(self, capture: object) -> None:
-        """Let the memory of a graph be released with the cache, once no other graph holds it.
+        """Let the memory of a graph be released with the cache, once no other graph uses it.
 
         Source: c10/cuda/CUDACachingAllocator.cpp, releasePool.
         """
@@ -241,7 +241,7 @@ class Memory:
         return first
 
     def _release(self) -> None:
-        """Release only whole segments, and none from a pool that a graph holds.
+        """Release only whole segments, and none from a pool that a graph uses.
 
         Source: c10/cuda/CUDACachingAllocator.cpp, release_cached_blocks and release_blocks.
         """

@@ -21,7 +21,7 @@ def profiler(machine: Machine) -> type:
             self._rows: list[Any] = []
 
         def __enter__(self) -> Self:
-            machine.spend(1.0)  # it is slow to start
+            machine.spend(1.0)  # the real profiler is slow to start
             machine.profile = []
             return self
 

@@ -197,7 +197,7 @@ class Device:
         return self.holds_any([tensor])
 
     def holds_any(self, tensors: list[Tensor]) -> bool:
-        """Whether one of these tensors is on the device; other fakes of this process are not asked in turn."""
+        """Whether one of these tensors is on the device; other fakes of this process are not queried."""
         blocks = self.blocks
         with torch._C.DisableTorchFunction():
             for tensor in tensors:  # a generator would take as long as the question itself

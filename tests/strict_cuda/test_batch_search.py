@@ -72,7 +72,7 @@ def test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot(m
 
 
 @pytest.mark.parametrize("operator", ["mm", "addmm", "_fused_adam", "clone"])
-def test_out_of_memory_at_any_point_means_the_batch_does_not_fit(make_gpu, operator):
+def test_out_of_memory_in_any_phase_means_the_batch_does_not_fit(make_gpu, operator):
     words = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
     for execution in (Execution.EAGER, Execution.GRAPH):
         gpu = make_gpu(Machine(faults=[Fault(operator, lambda: RuntimeError(words), after=1)]))

@@ -36,7 +36,7 @@ def first_steps(work, count=2):
 # --- the graphs ---------------------------------------------------------------------------------------------
 
 
-def test_each_batch_has_its_graph_and_they_are_replayed_in_turn(gpu):
+def test_each_batch_has_its_graph_and_graphs_are_replayed_in_turn(gpu):
     work = work_of(gpu, task=TaskKind.INFER)
     expected = [work.step(index).clone() for index in range(len(work.batches))]
     advance = prepare(work)
@@ -79,7 +79,7 @@ def test_the_graphs_of_one_step_share_their_memory(gpu):
     del advance
 
 
-def test_the_warm_up_of_a_capture_is_waited_for_and_leaves_no_race(gpu):
+def test_a_capture_waits_for_its_warm_up_and_leaves_no_race(gpu):
     work = work_of(gpu)
     first_steps(work)  # nobody has waited for them
     advance = prepare(work)
@@ -136,7 +136,7 @@ def test_events_span_the_device_time_of_each_step(gpu):
     assert guards.event_times(work.step, 3) == pytest.approx((kernels * KERNEL_S,) * 3, rel=0.02)
 
 
-def test_issue_times_tell_the_host_from_the_device(gpu):
+def test_issue_times_separate_the_host_from_the_device(gpu):
     work = work_of(gpu, execution=Execution.EAGER)
     first_steps(work)
     kernels = count(gpu, lambda: work.step(0))
@@ -160,7 +160,7 @@ def test_no_step_of_a_round_waits_for_the_device(make_gpu):
     assert waits == 0
 
 
-def test_the_peak_is_that_of_the_steps_and_not_of_trials_or_of_the_present(gpu):
+def test_the_peak_is_that_of_the_steps_and_not_of_trials_or_current_use(gpu):
     done = gpu.measure("vgg16")
     held = sum(p.numel() for p in load_workload("vgg16").tiny(4, 0).model.parameters()) * 4
     steps = done.launch.peak_memory_bytes - WORKSPACE_BYTES
@@ -168,7 +168,7 @@ def test_the_peak_is_that_of_the_steps_and_not_of_trials_or_of_the_present(gpu):
     assert done.launch.peak_memory_bytes <= done.launch.peak_reserved_bytes < 200 * 2**20 + WORKSPACE_BYTES
 
 
-def test_a_graph_holds_little_more_than_the_eager_step(gpu):
+def test_a_graph_reserves_little_more_than_the_eager_step(gpu):
     """The cache is emptied before the capture, so the private pool replaces the memory of eager steps."""
     eager, graph = (
         gpu.measure("vgg16", execution=execution).launch for execution in (Execution.EAGER, Execution.GRAPH)
@@ -198,7 +198,7 @@ def test_eager_steps_before_a_capture_do_not_inflate_reserved_memory(gpu, deep):
 
 
 def test_the_memory_of_the_check_of_a_graph_is_released_before_timing(gpu, deep, monkeypatch):
-    """It also runs eager steps; with their memory in the cache an H200 showed twice the memory that VGG16 needs."""
+    """The check also runs eager steps; with their memory in the cache, an H200 showed twice the memory of VGG16."""
     held = {}
     send = gpu.line.send
 
@@ -218,7 +218,7 @@ def test_memory_of_earlier_trials_is_not_the_memory_of_the_steps(gpu):
     assert done.launch.peak_reserved_bytes < done.launch.peak_memory_bytes + TRIAL_BYTES / 2
 
 
-def test_a_graph_has_the_same_peak_whatever_was_captured_before_it(gpu):
+def test_earlier_captures_do_not_change_the_peak_of_a_graph(gpu):
     """A workspace of cuBLAS outlives the stream for which it was allocated, unless it is released."""
     peaks = []
     for _ in range(3):
@@ -227,7 +227,7 @@ def test_a_graph_has_the_same_peak_whatever_was_captured_before_it(gpu):
     assert peaks[0] == peaks[1] == peaks[2]
 
 
-def test_the_allocator_is_watched_while_a_case_warms_up(gpu):
+def test_the_allocator_is_read_while_a_case_warms_up(gpu):
     heap = gpu.desk.hardware.heap()
     x = torch.zeros(2**22, device="cuda")
     grown = gpu.desk.hardware.heap()

@@ -55,7 +55,7 @@ def only(monkeypatch, *names: str) -> None:
 @pytest.mark.parametrize("full", [False, True])
 def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path, monkeypatch, full):
     device = inside_gpu(kernel_s=1e-3, memory_bytes=ROOMY_GIB * 2**30)
-    monkeypatch.setattr(cuda_check, "LIMIT_S", 900.0)  # in real time, which a fake device needs more of
+    monkeypatch.setattr(cuda_check, "LIMIT_S", 900.0)  # in real time; a fake device needs more of it
     longer = msgspec.structs.replace(BUDGET, warmup_most_s=2.0, timed_s=2.0)
     enough = msgspec.structs.replace(LITTLE, budget=longer)  # steps for the loss to fall at the largest batch
     path, heard = tmp_path / "check.json", []
@@ -83,7 +83,7 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
 @pytest.mark.parametrize(
     ("end", "told"), [("die", "SIGKILL"), pytest.param("hang", "sign of life", marks=pytest.mark.slow)]
 )
-def test_a_part_whose_process_dies_or_hangs_costs_that_part(inside_gpu, tmp_path, monkeypatch, end, told):
+def test_a_process_that_dies_or_hangs_loses_only_its_part(inside_gpu, tmp_path, monkeypatch, end, told):
     device = inside_gpu()
     only(monkeypatch, "device", "clock", "load")
     monkeypatch.setenv("AILING", json.dumps({"clock": end}))
@@ -155,7 +155,7 @@ SLICE = {
 
 
 @pytest.mark.slow
-def test_a_slice_of_a_card_is_checked_by_its_own_values(inside_gpu, tmp_path, monkeypatch):
+def test_a_slice_of_a_card_is_checked_against_its_own_values(inside_gpu, tmp_path, monkeypatch):
     """It has its own UUID, and CUDA releases differ in which one they show; the card is known by its bus id."""
     device = inside_gpu("a100_mig", properties=SLICE)
     only(monkeypatch, "device", "precision", "load")
@@ -169,7 +169,7 @@ def test_a_slice_of_a_card_is_checked_by_its_own_values(inside_gpu, tmp_path, mo
     assert "MIG-3" not in path.read_text()
 
 
-def test_parts_without_time_are_left_out(hanging):
+def test_parts_without_time_left_are_left_out(hanging):
     made = hanging(PART_S / 4, "clock", "clock")
     assert ends(made) == {"clock": PartState.LEFT_OUT}
     assert "no time left" in made.parts[0].reason
@@ -178,7 +178,7 @@ def test_parts_without_time_are_left_out(hanging):
 
 
 @pytest.mark.parametrize("part", ["clock", pytest.param("load", marks=pytest.mark.slow)])
-def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
+def test_a_part_that_hangs_until_its_limit_is_cut_off(hanging, part):
     made = hanging(PART_S, part, part)
     assert ends(made) == {part: PartState.CUT_OFF}
     assert "cut off during" in made.parts[0].reason
@@ -194,7 +194,7 @@ def test_a_part_that_hangs_through_all_its_time_is_cut_off(hanging, part):
     ],
 )
 def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, part, label):
-    """The first case of its part: a slow machine leaves out the later ones, because it has no time."""
+    """It is the first case of its part, since a slow machine has no time for the later ones."""
     monkeypatch.setattr(cuda_check, "CLASSIC", ("cnn",))
     few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
     made = hanging(PART_S, part, label, few)
@@ -212,7 +212,7 @@ def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, 
         ("CUDA error: no kernel image is available for execution on the device", "pip uninstall torch"),
     ],
 )
-def test_a_card_that_torch_cannot_open_ends_the_check_and_the_file_says_what_to_do(
+def test_a_card_that_torch_cannot_open_ends_the_check_with_the_fix_in_the_file(
     inside_gpu, tmp_path, words, told
 ):
     device = inside_gpu(cuda_faults=[{"operator": "init", "words": words}])
@@ -226,7 +226,7 @@ def test_a_card_that_torch_cannot_open_ends_the_check_and_the_file_says_what_to_
     assert made.nvml
 
 
-def test_a_card_that_falls_off_the_bus_keeps_what_was_read_before(
+def test_a_check_of_a_card_that_falls_off_the_bus_keeps_earlier_readings(
     inside_gpu, inside_nvml, tmp_path, monkeypatch
 ):
     device = inside_gpu()
@@ -309,7 +309,7 @@ def test_without_a_gpu_the_exit_code_is_3(folder):
     ],
     ids=["a torch without CUDA", "a driver that is too old", "MIG without a slice", "an absent card"],
 )
-def test_the_reason_why_torch_cannot_use_the_card_is_one_line_and_its_exit_code(
+def test_the_reason_why_torch_cannot_use_the_card_is_one_line_with_its_exit_code(
     gpu_environment, folder, asked, code, words
 ):
     visible = asked.get("visible")
@@ -324,7 +324,7 @@ def test_the_reason_why_torch_cannot_use_the_card_is_one_line_and_its_exit_code(
 
 @pytest.mark.usefixtures("heeded_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_check_that_is_interrupted_leaves_what_it_has_read(gpu_environment, folder, number):
+def test_an_interrupted_check_keeps_its_readings(gpu_environment, folder, number):
     with subprocess.Popen(
         [sys.executable, "-m", "gpubench", "check", "--cuda"],
         env=gpu_environment(),

@@ -63,12 +63,10 @@ def test_the_control_is_computed_once_in_a_process(gpu, monkeypatch):
     assert made.count(False) == 4  # before and after the rounds of each
 
 
-def test_controls_of_every_size_and_the_proofs_of_three_cases_take_the_host_under_a_second(
-    make_gpu, monkeypatch
-):
+def test_controls_and_the_proofs_of_three_cases_take_the_host_under_a_second(make_gpu, monkeypatch):
     """If TF32 shows in none of them, all are computed; float64 once, and for few images.
 
-    cnn, lstm and vgg16 are proven before their rounds and after. A device computes its convolutions by itself."""
+    cnn, lstm and vgg16 are proven before their rounds and after. A device computes its convolutions without the host."""
     device = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never")).desk.hardware.device
     real, took_s = step._convolve, []
 
@@ -125,7 +123,7 @@ def test_amp_is_proven_under_autocast(gpu, amp, least):
     assert found(done, gpu.case("cnn", precision=amp, batch_size=2)) == set()
 
 
-def test_autocast_that_leaves_an_operator_as_it_was_proves_no_amp(gpu, monkeypatch):
+def test_autocast_that_leaves_an_operator_in_float32_does_not_prove_amp(gpu, monkeypatch):
     real = step._convolve
 
     def apart(image, kernel):
@@ -140,7 +138,7 @@ def test_autocast_that_leaves_an_operator_as_it_was_proves_no_amp(gpu, monkeypat
     assert found(done, case) == {K.PRECISION_UNPROVEN}
 
 
-def test_the_switches_are_as_before_after_a_control(gpu):
+def test_a_control_restores_the_switches(gpu):
     with switches_for(Precision.FP32) as strict:
         control_on(gpu.desk.hardware.device)
         assert step.read_switches() == strict

@@ -151,7 +151,7 @@ def everyday(name: str, precision: Precision) -> list[Case]:
     """Return the cases of the default run: all at the first precision of a workload, one at another.
 
     That one is the captured training step, which needs most of torch: a graph of forward pass, backward pass and
-    optimizer. Neighbors in the list of workloads take turns with the other precisions. The slow tests measure the
+    optimizer. Adjacent workloads in the list alternate between the other precisions. The slow tests measure the
     rest.
     """
     cases = OFFERED[name, precision]
@@ -176,8 +176,8 @@ REST = {
 }
 
 
-def test_fp8_is_of_image_models_with_attention():
-    """By name: whether the others are refused is derived."""
+def test_among_image_models_only_those_with_attention_have_fp8():
+    """They are named here; a rule decides whether the others are refused."""
     assert [has_fp8_layers(name) for name in ("vit_b16", "unet_ddpm", "resnet50", "vgg16")] == [
         True,
         True,
@@ -245,7 +245,7 @@ def is_right(launch: Launch, case: Case) -> None:
         assert launch.latency_s == ()
 
 
-def test_the_cases_are_those_of_all_workloads_precisions_executions_and_tasks():
+def test_the_cases_cover_all_workloads_precisions_executions_and_tasks():
     """A new workload or precision must be measured here, or listed above."""
     assert {precision for _, precision in EVERYDAY} == {precision for _, precision in OFFERED}
     run = {name for name in workload_names() if load_workload(name).is_run}
@@ -272,7 +272,7 @@ def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
             assert {error <= IEEE_ERROR for error in launch.precision_errors.values()} == {strict}
 
 
-def test_recurrent_layers_in_tf32_whatever_the_switches_say_are_seen_in_their_rows(make_gpu):
+def test_recurrent_layers_in_tf32_are_flagged_whatever_the_switches_say(make_gpu):
     """Products and convolutions obey, so they prove nothing about recurrent layers."""
     gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="in recurrent layers"))
     errors = gpu.measure("lstm", precision=Precision.FP32, batch_size=2).launch.precision_errors
@@ -297,7 +297,7 @@ def test_a_language_model_is_captured_with_each_kind_of_checkpointing(gpu, name,
     assert gpu.machine.memory.allocated == 0
 
 
-def test_selective_checkpointing_is_unsupported_where_torch_has_none(gpu, monkeypatch):
+def test_selective_checkpointing_is_unsupported_if_torch_lacks_it(gpu, monkeypatch):
     """As under torch 2.4."""
     monkeypatch.delattr(torch.utils.checkpoint, "CheckpointPolicy", raising=False)
     recipe = load_workload("llama_1b").recipe.changed({"checkpointing": Checkpointing.SELECTIVE})

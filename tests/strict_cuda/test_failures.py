@@ -46,7 +46,7 @@ def test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause(make_gpu
     assert done.spent
 
 
-def test_an_error_of_the_model_inside_a_capture_is_the_models(gpu):
+def test_an_error_of_the_model_inside_a_capture_is_reported_as_the_models(gpu):
     calls = []
 
     def act(out):
@@ -154,7 +154,7 @@ def ends_in(gpu, phase: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "task", "execution", "phases"), IN_PHASES)
-def test_a_lack_of_memory_names_the_phase_in_which_it_came(make_gpu, name, task, execution, phases):
+def test_running_out_of_memory_names_the_phase(make_gpu, name, task, execution, phases):
     """The next case, which a run puts into a new process, is sound."""
     for phase in phases:
         gpu = make_gpu()
@@ -194,7 +194,7 @@ def test_a_host_without_memory_for_the_model_names_the_phase(gpu):
     assert gpu.measure("cnn").status is Status.OK
 
 
-def test_nothing_of_a_case_is_left_on_the_device(gpu):
+def test_a_case_leaves_nothing_on_the_device(gpu):
     for execution in OF_TORCH:
         for task in TaskKind:
             built = load_workload("bert_base").tiny(4, 0, layers=1)
@@ -213,7 +213,7 @@ def _collected_when_asked():
 
 @pytest.mark.usefixtures("_collected_when_asked")
 @pytest.mark.parametrize("execution", OF_TORCH)
-def test_a_model_that_holds_on_to_itself_is_gone_after_its_case(gpu, execution):
+def test_a_model_that_refers_to_itself_is_freed_after_its_case(gpu, execution):
     built = acting(lambda out: None)
     built.model.parts = [built.model]
     assert gpu.measure("own", built, execution=execution).status is Status.OK
@@ -225,7 +225,7 @@ def test_a_model_that_holds_on_to_itself_is_gone_after_its_case(gpu, execution):
 
 
 @pytest.mark.parametrize("after", [3, 60, 200])
-def test_an_error_that_sticks_ends_the_case_and_its_process_with_its_own_words(make_gpu, after):
+def test_a_sticky_error_ends_the_case_and_its_process_with_its_message(make_gpu, after):
     words = "CUDA error: device-side assert triggered"
     fault = Fault("aten::", lambda: RuntimeError(words), after=after, sticky=True)
     done = make_gpu(machine(faults=[fault])).measure("cnn")
@@ -234,7 +234,7 @@ def test_an_error_that_sticks_ends_the_case_and_its_process_with_its_own_words(m
     assert done.spent
 
 
-def test_a_process_that_cannot_hand_its_memory_back_keeps_its_figure_and_ends(make_gpu):
+def test_a_process_that_cannot_release_its_memory_keeps_its_figure_and_ends(make_gpu):
     fault = Fault(
         "empty_cache",
         lambda: RuntimeError("CUDA error: unspecified launch failure"),

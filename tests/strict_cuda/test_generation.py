@@ -40,8 +40,8 @@ def kernels(gpu, work) -> int:
 
 
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
-def test_each_token_is_on_the_host_before_the_next_is_begun(gpu, execution):
-    """So each takes the time of its kernels, and not their issue time, which is two hundredths of that."""
+def test_each_token_is_on_the_host_before_the_next_one_starts(gpu, execution):
+    """So each token takes the time of its kernels, and not their issue time, which is a fiftieth of that."""
     work = work_of(gpu, execution)
     turn = Turn(work)
     prompt, token = kernels(gpu, lambda: turn.start(0)), kernels(gpu, turn.go_on)
@@ -52,7 +52,7 @@ def test_each_token_is_on_the_host_before_the_next_is_begun(gpu, execution):
     assert work.tokens_at_s[-1] == pytest.approx([count * KERNEL_S for count in expected], rel=0.02)
 
 
-def test_a_generation_gives_the_scores_of_the_whole_sequence(gpu):
+def test_a_generation_gives_the_scores_of_the_full_forward_pass(gpu):
     """Each token depends on the earlier ones: the cache is filled place by place."""
     work = work_of(gpu, Execution.EAGER)
     whole = work.batches[0][0]

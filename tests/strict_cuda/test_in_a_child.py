@@ -39,21 +39,21 @@ CASE = Case(
 )
 
 
-def test_a_command_finds_a_gpu_that_torch_reaches(gpu_environment):
+def test_a_command_finds_the_gpu_that_torch_uses(gpu_environment):
     done = gpubench(gpu_environment(), "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert {c["status"] for c in checks.values()} <= {"ok", "warn"}, done.stdout
     assert any("torch computes on" in c["seen"] for c in checks.values())
 
 
-def test_a_torch_for_a_newer_cuda_than_the_driver_knows_is_refused(gpu_environment):
+def test_a_torch_for_a_newer_cuda_than_the_driver_is_refused(gpu_environment):
     done = gpubench(gpu_environment(cuda="14.0"), "run", "--quick", "--device", "cuda", "cnn")
     assert done.returncode == 3
     assert "newer CUDA" in done.stderr
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_model_that_no_graph_can_hold_is_measured_eagerly_unless_a_graph_was_asked_for(
+def test_a_model_that_cannot_be_captured_is_measured_eagerly_unless_a_graph_was_requested(
     inside_gpu, monkeypatch, tmp_path, asked
 ):
     inside_gpu()
@@ -93,7 +93,7 @@ def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environm
     assert command("--device", "cuda:1", "cnn").returncode == 3
 
 
-def test_a_launcher_measures_in_processes_of_its_own(inside_gpu):
+def test_a_launcher_measures_in_separate_processes(inside_gpu):
     device = inside_gpu()
     made = plan(
         RunRequest(
@@ -151,7 +151,7 @@ def test_a_scene_reaches_the_child(inside_gpu, start):
     assert report.spent
 
 
-def test_a_job_that_finds_no_memory_names_its_batch_and_phase_and_the_next_job_is_sound(inside_gpu):
+def test_a_job_out_of_memory_names_its_batch_and_phase_and_the_next_job_is_sound(inside_gpu):
     words = "CUDA out of memory. Tried to allocate 20.00 MiB."
     inside_gpu(["h200", "h200"], cuda_faults=[{"operator": "convolution", "words": words, "after": 9}])
     device, peer = (d for d in probe().devices if d.backend == "cuda")

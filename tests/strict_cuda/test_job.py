@@ -70,7 +70,7 @@ def step_s(done) -> float:
 # --- steps --------------------------------------------------------------------------------------------------
 
 
-def test_a_step_of_ddp_holds_its_exchange_once(gpu, team):
+def test_a_step_of_ddp_contains_one_exchange(gpu, team):
     done = gpu.measure("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP)
     assert EXCHANGE_S < step_s(done) < 1.5 * EXCHANGE_S
 
@@ -94,7 +94,7 @@ def test_a_step_of_ddp_may_leave_a_head_unused(gpu, team, tmp_path, monkeypatch,
 @pytest.mark.skipif(
     not hasattr(torch, "accelerator"), reason="of older torch gloo sums a part of a gradient on the host"
 )
-def test_fsdp_shards_each_block_by_itself(gpu, team, kernels):
+def test_fsdp_shards_each_block_separately(gpu, team, kernels):
     """One kernel combines a block's gradients for their exchange, and another combines the rest."""
     done = gpu.measure("bert_base", gpu_count=2, parallel_mode=ParallelMode.FSDP)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback

@@ -1,4 +1,4 @@
-"""The micro-benchmarks on the strict fake: each figure is the fake device's own."""
+"""The micro-benchmarks on the strict fake: each figure matches the fake device."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ def no_memory() -> RuntimeError:
     return RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
 
-def test_a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_size_and_says_so(
-    run, monkeypatch
-):
+def test_a_product_too_large_for_the_device_is_measured_at_half_its_size_and_says_so(run, monkeypatch):
     monkeypatch.setattr(micro, "LEAST_GEMM", 64)
     after_the_proof = Fault("aten::mm", no_memory, after=1)
     once = Machine(cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[after_the_proof])
@@ -96,8 +94,8 @@ def test_a_product_that_the_device_has_no_memory_for_is_measured_at_half_its_siz
     assert gpu.machine.memory.allocated == 0
 
 
-def test_products_that_the_device_never_has_memory_for_are_named_and_the_rest_is_measured(run):
-    """Without strict fp32, including the proof that it is strict."""
+def test_products_that_never_fit_are_named_and_the_rest_is_measured(run):
+    """They are those of strict fp32 and of the proof that it is strict."""
     never = Machine(
         cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory, times=10**6)]
     )
@@ -120,18 +118,18 @@ def test_out_of_memory_in_a_micro_benchmark_is_reported_and_cases_still_run(make
     assert gpu.measure("cnn").status is Status.OK
 
 
-def test_products_in_fp32_prove_their_precision_beside_the_others(run):
+def test_products_in_fp32_prove_their_precision_next_to_the_others(run):
     found, *_ = run()
     assert FindingKind.TF32_IN_FORCE not in {f.kind for f in found["gemm", "fp32"].findings}
 
 
-def test_products_that_are_not_ieee_are_doubted(run):
+def test_products_that_are_not_ieee_are_flagged(run):
     machine = Machine(cost=lambda name: 1e-3, tf32="always")
     found, *_ = run(machine)
     assert FindingKind.TF32_IN_FORCE in {f.kind for f in found["gemm", "fp32"].findings}
 
 
-def test_the_cache_is_cleared_outside_what_is_timed(run):
+def test_the_cache_is_cleared_outside_the_timed_region(run):
     """Clearing takes 10 ms here, and no figure includes it."""
     found, *_ = run(Machine(cost=lambda name: 1e-2 if "zero_" in name else 1e-3))
     assert found["gemm", "bf16"].value == pytest.approx(2 * 256**3 / 1e-3, rel=0.01)

@@ -1,4 +1,4 @@
-"""The kinds of models that users bring, on the strict fake: a model that trains in a plain loop is measured here."""
+"""Many kinds of user models on the strict fake: a model that trains in a plain loop can be measured."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def measured(gpu: Gpu, tmp_path):
 @pytest.mark.parametrize(
     "kind", [*NESTED, *OTHERWISE_IN_INFERENCE, *WITH_A_LOSS, *AUTOGRAD, "own rate", "noise"]
 )
-def test_each_kind_trains(measured, kind, execution):
+def test_each_kind_of_user_model_trains(measured, kind, execution):
     if kind == "lazy" and not hasattr(torch.nn, "Buffer"):
         pytest.skip("the fake cannot read the class that an uninitialized buffer has before torch 2.5")
     done = measured(KINDS[kind], execution=execution)
@@ -87,7 +87,7 @@ def test_each_kind_trains(measured, kind, execution):
         "sparse buffer",
     ],
 )
-def test_each_kind_trains_as_in_a_plain_loop(measured, kind):
+def test_each_kind_of_user_model_trains_as_in_a_plain_loop(measured, kind):
     done = measured(KINDS[kind])
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     assert done.launch.parameters_moved
@@ -119,7 +119,7 @@ def test_an_optimizer_with_parameters_that_it_was_not_given_is_refused(measured)
     assert "make it of those that the factory is given" in done.reason
 
 
-def test_a_state_that_hardly_shows_in_the_loss_is_known_to_be_carried_on(measured):
+def test_a_carried_state_is_detected_even_if_it_hardly_changes_the_loss(measured):
     """After twenty steps an LSTM has almost forgotten its initial state."""
     source = KINDS["carried"]
     long = source.replace("torch.randn(n, 5, 8)", "torch.randn(n, 40, 8)")
@@ -135,7 +135,7 @@ def test_model_that_calls_cuda_itself_is_measured_with_a_cpu_reference(measured)
     assert done.launch.reference_error <= Precision.TF32.facts.loss_error
 
 
-def test_an_operator_banned_by_cuda_autocast_fails_only_at_amp_and_the_row_says_why(measured):
+def test_an_operator_banned_by_cuda_autocast_fails_only_at_amp_with_the_reason(measured):
     bce = pair(body="return self.second(self.first(x).relu()).sigmoid()", loss="nn.BCELoss()").replace(
         "torch.randint(4, (n,))", "torch.rand(n, 4)"
     )
@@ -163,7 +163,7 @@ def test_inference_uses_only_as_much_autograd_as_the_model_needs(measured, kind)
 
 @pytest.mark.parametrize("kind", [*OTHERWISE_IN_INFERENCE, "centers", "dict"])
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
-def test_each_kind_infers(measured, kind, execution):
+def test_each_kind_of_user_model_can_infer(measured, kind, execution):
     done = measured(KINDS[kind], execution=execution, task=TaskKind.INFER)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
     launch = done.launch
@@ -188,7 +188,7 @@ def test_the_parameters_of_a_loss_are_trained_on_the_device(gpu, tmp_path, monke
     assert task.loss.centers.equal(before), "the case worked on a copy"
 
 
-def test_images_are_contiguous_if_a_view_needs_it_and_the_row_says_so(gpu, tmp_path):
+def test_images_are_contiguous_if_a_view_requires_it_and_the_row_says_so(gpu, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(HEAD + KINDS["view"], encoding="utf-8")
     workload = load_workload(str(path))

@@ -92,7 +92,7 @@ def test_fp32_proof_includes_a_control_that_fails(proven):
     assert proven("precision", precision=Precision.AMP_BF16).precisions[0].control_errors == {}
 
 
-def test_tf32_that_is_in_force_whatever_the_switches_say_is_seen(proven):
+def test_tf32_that_ignores_the_switches_is_detected(proven):
     made = proven("precision", Machine(tf32="always"), precision=Precision.FP32)
     assert states(made, "precision")["fp32 against float64"] == "FAILED"
     assert made.precisions[0].switches.unexpected(Precision.FP32) is None
@@ -101,7 +101,7 @@ def test_tf32_that_is_in_force_whatever_the_switches_say_is_seen(proven):
     )  # matrix product, convolution and recurrent layer alike
 
 
-def test_tf32_that_never_takes_effect_is_seen(proven):
+def test_tf32_that_never_takes_effect_is_detected(proven):
     made = proven("precision", Machine(tf32="never"), precision=Precision.TF32)
     assert states(made, "precision")["tf32 against float64"] == "FAILED"
 
@@ -109,7 +109,7 @@ def test_tf32_that_never_takes_effect_is_seen(proven):
 # --- clock --------------------------------------------------------------------------------------------------
 
 
-def test_the_clock_of_a_sound_device_agrees_with_a_loop_by_hand_and_with_events(proven):
+def test_the_clock_of_a_sound_device_agrees_with_a_hand_written_loop_and_with_events(proven):
     assert set(states(proven("clock"), "clock").values()) == {"ok"}
 
 
@@ -132,7 +132,7 @@ def test_check_detects_a_harness_slower_than_a_hand_written_loop(proven, monkeyp
     assert state_of(proven("clock"), "clock", "hand-written") == "FAILED"
 
 
-def test_where_the_host_sets_the_pace_the_clock_is_undecided(proven):
+def test_a_host_bound_step_leaves_the_clock_undecided(proven):
     made = proven("clock", Machine(cost=lambda name: 1e-6, issue_s=KERNEL_S))
     assert (
         state_of(made, "clock", "without synchronizing")
@@ -141,7 +141,7 @@ def test_where_the_host_sets_the_pace_the_clock_is_undecided(proven):
     )
 
 
-def test_events_that_run_at_another_speed_are_seen(proven, monkeypatch):
+def test_events_that_run_at_another_speed_are_detected(proven, monkeypatch):
     times = proofs.guards.event_times
     monkeypatch.setattr(proofs.guards, "event_times", lambda *a: tuple(1.05 * t for t in times(*a)))
     assert state_of(proven("clock"), "clock", "CUDA-event") == "FAILED"
@@ -156,7 +156,7 @@ def test_sound_device_passes_the_hand_written_graph_comparison(proven, precision
     assert set(states(made, "graph").values()) == {"ok"}
 
 
-def test_a_graph_that_leaves_out_a_part_of_the_step_is_seen(proven, monkeypatch):
+def test_a_graph_that_omits_part_of_the_step_is_detected(proven, monkeypatch):
     def forward_only(work: Work):
         def step(index: int):
             inputs, targets = work.batch(index)
@@ -183,7 +183,7 @@ def test_a_graph_that_leaves_out_a_part_of_the_step_is_seen(proven, monkeypatch)
     assert list(states(made, "graph").values()) == ["FAILED"]
 
 
-def test_a_step_that_is_run_eagerly_under_the_name_of_a_graph_is_seen(proven, monkeypatch):
+def test_an_eager_step_reported_as_a_graph_is_detected(proven, monkeypatch):
     monkeypatch.setattr(proofs, "prepare", lambda work: work.step)
     machine = Machine(cost=lambda name: KERNEL_S / 2, issue_s=KERNEL_S)  # the host cannot keep up
     made = proven("graph", machine, execution=Execution.GRAPH)
@@ -257,11 +257,11 @@ def test_a_device_without_a_counter_is_not_judged_by_it(loaded):
     assert state_of(loaded(None), "load", "counted energy") == "left out"
 
 
-def test_telemetry_that_costs_two_per_cent_is_seen(loaded):
+def test_telemetry_that_costs_two_percent_is_detected(loaded):
     assert state_of(loaded(cost=0.02), "load", "telemetry") == "FAILED"
 
 
-def test_a_device_without_telemetry_has_no_cost_of_it(loaded):
+def test_a_device_without_telemetry_has_no_telemetry_cost(loaded):
     made = loaded(source="none")
     assert state_of(made, "load", "telemetry") == "left out"
 
@@ -347,7 +347,7 @@ def test_proof_out_of_memory_is_reported(gpu):
     assert done.status is Status.OUT_OF_MEMORY
 
 
-def test_a_proof_that_is_over_leaves_nothing_on_the_device(gpu, monkeypatch):
+def test_a_finished_proof_leaves_nothing_on_the_device(gpu, monkeypatch):
     monkeypatch.setattr(proofs, "WARM_S", 0.05)
     case = gpu.case("cnn", execution=Execution.GRAPH)
     done = prove(Prove(what="graph", reference="cnn", case=case, fours=1, block_s=0.05), gpu.desk)
@@ -356,7 +356,7 @@ def test_a_proof_that_is_over_leaves_nothing_on_the_device(gpu, monkeypatch):
     assert gpu.machine.memory.allocated == 0
 
 
-def test_blocks_run_in_the_order_that_a_steady_drift_cancels_in():
+def test_blocks_run_in_an_order_that_cancels_a_steady_drift():
     order = []
     made = proofs.in_fours(lambda: order.append("a") or 1.0, lambda: order.append("b") or 2.0, fours=3)
     assert "".join(order) == "abba" * 3

@@ -1,4 +1,4 @@
-"""The strict fake itself: the tests break each CUDA rule that other tests depend on."""
+"""The strict fake itself: these tests break each CUDA rule on which other tests depend."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_streams_and_events_are_named_in_annotations(device):
     assert torch.cuda.Event | None
 
 
-def test_tensors_say_where_they_are_and_do_not_mix(device):
+def test_tensors_report_their_device_and_do_not_mix(device):
     here, there = torch.zeros(2), torch.zeros(2, device="cuda")
     assert (there.device, there.is_cuda, here.is_cuda) == (torch.device("cuda", 0), True, False)
     assert torch.zeros_like(there).is_cuda
@@ -95,12 +95,12 @@ def test_a_tensor_made_from_numbers_is_copied_to_the_device(device):
     assert torch.tensor([1.0], device="meta").is_meta
 
 
-def test_a_sparse_tensor_is_where_its_values_are(device):
+def test_a_sparse_tensor_is_on_the_device_of_its_values(device):
     there = torch.eye(2).to_sparse().to("cuda")
     assert (there.is_cuda, torch.sparse.mm(there, torch.ones(2, 2, device="cuda")).is_cuda) == (True, True)
 
 
-def test_a_tensor_is_moved_to_where_another_is(device):
+def test_a_tensor_can_be_moved_to_the_device_of_another(device):
     there = torch.zeros(2, dtype=torch.float16, device="cuda")
     moved = torch.ones(2).to(there)
     assert (moved.is_cuda, moved.dtype) == (True, torch.float16)
@@ -145,7 +145,7 @@ def test_events_that_have_not_passed_cannot_be_read(device):
         torch.cuda.Event().elapsed_time(after)
 
 
-def test_streams_run_beside_each_other_unless_told_to_wait(device):
+def test_streams_run_concurrently_unless_one_waits(device):
     x, side = torch.zeros(2, device="cuda"), torch.cuda.Stream()
     with pytest.raises(RaceError), torch.cuda.stream(side):
         x.add_(1)
@@ -188,7 +188,7 @@ def test_work_recorded_before_a_synchronized_event_is_safe_to_use(device):
     assert x.tolist() == [1, 1]
 
 
-def test_streams_are_given_out_in_turn_from_a_pool_of_32(device):
+def test_streams_are_reused_in_turn_from_a_pool_of_32(device):
     made = [torch.cuda.Stream() for _ in range(33)]
     assert len(set(map(id, made))) == 32
     assert made[32] is made[0]
@@ -236,7 +236,7 @@ def test_a_capture_on_the_default_stream_or_without_a_warm_up_is_refused(device)
         x.add_(1)
 
 
-def test_a_stream_beside_a_capture_runs_its_kernels_meanwhile(device):
+def test_another_stream_runs_its_kernels_during_a_capture(device):
     """torch's streams are non-blocking: even the legacy default stream may be used during the capture of one."""
     x, y = (torch.zeros(2, device="cuda") for _ in range(2))
     warm()
@@ -268,7 +268,7 @@ def test_a_stream_beside_a_capture_runs_its_kernels_meanwhile(device):
     ],
     ids=["synchronize", "device", "item", "cudaMalloc", "event never recorded", "event"],
 )
-def test_beside_a_capture_nothing_may_wait_or_take_memory_from_the_driver(device, act, words):
+def test_during_a_capture_no_other_stream_may_wait_or_take_memory_from_the_driver(device, act, words):
     x, y = (torch.zeros(2, device="cuda") for _ in range(2))
     beside = torch.cuda.Stream()
     warm()
@@ -338,7 +338,7 @@ def test_a_fork_that_is_not_joined_ends_the_capture_and_leaves_the_streams_usabl
     assert y.add_(1).tolist() == [1.0, 1.0]
 
 
-def test_a_race_between_two_streams_of_a_capture_is_seen(device):
+def test_a_race_between_two_streams_of_a_capture_is_detected(device):
     x = torch.zeros(2, device="cuda")
     warm()
     with pytest.raises(RaceError), torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -349,7 +349,7 @@ def test_a_race_between_two_streams_of_a_capture_is_seen(device):
             x.add_(1)
 
 
-def test_what_is_captured_and_what_is_not_do_not_wait_for_each_other(device):
+def test_captured_and_uncaptured_work_do_not_wait_for_each_other(device):
     x = torch.zeros(2, device="cuda")
     warm()
     beside = torch.cuda.Stream()
@@ -493,7 +493,7 @@ def test_cache_is_released_only_before_a_request_would_be_refused(device):
     del y, z
 
 
-def test_a_segment_that_is_in_use_in_part_is_not_handed_back(device):
+def test_a_partly_used_segment_is_not_released(device):
     x, y = (torch.empty(5 * 2**20, dtype=torch.uint8, device="cuda") for _ in range(2))
     del x
     torch.cuda.empty_cache()
@@ -512,7 +512,7 @@ def test_the_rest_of_a_large_block_counts_as_allocated_if_it_is_not_split_off(de
     assert torch.cuda.memory_allocated() == 0
 
 
-def test_memory_that_one_stream_has_cached_is_not_given_to_another(device):
+def test_memory_cached_by_one_stream_is_not_given_to_another(device):
     x = torch.empty(2**20, dtype=torch.uint8, device="cuda")
     del x
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -555,7 +555,7 @@ def test_the_allocator_gives_no_figure_that_torch_does_not_document(device):
         assert re.search(pattern, documented), name
 
 
-def test_memory_of_a_graph_stays_its_own_until_it_is_gone(device):
+def test_memory_of_a_graph_stays_reserved_until_the_graph_is_deleted(device):
     x = torch.zeros(2**20, device="cuda")
     warm()
     graph = torch.cuda.CUDAGraph()
@@ -571,7 +571,7 @@ def test_memory_of_a_graph_stays_its_own_until_it_is_gone(device):
     assert torch.cuda.memory_reserved() == before
 
 
-def test_an_error_that_sticks_fails_every_later_call(device):
+def test_a_sticky_error_fails_every_later_call(device):
     x = torch.zeros(2, device="cuda")
     device.machine.faults.append(
         Fault("add", lambda: RuntimeError("CUDA error: illegal address"), sticky=True)
@@ -592,7 +592,7 @@ def test_cudnn_computes_no_gradient_of_a_recurrent_layer_in_eval_mode(device):
         layer(x)[0].sum().backward()
 
 
-def test_dropout_inside_recurrent_layers_has_random_numbers_and_memory_of_its_own(device):
+def test_dropout_inside_recurrent_layers_has_its_own_random_numbers_and_memory(device):
     layer = nn.LSTM(4, 4, 2, dropout=0.5).to("cuda")
     x = torch.ones(3, 1, 4, device="cuda")
     layer(x)

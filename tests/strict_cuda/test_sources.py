@@ -88,7 +88,7 @@ def test_a_source_is_a_file_of_torch_or_a_text_of_nvidia(module):
 
 
 @pytest.mark.parametrize("module", RULES)
-def test_the_python_files_that_are_named_are_those_of_torch(module):
+def test_the_named_python_files_exist_in_torch(module):
     torch_folder = Path(torch.__file__).parent
     for name, text in named(module):
         for file in FILE.findall(sources(text)):

@@ -42,7 +42,7 @@ def step_s(done) -> float:
 
 
 @pytest.mark.parametrize("steps", [1, 6])
-def test_a_round_waits_for_the_device_at_its_edges_alone(gpu, steps):
+def test_a_round_waits_for_the_device_only_at_its_edges(gpu, steps):
     """Once before, once after, and once for the loss, whatever the number of steps."""
     work = work_of(gpu, acting(lambda out: None))
     loop = Loop(
@@ -82,7 +82,7 @@ def test_a_latency_spans_all_the_work_of_its_pass(gpu):
     assert min(done.launch.latency_s) >= median(done.launch.event_s) > KERNEL_S
 
 
-def test_images_are_channels_last_in_every_step_where_the_case_says_so(gpu):
+def test_images_are_channels_last_in_every_step_of_such_a_case(gpu):
     layouts = set()
 
     class Looking(nn.Conv2d):
@@ -106,7 +106,7 @@ def test_cudnn_tries_its_algorithms_on_each_new_shape(gpu):
 # --- memory -------------------------------------------------------------------------------------------------
 
 
-def test_the_peak_holds_what_a_step_frees_before_it_ends(gpu):
+def test_the_peak_includes_what_a_step_frees_before_it_ends(gpu):
     """Activations of 20 layers, all freed when the step is over."""
     layers, side, batch = 20, 16, 4096
     deep = task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side, batch=batch)
@@ -157,7 +157,7 @@ def test_the_check_of_a_graph_leaves_no_trace(gpu, optimizer):
     assert seen() == before
 
 
-def test_a_step_that_a_graph_freezes_is_found_out(gpu):
+def test_a_step_that_a_graph_freezes_is_detected(gpu):
     """Python decides again in each eager step; a replay repeats the decision of its capture."""
     own = acting(lambda out: out * (1 if torch.cuda.is_current_stream_capturing() else 2))
     done = gpu.measure("own", own, execution=Execution.GRAPH)

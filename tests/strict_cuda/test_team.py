@@ -12,8 +12,8 @@ from strict_cuda.conftest import BRIEF
 
 KERNEL_S = 1e-3
 
-# Each process draws from its own seed. The targets of the first are 0, those of the second 1: the weight goes
-# to 0.5 if gradients are averaged.
+# Each process draws from its own seed. The targets of the first are 0, those of the second 1: the weight
+# converges to 0.5 if gradients are averaged.
 AVERAGED = """
 import torch
 from gpubench.workload import Task
@@ -82,6 +82,6 @@ def test_two_gpu_job_trains_one_model_and_synchronizes_when_timed(job):
     assert alone.launches[0].rounds[-1].loss < 0.1
     assert together.launches[0].rounds[-1].loss == pytest.approx(0.25, abs=0.1)
     for measurement in (alone, together):
-        # some ten kernels of 1 ms each: without a wait the clock would see only their issue, some 50 µs
+        # about ten kernels of 1 ms each: without a wait the clock would see only their issue, about 50 µs
         assert measurement.step_time_s > 5 * KERNEL_S
     assert together.samples_per_s * together.step_time_s == pytest.approx(2 * 4)

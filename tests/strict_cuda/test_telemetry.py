@@ -21,7 +21,7 @@ from strict_cuda.machine import Machine
 from strict_cuda.models import acting
 
 LONG_KERNEL_S = 0.5
-"""So two steps last ten seconds, the minimum for reporting energy."""
+"""With it two steps last ten seconds, the minimum for reporting energy."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def measured(gpu):
 
 
 class Counters(Readings):
-    """Counters that follow the clock of the device: 500 W, and a tenth of the time held down by power."""
+    """Counters that follow the clock of the device: 500 W, and clocks reduced by power for a tenth of the time."""
 
     source = "nvml"
     fault = None
@@ -56,7 +56,7 @@ class Counters(Readings):
         return {"power": 0.1 * self.machine.now_ns * 1e-9}
 
 
-def test_energy_and_held_clocks_are_those_of_the_timed_rounds(make_slow):
+def test_energy_and_reduced_clocks_are_those_of_the_timed_rounds(make_slow):
     gpu = make_slow()
     gpu.desk.telemetry = Counters(gpu.machine)
     launch = measured(gpu)
@@ -67,7 +67,7 @@ def test_energy_and_held_clocks_are_those_of_the_timed_rounds(make_slow):
     assert launch.held_clocks_s["power"] == pytest.approx(0.1 * region_s, rel=0.02)
 
 
-def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monkeypatch):
+def test_driver_counters_are_converted_to_si_units(make_slow, inside_nvml, monkeypatch):
     """mJ, mW, MHz and ns from the driver; 6000 J, 127.6 W, 1980 MHz, 1.5 s and two memory errors in the record."""
     monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     calls, faults = load_dump("h200"), []
@@ -93,7 +93,7 @@ def test_what_the_driver_counts_arrives_in_si_units(make_slow, inside_nvml, monk
     assert (sample.sm_clock_hz, sample.memory_clock_hz, sample.temperature_c) == (1980e6, 3201e6, 40.0)
 
 
-def test_samples_are_on_the_clock_of_the_rounds(make_slow, monkeypatch):
+def test_samples_use_the_clock_of_the_rounds(make_slow, monkeypatch):
     monkeypatch.setattr(measuring, "INTERVAL_S", 0.001)
     gpu = make_slow()
     began_s = gpu.machine.now_ns * 1e-9
@@ -104,7 +104,7 @@ def test_samples_are_on_the_clock_of_the_rounds(make_slow, monkeypatch):
     assert all(-before_s <= s.t_s <= before_s for s in launch.telemetry)
 
 
-def test_another_device_than_the_one_that_was_probed_is_refused(inside_nvml):
+def test_a_device_other_than_the_probed_one_is_refused(inside_nvml):
     inside_nvml("h200")
     profile = next(d for d in probe().devices if d.backend == "cuda")
     other = SimpleNamespace(**vars(H200) | {"name": "NVIDIA A100-SXM4-80GB", "multi_processor_count": 108})

@@ -1,4 +1,4 @@
-"""The cost of the strict fake: every case that a run offers, within the processor time that a change may take."""
+"""The cost of the strict fake: every case that a run offers, within a limit of processor time."""
 
 from __future__ import annotations
 

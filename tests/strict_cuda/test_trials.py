@@ -38,7 +38,7 @@ def test_a_trial_reports_what_a_measurement_reports_before_its_first_round(gpu, 
     assert launch.rounds == ()
 
 
-def test_a_trial_that_cannot_be_captured_is_unsupported_and_one_that_fails_shows_where(make_gpu):
+def test_a_trial_that_cannot_be_captured_is_unsupported_and_a_failed_one_names_its_phase(make_gpu):
     done = tried(make_gpu(), "own", acting(lambda out: out.sum().item()), execution=Execution.GRAPH)
     assert (done.status, done.spent) == (Status.UNSUPPORTED, True)
     assert "capturing" in done.reason
@@ -63,7 +63,7 @@ def test_the_reference_loss_is_computed_once_for_all_precisions_and_executions(g
 
 
 PROOFS_S = {"clock": 10.1, "graph": 5.8, "load": 18.2}
-"""Warm-up and blocks of each on an H100, from its confirmed check, at steps of 22.1 ms."""
+"""Time of warm-up and blocks for each proof on an H100, from its confirmed check, at steps of 22.1 ms."""
 
 
 def few_kernels() -> Task:

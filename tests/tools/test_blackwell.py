@@ -114,7 +114,7 @@ def test_the_table_of_the_page_has_the_predictions_and_the_readings():
         assert line in section()
 
 
-def test_other_ways_to_count_are_on_the_page_too():
+def test_the_page_has_the_other_ways_to_count():
     in_time = np.mean([abs(c.read / c.told - 1) for c in cases()])
     strangers = means(cases(blackwell=False))[2]
     assert (

@@ -103,7 +103,7 @@ def test_published_figures_of_a_v100_are_inside_its_prediction():
     )
 
 
-def test_a_ranking_has_the_interval_of_a_prediction():
+def test_a_ranking_uses_the_interval_of_the_prediction():
     key = "nvidia-rtx-6000-ada-48gb"
     (told,) = gpubench.predict("bert_base", gpu=key).values()
     estimates = [row.estimate for row in gpubench.rank("bert_base", as_of="2026-11-20").rows]

@@ -24,7 +24,7 @@ NVLINK = {
     "gb300": "nvidia-gb300-279gb",
 }
 PCIE = {"rtx_pro_6000_server": "nvidia-rtx-pro-6000-blackwell-server-96gb"}
-"""The other one in the table, with L40S cards, takes 721 ms for 512 MiB: its host is broken."""
+"""The other PCIe system in the table, with L40S cards, takes 721 ms for 512 MiB: its host is broken."""
 LEAST_BYTES = 16 * 2**20
 BYTES_EACH = {"half": 2, "int8": 1}  # its sizes count elements
 
@@ -64,7 +64,7 @@ def test_an_nvlink_system_left_out_is_predicted_by_the_others():
     assert max(errors.values()) < 0.15
 
 
-def test_the_priors_of_the_links_are_those_of_the_collectives():
+def test_the_priors_of_the_links_match_the_collectives():
     for systems, link, digits in ((NVLINK, "nvlink", 0.03), (PCIE, "pcie", 0.03)):
         _, share = start_and_share(of(systems))
         assert SHARE_PRIORS[link][0] == pytest.approx(share, abs=digits)

@@ -1,4 +1,4 @@
-"""The cost of a refit and of every evaluation."""
+"""The CPU time of a refit and of all evaluations."""
 
 from __future__ import annotations
 

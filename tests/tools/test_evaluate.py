@@ -1,4 +1,4 @@
-"""The figures: better than the plain rule, with intervals that hold, and equal to the committed ones."""
+"""The figures: better than the plain rule, with correct coverage, and equal to the committed ones."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_headline_error_for_unseen_harness_and_gpu_is_within_its_limit(documents
 
 
 @pytest.mark.slow
-def test_seconds_of_a_user_without_a_gpu(documents):
+def test_predicted_seconds_without_an_owned_gpu_are_within_the_limit(documents):
     """Neither harness nor GPU seen, one vote for each pair of them; the fit has no anchor."""
     level = documents["harness"]["no_gpu_owned"]
     assert level["mape"] < 0.19
@@ -174,8 +174,8 @@ def test_seconds_of_a_user_without_a_gpu(documents):
 
 
 @pytest.mark.slow
-def test_the_pairs_of_the_first_table_alone(outcomes):
-    """Those of the rows that shipped before today's cards were added; the committed list has them too."""
+def test_errors_on_the_pairs_of_the_first_table_are_within_limits(outcomes):
+    """They are of the rows that shipped before the newest cards were added; the committed list has them too."""
     outcome = outcomes["harness"]
     added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
     sources = outcome.table.source[outcome.pairs.y]
@@ -201,7 +201,9 @@ def test_the_pairs_of_the_first_table_alone(outcomes):
         ("Blackwell", "vit", 8),
     ],
 )
-def test_models_that_buyers_ask_for_on_hopper_and_blackwell(outcomes, architecture, prefix, least):
+def test_errors_of_popular_models_on_hopper_and_blackwell_are_within_limits(
+    outcomes, architecture, prefix, least
+):
     """VGG16 has no pair there; readings of an H200 and an H100 replace it (below, and test_estimate)."""
     table, pairs = outcomes["harness"].table, outcomes["harness"].pairs
     exact = prefix.startswith("resnet50")  # on images of ImageNet, and of CIFAR: a class each
@@ -214,7 +216,7 @@ def test_models_that_buyers_ask_for_on_hopper_and_blackwell(outcomes, architectu
     assert np.average(error, weights=pairs.weight[mine]) < 0.20
 
 
-def test_what_the_page_says_of_vgg13_and_of_depthwise_networks_is_in_the_committed_pairs():
+def test_the_page_matches_the_committed_pairs_for_vgg13_and_depthwise_networks():
     rows = list(
         csv.DictReader(io.StringIO(gzip.decompress((DOCS / "prediction_pairs.csv.gz").read_bytes()).decode()))
     )
@@ -267,7 +269,7 @@ def test_prediction_beats_the_baseline_rule_in_every_architecture(documents):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hold_out", ["harness", "stranger"])
-def test_the_intervals_hold_and_no_architecture_or_harness_is_rejected(outcomes, documents, hold_out):
+def test_the_intervals_cover_90_percent_in_every_architecture_and_harness(outcomes, documents, hold_out):
     document = documents[hold_out]
     assert 0.85 <= document["coverage_90"] <= 0.95
     assert 0.85 <= document["by_slice"]["anchored at Hopper"]["coverage_90"] <= 0.95
@@ -279,8 +281,8 @@ def test_the_intervals_hold_and_no_architecture_or_harness_is_rejected(outcomes,
 
 
 @pytest.mark.slow
-def test_inference_is_scored_separately_and_its_intervals_hold(committed):
-    """Its own rows, its own coverage; the fit and the widths learn from both tasks."""
+def test_inference_is_scored_separately_and_its_intervals_have_their_coverage(committed):
+    """It has its own rows and its own coverage; the fit and the widths use both tasks."""
     outcome = evaluate(scored_table("harness", TaskKind.INFER), "harness", TaskKind.INFER)
     document = report(outcome)
     assert differing(document, committed["inference, harness", "all pairs"]) == {}
@@ -289,13 +291,13 @@ def test_inference_is_scored_separately_and_its_intervals_hold(committed):
     assert document["mape"] < 0.15
     assert document["median_ape"] < 0.10
     assert 0.85 <= document["coverage_90"] <= 0.95
-    level = document["no_gpu_owned"]  # too few targets to tell 95 % from 90
+    level = document["no_gpu_owned"]  # too few targets to distinguish 95 % from 90 %
     assert binomtest(round(level["coverage_90"] * level["targets"]), level["targets"], 0.9).pvalue > 0.05
     assert rejected(outcome) == []
     assert document["mape"] < document["geometric_mean"]["mape"]
 
 
-def test_training_is_fitted_without_a_row_of_inference():
+def test_training_is_fitted_without_inference_rows():
     assert not fitted_on(TaskKind.TRAIN).inference.any()
     assert fitted_on(TaskKind.INFER).inference.sum() > 2000
 
@@ -328,8 +330,8 @@ def test_refitting_without_each_group_gives_the_same_figures(outcomes):
 
 
 @pytest.mark.slow
-def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcomes):
-    """Each harness and architecture is left out of the fit that sets its width."""
+def test_nested_refits_give_the_same_widths_as_one_step(outcomes):
+    """Each harness and architecture is left out of the fit that determines its width."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     harness, architecture = table.harness[pairs.y], table.architecture[pairs.y]
@@ -354,13 +356,13 @@ def test_widths_from_a_fit_of_each_nest_of_its_own_are_those_of_one_step(outcome
     assert np.exp(widths[0]) == pytest.approx(np.exp(widths[1]), rel=0.03)
 
 
-def test_the_page_holds_the_committed_figures():
+def test_the_page_contains_the_committed_figures():
     text = (DOCS / "prediction-evidence.md").read_text(encoding="utf-8")
     assert page.markdown(page.read_figures()) in text
 
 
 @pytest.mark.slow
-def test_the_committed_pairs_are_those_that_are_scored(outcomes):
+def test_the_committed_pairs_match_the_scored_pairs(outcomes):
     packed = (DOCS / "prediction_pairs.csv.gz").read_bytes()
     then = list(csv.DictReader(io.StringIO(gzip.decompress(packed).decode())))
     now = list(csv.DictReader(io.StringIO(page.pairs_table(outcomes["harness"]))))

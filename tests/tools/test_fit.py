@@ -101,7 +101,7 @@ def test_the_order_of_the_rows_changes_nothing(table):
     assert np.allclose(a.z, b.z, atol=1e-6)
 
 
-def test_efficiencies_are_shares_of_a_peak_or_nearly(table):
+def test_efficiencies_are_at_most_slightly_above_one(table):
     coefficients = load_calibration().train.level.coefficients
     for name in NAMES:
         value = getattr(coefficients, name)
@@ -118,7 +118,7 @@ def test_calibration_matches_the_reported_counts(calibrated, rebuilt):
 
 
 @pytest.mark.slow
-def test_a_rebuilt_calibration_is_the_committed_one(rebuilt):
+def test_a_rebuilt_calibration_matches_the_committed_one(rebuilt):
     """The committed file matches the tables next to it."""
     committed = load_calibration()
     assert committed.stale == ()

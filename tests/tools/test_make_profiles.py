@@ -8,14 +8,14 @@ from gpubench.profile import load_profiles
 from tools.make import traced_again
 
 
-def test_the_versions_of_torch_that_a_profile_is_of_are_kept() -> None:
+def test_the_torch_versions_of_a_profile_are_kept() -> None:
     kept = load_profiles()["rnn_cell"].source
     assert "torch" in kept
     (made,) = (profile for profile in traced_again(["rnn_cell"]) if profile.name == "rnn_cell")
     assert made.source == kept
 
 
-def test_a_workload_that_is_named_is_traced_again_and_no_other():
+def test_only_the_named_workload_is_traced_again():
     """If two moments of a step need the same memory, the recorded one differs by process; memory is compared elsewhere."""
     shipped = load_profiles()
     made = {profile.name: profile for profile in traced_again(["cnn"])}

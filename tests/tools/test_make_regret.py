@@ -50,7 +50,7 @@ def one_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> None:
+def test_regret_is_the_extra_cost_of_the_picked_gpu_over_the_best(three: Settings) -> None:
     """The predictions are 10, 7.5 and 8: the second, which is the best.
 
     The H100 costs 12 against 6, the slow one 10.
@@ -62,7 +62,7 @@ def test_regret_is_what_the_named_gpu_costs_above_the_best(three: Settings) -> N
     assert found["peak FLOPS per dollar"] == [pytest.approx(100.0)]
 
 
-def test_disappointment_is_the_measured_speed_against_the_predicted_one(three: Settings) -> None:
+def test_disappointment_compares_the_measured_with_the_predicted_speed(three: Settings) -> None:
     named, every, beside = disappointments(three)
     assert np.exp(named).tolist() == [pytest.approx(2.0 / 2.5)]
     assert np.exp(every).tolist() == [pytest.approx(x) for x in (1.0, 0.8, 1.5)]
@@ -70,7 +70,7 @@ def test_disappointment_is_the_measured_speed_against_the_predicted_one(three: S
 
 
 @pytest.mark.usefixtures("monkeypatch")
-def test_the_page_has_the_figures_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_regret_page_has_the_current_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     _, _, rest = (DOCS / REGRETS).read_text(encoding="utf-8").partition(BEGIN)
     here, again = (

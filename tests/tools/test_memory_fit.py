@@ -38,7 +38,7 @@ TABLE = load_readings()
 READINGS = [*TABLE.itertuples(index=False)]
 
 
-def test_the_shipped_fit_is_that_of_the_shipped_readings() -> None:
+def test_the_shipped_fit_matches_the_shipped_readings() -> None:
     """To the digits of the file; another release of scipy may end the search one step elsewhere."""
     shipped = load_allowance()
     again = fit_allowance(TABLE, fitted=shipped.fitted)
@@ -50,7 +50,7 @@ def test_the_shipped_fit_is_that_of_the_shipped_readings() -> None:
         assert msgspec.to_builtins(found) == pytest.approx(msgspec.to_builtins(kept), rel=2e-3)
 
 
-def test_every_reading_says_where_and_when_it_was_read() -> None:
+def test_every_reading_states_its_source_and_date() -> None:
     for reading in READINGS:
         assert reading.gpu_key in load_specs()
         assert re.match(r"20\d\d", reading.date)
@@ -65,7 +65,7 @@ def test_a_nearly_full_card_is_censored() -> None:
     assert fit_allowance(TABLE[~TABLE.is_censored], fitted="x") == fit_allowance(TABLE, fitted="x")
 
 
-def test_memory_fit_holds_on_other_vendors_cards_for_models_without_convolutions() -> None:
+def test_the_memory_fit_covers_other_vendors_cards_for_models_without_convolutions() -> None:
     """Their factor and interval are those of NVIDIA cards; with convolutions the bound is the widest."""
     scores = score_left_out(TABLE)
     plain, wide = scores["others not convolving"], scores["others convolving"]
@@ -80,9 +80,7 @@ def test_memory_fit_holds_on_other_vendors_cards_for_models_without_convolutions
     assert allowance.of(CardClass.OTHER, convolves=True).half_width > usual.half_width
 
 
-def test_with_convolutions_other_vendors_cards_differ_within_one_model_by_more_than_a_bound_can_hold() -> (
-    None
-):
+def test_with_convolutions_memory_on_other_vendors_cards_varies_beyond_any_tight_bound() -> None:
     """The same step at another batch: whatever is fitted, no bound of 1.3 in the median covers 95 % of them."""
     allowance = load_allowance()
     rows = [
@@ -114,7 +112,7 @@ def test_reserved_memory_of_sharded_weights_agrees() -> None:
     assert 76.8 <= factor * control.traced_bytes / GIB <= 82.4
 
 
-def test_reserved_and_unstated_readings_together_are_within_twelve_per_cent() -> None:
+def test_reserved_and_unstated_readings_together_are_within_twelve_percent() -> None:
     """All readings of known length and recipe: one error each, and their mean."""
     wanted = {"reserved", "unstated"}
     known = [r for r in READINGS if r.kind in wanted and not r.compiles_loss]
@@ -137,13 +135,13 @@ def test_the_wider_interval_of_a_compiled_step_covers_a_compiled_loss() -> None:
     allowance = load_allowance().classes[CardClass.HBM]
     eager_low = 1 - TRACE_SHARE
     shares = [r.memory_bytes / r.traced_bytes for r in compiled]
-    assert min(shares) < eager_low, "an eager step's interval does not hold them"
+    assert min(shares) < eager_low, "the interval of an eager step does not contain them"
     assert COMPILED_LEAST * eager_low <= min(shares)
     assert max(shares) <= allowance.factor * math.exp(allowance.half_width)
 
 
-def test_the_interval_of_a_compiled_loss_holds_each_card_left_out() -> None:
-    """All 14 readings; torchtitan's alone are from one card, and so give no difference between cards."""
+def test_the_interval_of_a_compiled_loss_covers_each_card_left_out() -> None:
+    """All 14 readings; those of torchtitan alone are from one card, and show no difference between cards."""
     by_card = score_compiled_loss(TABLE, "gpu_key")
     assert [score.held for score in by_card.values()] == [score.readings for score in by_card.values()]
     assert sum(score.readings for score in by_card.values()) == 14
@@ -202,10 +200,10 @@ def test_measured_peaks_are_never_below_the_traced_memory() -> None:
         assert need.allocated.low <= peak_gib[step.workload, step.precision] * GIB
 
 
-def test_reserved_memory_that_gpubench_read_stays_below_the_upper_end_but_for_one() -> None:
+def test_reserved_memory_on_an_h100_stays_below_the_upper_end_except_for_one_reading() -> None:
     """Sound readings.
 
-    That one is from a process that had measured before; one in its own process is lower, below.
+    The exception is from a process that had measured before; the next test has one alone in its process, which is lower.
     """
     sound = [each for each in own_readings() if each.is_sound]
     ends = [each.need.reserved.high for each in sound]
@@ -216,7 +214,7 @@ def test_reserved_memory_that_gpubench_read_stays_below_the_upper_end_but_for_on
     assert median(end / each.reserved for each, end in zip(sound, ends, strict=True)) <= 1.3
 
 
-def test_the_fixed_part_is_that_of_the_sound_readings() -> None:
+def test_the_fixed_part_matches_the_sound_readings() -> None:
     assert fit_fixed_bytes(sound_readings()) == pytest.approx(FIXED_BYTES, abs=2 * MIB)
 
 
@@ -233,7 +231,7 @@ def test_likely_memory_figure_lies_between_its_bounds(card_class: CardClass) -> 
                         assert figure.low <= figure.value <= figure.high, (profile.name, batch)
 
 
-def test_graph_alone_in_its_process_stays_below_the_predicted_upper_bounds() -> None:
+def test_a_graph_in_its_own_process_stays_below_the_predicted_upper_bounds() -> None:
     graphs = [r for r in ALONE if r.execution is Execution.GRAPH and r.limit_bytes is None]
     assert len(graphs) == 4
     for read in graphs:
@@ -244,7 +242,7 @@ def test_graph_alone_in_its_process_stays_below_the_predicted_upper_bounds() -> 
         assert median(r.need.device.high / r.device_bytes for r in graphs) < 1.3
 
 
-def test_what_a_graph_finds_pinned_is_what_a_snapshot_shows_beside_its_pool() -> None:
+def test_memory_pinned_before_a_graph_matches_a_snapshot() -> None:
     """1,560 MiB idle next to the transformer's graph, with transients of 1,571; other models have less."""
     idle = {r.workload: r for r in ALONE if r.idle_beside_graph_bytes is not None and r.limit_bytes is None}
     read = idle.pop("transformer")
@@ -253,7 +251,7 @@ def test_what_a_graph_finds_pinned_is_what_a_snapshot_shows_beside_its_pool() ->
         assert other.idle_beside_graph_bytes < other.need.parts.transient_bytes + WORKSPACE_BYTES
 
 
-def test_an_allocator_held_to_the_upper_end_runs_the_step_and_less_ends_strict_fp32() -> None:
+def test_a_step_runs_within_its_upper_end_and_strict_fp32_fails_below_it() -> None:
     """cuDNN needs the memory of its fastest convolution: it found no engine in 3,930 MiB."""
     held = {r.workload: r for r in ALONE if r.limit_bytes is not None}
     assert held["transformer"].error is None
@@ -278,7 +276,7 @@ def test_compiled_model_needs_as_much_memory_as_eager_unless_its_loss_is_compile
 
 
 def test_predicted_memory_minimum_never_exceeds_a_measured_need() -> None:
-    """For all of them: cache only adds to a reading."""
+    """This includes unsound readings, since cache only adds to a reading."""
     readings = own_readings()
     assert len(readings) == 33
     assert all(each.need.device.low <= each.device for each in readings)
@@ -304,7 +302,7 @@ def test_a_graph_needs_memory_for_transients_twice() -> None:
         assert each.need.device.low == need.device.low
 
 
-def test_overheads_are_those_of_a_context_and_a_driver() -> None:
+def test_overheads_are_as_large_as_a_context_and_a_driver() -> None:
     """An H200 shows 615 MiB in use with nothing running; a context of torch takes about 0.5 GiB more."""
     classes = load_allowance().classes
     assert 1.0 * GIB < classes[CardClass.HBM].overhead_bytes < 1.6 * GIB

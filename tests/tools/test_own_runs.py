@@ -40,7 +40,7 @@ def runs(vgg16, *, factor=1.0):
 
 @pytest.fixture(scope="module")
 def few_rows():
-    """Published rows of one source, which own runs join; with all sources every fit takes ten seconds."""
+    """Published rows of only one source, which own runs join; with all sources each fit would take ten seconds."""
 
     def of_one_source(task, vendors):
         table = fitted_on(task, vendors)
@@ -57,7 +57,7 @@ def plain(few_rows, vgg16):
     return calibrate.calibrate(runs(vgg16), fitted="2026-11-20")
 
 
-def test_own_runs_join_as_cells_and_teach_about_the_card(few_rows, vgg16, plain):
+def test_own_runs_join_the_fit_and_correct_their_card(few_rows, vgg16, plain):
     table = own_table(runs(vgg16))
     assert set(table.gpu_key) == {H200, T4}
     faster = calibrate.calibrate(runs(vgg16, factor=1.5), fitted="2026-11-20")
@@ -67,7 +67,7 @@ def test_own_runs_join_as_cells_and_teach_about_the_card(few_rows, vgg16, plain)
     assert faster == calibrate.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20")
 
 
-def test_cpu_eager_and_inference_runs_join_nothing(vgg16):
+def test_cpu_eager_and_inference_runs_do_not_join_the_fit(vgg16):
     case = case_for(Question(profile=vgg16), SPECS[T4])
     change = {f: getattr(case, f) for f in case.__struct_fields__}
     others = [
@@ -81,7 +81,7 @@ def test_cpu_eager_and_inference_runs_join_nothing(vgg16):
     assert own_table([run_of("cpu", (case, 10.0), backend="cpu")]) is None
 
 
-def test_the_users_own_calibration_is_in_force_once_it_is_written(plain):
+def test_a_users_calibration_is_used_once_it_is_written(plain):
     load_calibration.cache_clear()
     try:
         path = own_calibration_path()

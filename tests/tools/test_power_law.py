@@ -1,4 +1,4 @@
-"""The law of power limits, fitted again to the published readings and judged on cards that it had not seen.
+"""The law of power limits, refitted to the published readings and evaluated on cards that the fit has not seen.
 
 Readings: You and others 2023, Zeus, NSDI (traces of four cards, Apache-2.0). ``python
 tests/tools/test_power_law.py`` writes the shipped fit.
@@ -133,7 +133,7 @@ def law_of(rows: pd.DataFrame) -> dict:
     }
 
 
-def test_the_shipped_law_is_the_fit_to_the_readings():
+def test_the_shipped_law_matches_the_fit_to_the_readings():
     shipped, again = json.loads(data_path(POWER_FILE).read_text()), law_of(readings())
     for name in ("time", "power", "share", "readings", "cards"):
         assert shipped[name] == pytest.approx(again[name], rel=1e-3)
@@ -149,7 +149,7 @@ def test_held_out_card_has_its_time_and_energy_predicted():
     assert off.loc["read"].energy.max() < 0.08
 
 
-def test_the_intervals_hold_the_readings_of_a_card_left_out():
+def test_the_intervals_contain_the_readings_of_a_card_left_out():
     errors, held = left_out(readings()), []
     for gpu in readings().gpu.unique():
         within = ends(left_out(readings()[readings().gpu != gpu]))

@@ -164,7 +164,7 @@ def other_vendors() -> Iterator[str]:
     yield f"Instinct {instinct[0]} at FP32 and TF32"
     yield f"and {instinct[1]} in half precision (an MI325X alone), Radeon {radeon[0]} and {radeon[1]}"
     rdna3 = [f"x{math.exp(width[f'AMD Radeon RDNA3{half}']):.1f}" for half in ("", " at half precision")]
-    yield f"how fast it is: {rdna3[0]} and {rdna3[1]}"
+    yield f"other cards of the architecture: {rdna3[0]} and {rdna3[1]}"
     ratios = [over_a_b200("amd-mi355x-288gb", name) for name in (*READ_ON_BOTH[::2], *READ_ONCE, *LANGUAGE)]
     yield f"inherits that of CDNA3: {min(ratios):.2f} to {max(ratios):.2f} of a B200"
     mi325x, mi300x = (
@@ -227,7 +227,7 @@ def classes_on_new_cards() -> Iterator[str]:
 
 @cache
 def levels_on_an_h200(name: str) -> tuple[tuple[Precision, float, bool], ...]:
-    """Predicted over measured for each shipped reading, by a fit of levels alone, and whether the interval held."""
+    """Predicted over measured for each shipped reading, by a fit of levels alone, and whether the interval contains it."""
     found = []
     for step in h200_readings().cases:
         if step.workload == name:
@@ -289,8 +289,8 @@ def several() -> Iterator[str]:
     held = round(one["coverage_90"] * alone)
     p = binomtest(held, alone, 0.9).pvalue
     yield f"fitted to {whole['jobs']} jobs of four harnesses"
-    yield f"off by {percent(whole['mape'], 1)} % on average, and {percent(whole['coverage_90'], 1)} % of the intervals hold"
-    yield f"the {one['jobs']} jobs from one GPU are off by {percent(one['mape'], 1)} %, and {percent(one['coverage_90'], 1)} % hold (about {held} of {alone} votes; binomial p {p:.2f}"
+    yield f"off by {percent(whole['mape'], 1)} % on average, and {percent(whole['coverage_90'], 1)} % of the intervals contain it"
+    yield f"the {one['jobs']} jobs from one GPU are off by {percent(one['mape'], 1)} %, and {percent(one['coverage_90'], 1)} % contain it (about {held} of {alone} votes; binomial p {p:.2f}"
     shares = dict(zip(SHARES, (math.exp(v) for v in load_calibration().scaling.logs), strict=True))
     yield f"| lost with each doubling | 1.5 % in all | {percent(shares['waiting'], 1)} % |"
     yield f"| share of the backward pass that hides the exchange | 0.75 | {shares['hidden']:.2f} |"
@@ -428,7 +428,7 @@ def not_confirmed() -> Iterator[str]:
     yield f"**Predictions err by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
     plain = whole["geometric_mean"]
     yield f"({whole['targets']} cards, Maxwell to Blackwell; the plain rule of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
-    yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of them. With no GPU owned, seconds are off by {percent(level['mape'])} % on average"
+    yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of them. If you own no GPU, seconds are off by {percent(level['mape'])} % on average"
 
 
 def own_runs() -> Iterator[str]:
@@ -466,6 +466,6 @@ WHOLE_EVALUATION = pytest.mark.slow
         for told in every
     ],
 )
-def test_the_page_states_what_the_shipped_tables_give(page, told):
+def test_the_figures_on_the_page_match_the_shipped_tables(page, told):
     text = words_of(page)
     assert [words for words in told() if words not in text] == []

@@ -40,7 +40,7 @@ GOOD = {
 }  # fmt: skip
 
 
-def test_the_shipped_rows_say_where_they_come_from():
+def test_the_shipped_rows_state_their_source():
     with (DATA / "published.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 4900
@@ -53,7 +53,7 @@ def test_the_shipped_rows_say_where_they_come_from():
 
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
-def test_each_shipped_row_says_how_it_was_measured(name):
+def test_each_shipped_row_states_how_it_was_measured(name):
     """Execution, torch, input, optimizer and doubt are columns; an unstated value is empty, never guessed."""
     with (DATA / name).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -148,7 +148,7 @@ def test_the_wider_the_plausible_batches_the_less_a_row_counts_and_the_wider_its
         assert list(each) == sorted(set(each))
 
 
-def test_the_shipped_rows_whose_batch_is_not_stated_count_less_in_the_fit():
+def test_shipped_rows_with_an_unstated_batch_count_less_in_the_fit():
     table = fitted_on(TaskKind.TRAIN)
     unsure = table.batch_high > table.batch_low
     assert set(table.harness[unsure]) == {"gpu-insights", "nvidia-dle"}
@@ -164,7 +164,7 @@ def test_the_shipped_rows_whose_batch_is_not_stated_count_less_in_the_fit():
     assert (pairs.weight[pairs.spread > 0] < pairs_of(told).weight[pairs.spread > 0]).all()
 
 
-def test_the_shipped_rows_of_inference_say_where_they_come_from():
+def test_the_shipped_rows_of_inference_state_their_source():
     with (DATA / "published_inference.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 2000
@@ -177,7 +177,7 @@ def test_the_shipped_rows_of_inference_say_where_they_come_from():
         assert row["model"] in known
 
 
-def test_the_page_says_what_ships_and_what_is_fitted():
+def test_the_page_counts_the_shipped_and_the_fitted_rows():
     counts = []
     for name in ("published.csv", "published_inference.csv"):
         with (DATA / name).open(encoding="utf-8", newline="") as file:
@@ -233,7 +233,7 @@ def test_precision_labels_are_mapped_to_the_arithmetic_that_actually_ran():
     assert modes("lambda-pytorch-22.09", h100, "amp") == ({Mode.HALF}, {Mode.HALF})
 
 
-def test_autocast_casts_weights_and_gradients_and_whole_halves_are_not_cast(tmp_path):
+def test_autocast_casts_weights_and_gradients_but_half_precision_models_do_not(tmp_path):
     rows = [GOOD | {"precision": precision, "mode": mode} for precision, mode in (
         ("amp", "train"), ("amp", "inference"), ("fp16", "train")
     )]  # fmt: skip
@@ -246,7 +246,7 @@ def test_autocast_casts_weights_and_gradients_and_whole_halves_are_not_cast(tmp_
     assert cast["fp16", False] == 0
 
 
-def test_units_become_seconds_of_a_step(tmp_path):
+def test_every_unit_is_converted_to_seconds_per_step(tmp_path):
     rows = [
         GOOD,
         GOOD | {"gpu": "NVIDIA H100 PCIe 80GB", "metric": "step_time", "unit": "ms", "value": "640"},
@@ -256,7 +256,7 @@ def test_units_become_seconds_of_a_step(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["gnmt", "gpt2_large_s1024", "bert_base_squad+Adam"])
-def test_tokens_become_samples_of_the_model_that_read_them(tmp_path, model):
+def test_tokens_are_converted_to_samples_of_their_model(tmp_path, model):
     """The same row as tokens and as sequences: 54, 1,024 and 384 tokens are one of them."""
     of_one = {"gnmt": 54, "gpt2_large_s1024": 1024, "bert_base_squad+Adam": 384}[model]
     rows = [
@@ -316,7 +316,7 @@ def test_a_file_with_nothing_usable_is_misuse(tmp_path, text):
         read_csv(path)
 
 
-def test_a_file_that_is_not_there_or_not_text_is_misuse(tmp_path):
+def test_a_missing_or_binary_file_is_misuse(tmp_path):
     with pytest.raises(MisuseError, match="cannot read"):
         read_csv(tmp_path / "none.csv")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00bad")
@@ -369,7 +369,7 @@ def test_many_broken_lines_are_counted_and_the_first_are_named(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_the_byte_order_mark_says_the_encoding(tmp_path, encoding, end):
+def test_the_byte_order_mark_determines_the_encoding(tmp_path, encoding, end):
     path = write_csv(tmp_path / "x.csv", EIGHTY)
     want = read_csv(path)
     path.write_bytes(path.read_text(encoding="utf-8").replace("\n", end).encode(encoding))
@@ -389,7 +389,7 @@ def test_a_broken_line_of_utf_16_affects_only_itself(tmp_path, codec, mark):
     assert reading.skipped == {"not UTF-16 text (lines 11 and 82)": 2}
 
 
-def test_a_broken_name_of_a_column_affects_only_that_column(tmp_path):
+def test_a_broken_column_name_affects_only_that_column(tmp_path):
     path = write_csv(tmp_path / "x.csv", [row | {"note": "x"} for row in EIGHTY])
     path.write_bytes(path.read_bytes().replace(b"note", b"Gr\xf6\xdfe", 1))
     reading = read_csv(path)
@@ -398,14 +398,14 @@ def test_a_broken_name_of_a_column_affects_only_that_column(tmp_path):
     assert unread.startswith("gr")
 
 
-def test_a_stray_quote_in_the_header_costs_nothing(tmp_path):
+def test_a_stray_quote_in_the_header_has_no_effect(tmp_path):
     for at in (b"source", b"model"):
         path = spoilt(tmp_path / "x.csv", 1, lambda line, at=at: line.replace(at, b'"' + at))
         reading = read_csv(path)
         assert (len(reading.table), reading.skipped, reading.unread) == (80, {}, ())
 
 
-def test_quotes_that_close_on_their_line_are_read_as_before(tmp_path):
+def test_quotes_that_close_on_their_line_are_read_normally(tmp_path):
     """Separators within quotes, doubled quotes, and quotes within a cell."""
     path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'"lab, ""9"""'))
     assert 'lab, "9"' in set(read_csv(path).table.source)

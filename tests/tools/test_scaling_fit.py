@@ -14,7 +14,7 @@ from tools.evaluate import scaling_figures
 
 
 def test_scaling_fit_matches_published_jobs_within_its_intervals():
-    """With each harness left out; a job without a similar one in another harness is the hard case."""
+    """With each harness left out, a job without a similar one in another harness is the hard case."""
     figures = scaling_figures()
     assert figures["jobs"] > 100
     assert figures["mape"] < 0.06

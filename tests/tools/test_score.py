@@ -57,9 +57,9 @@ def test_the_order_of_the_rows_does_not_matter(rows, document, tmp_path):
 
 @pytest.mark.parametrize(("by", "near"), [(100, 0.015), (0.01, 0.07)])
 def test_constant_factor_on_all_values_barely_changes_the_score(rows, document, tmp_path, by, near):
-    """With another clock or unit no level is known; then the figures are those of ratios alone, and close.
+    """With another clock or unit no level is known; the figures then come from ratios alone, and stay close.
 
-    If all GPUs seem slow, the intervals are wider and cover more.
+    If all GPUs seem slow, the intervals widen and cover more.
     """
     far, further = (
         score(
@@ -94,7 +94,7 @@ def test_different_column_layout_is_read_and_its_assumptions_are_listed(rows, do
     assert document["assumed"] == []
 
 
-def test_a_layout_that_holds_no_measurement_says_which_columns_it_lacks(tmp_path):
+def test_a_table_without_measurements_names_the_missing_columns(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("test,shape,speed\nmatmul,1024,3\n", encoding="utf-8")
     with pytest.raises(MisuseError, match="no column gpu,"):
@@ -113,7 +113,7 @@ def test_table_without_usable_rows_is_an_error(rows, tmp_path):
         score(write_csv(tmp_path / "x.csv", [rows[0] | {"model": "nobodynet"}]))
 
 
-def test_the_command_prints_the_document_or_words(rows, document, tmp_path):
+def test_the_command_prints_json_or_text(rows, document, tmp_path):
     path = write_csv(tmp_path / "x.csv", rows)
     result = CliRunner().invoke(app, ["predict", "score", str(path), "--json"])
     assert result.exit_code == 0, result.output
@@ -151,7 +151,7 @@ def test_a_workload_is_described_like_the_published_profile_of_the_same_network(
 
 
 @pytest.mark.parametrize("name", ["llama_1b", "bert_transfer", "augment"])
-def test_a_workload_whose_weights_are_in_bfloat16_or_frozen_has_no_such_profile(name):
+def test_a_workload_with_bfloat16_or_frozen_weights_has_no_published_profile(name):
     assert ("train", name) not in model_profiles().index
 
 

@@ -1,4 +1,4 @@
-"""The tools as a maintainer types them, and the two verbs that pass their work to them."""
+"""The tools as a maintainer runs them, and the two commands that call them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_evaluation_matches_the_committed_figures_of_its_hold_out():
     assert document["several_gpus"]["jobs"] > 100
 
 
-def test_an_unknown_hold_out_is_refused_with_those_that_are_known():
+def test_an_unknown_hold_out_is_refused_with_the_known_ones():
     done = tool("evaluate", "--hold-out", "foo")
     assert done.returncode == 2
     assert "'stranger'" in done.stderr
 
 
 @pytest.mark.slow
-def test_own_runs_are_fitted_by_the_command_and_are_then_in_force(tmp_path):
+def test_own_runs_are_fitted_by_the_command_and_then_used(tmp_path):
     data = tmp_path / "data"
     environment = {**os.environ, "XDG_DATA_HOME": str(data)}
     done = gpubench(

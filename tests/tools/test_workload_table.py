@@ -25,7 +25,7 @@ def rows(text: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ < "2.5", reason="this torch has no selective checkpointing")
-def test_the_table_is_as_the_workloads_make_it_today() -> None:
+def test_the_table_matches_the_workloads() -> None:
     """Update it with ``python tests/tools/workload_table.py``."""
     assert page() == PAGE
 
@@ -48,7 +48,7 @@ def test_every_workload_is_in_the_question_table() -> None:
     assert {*re.findall(r"`(\w+)`", questions)} == {*workload_names()}
 
 
-def test_the_rule_of_the_cpu_is_stated_with_its_limit() -> None:
+def test_the_batch_rule_for_a_cpu_is_stated_with_its_limit() -> None:
     assert f"{CPU_STEP_FLOPS / 1e9:.0f} GFLOP" in PAGE
 
 

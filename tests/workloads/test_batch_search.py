@@ -64,7 +64,7 @@ def card(memory_bytes: int) -> DeviceProfile:
     return DeviceProfile(backend="cuda", name="a card", vendor="NVIDIA", memory_bytes=memory_bytes)
 
 
-def test_a_good_guess_takes_few_trials() -> None:
+def test_a_good_guess_needs_few_trials() -> None:
     tried: list[int] = []
     found = largest_that_fits(lambda n: tried.append(n) or n <= 1000, 950)
     assert 937 <= found <= 1000
@@ -72,7 +72,7 @@ def test_a_good_guess_takes_few_trials() -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 1), (2, 2), (3, 3)])
-def test_small_limits_are_met_exactly(limit: int, expected: int) -> None:
+def test_small_limits_are_found_exactly(limit: int, expected: int) -> None:
     assert largest_that_fits(lambda n: n <= limit, 1000) == expected
 
 
@@ -111,7 +111,7 @@ def test_run_reports_which_cases_may_not_fit() -> None:
     assert doubts(made, profiles, large, [more])[0].startswith("vgg16 fp32 batch 64: ")
 
 
-def test_without_a_trace_the_prepared_inputs_count_and_the_ceiling_is_one() -> None:
+def test_without_a_trace_the_inputs_count_and_the_guess_is_capped() -> None:
     cnn = msgspec.structs.replace(load_profiles()["cnn"], memory=())
     without = msgspec.structs.replace(cnn, sample_shape=(0,))
     each = [planned_peak_bytes(p, case_of(p, TaskKind.TRAIN, Precision.FP32, 1)) for p in (cnn, without)]
@@ -173,7 +173,7 @@ def test_a_cpu_has_no_largest_batch() -> None:
 
 
 def trial(it_fits: Callable[[Case], bool | None]) -> Callable[[Launcher, PlannedCase], CaseDone]:
-    """A trial with the given result; None is a failure of another kind."""
+    """A trial with the given result; None means a failure of another kind."""
 
     def tried(_: Launcher, planned: PlannedCase) -> CaseDone:
         found = it_fits(planned.case)

@@ -74,10 +74,10 @@ ASKED = ({}, {"checkpointing": "full"}, {"trainable": "lora"}, {"trainable": "ql
     ],
 )
 @pytest.mark.usefixtures("traced_as_asked")
-def test_the_shape_gives_what_a_trace_gives(
+def test_the_shape_gives_the_same_profile_as_a_trace(
     kind: str, tied: bool, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Name, version, parameters and recipe are equal, so both ways find the same measurements."""
+    """Name, version, parameters and recipe are equal, so both methods find the same measurements."""
     pytest.importorskip("transformers")
     reference = written(tmp_path, config(kind, tie_word_embeddings=tied))
     way = {asked["trainable"]: True} if "trainable" in asked else asked
@@ -174,7 +174,7 @@ assert time.process_time() < 4.0
 """
 
 
-def test_a_config_of_70_billion_is_answered_at_once_and_without_torch(tmp_path: Path) -> None:
+def test_a_config_of_70_billion_is_answered_quickly_and_without_torch(tmp_path: Path) -> None:
     reference = written(tmp_path, config(**LARGE))
     subprocess.run([sys.executable, "-c", _ASK, reference], check=True)
     with pytest.raises(MisuseError, match=r"9,000 tokens: .* 4,096"):
@@ -204,7 +204,7 @@ MIXTRAL = config("mixtral", architectures=["MixtralForCausalLM"], num_hidden_lay
 def test_a_model_of_repeated_layers_is_derived_from_two_shorter_ones(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dense layers first, local and global attention in turn, experts: all figures are those of a full trace."""
+    """Dense layers first, alternating local and global attention, experts: all figures are those of a full trace."""
     pytest.importorskip("transformers")
     whole = load_own(written(tmp_path, fields))
     assert whole.shorter is not None
@@ -231,7 +231,7 @@ def test_a_model_of_repeated_layers_is_derived_from_two_shorter_ones(
     ],
     ids=lambda fields: fields["model_type"],
 )
-def test_few_layers_and_layers_that_do_not_repeat_are_traced_whole(
+def test_few_layers_and_layers_that_do_not_repeat_are_traced_in_full(
     fields: dict[str, Any], tmp_path: Path
 ) -> None:
     pytest.importorskip("transformers")

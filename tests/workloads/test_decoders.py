@@ -64,7 +64,7 @@ def test_the_parameters_of_each_row_follow_from_its_shape() -> None:
     assert all(row.source and row.licence for row in load_decoders())
 
 
-def test_each_name_means_one_model_and_no_workload() -> None:
+def test_each_name_means_one_model_and_is_not_a_workload() -> None:
     meant: dict[str, set[str]] = {}
     for row in load_decoders():
         for name in (*row.aliases, row.hub_name, row.hub_name.partition("/")[2], f"hf:{row.hub_name}"):
@@ -88,7 +88,7 @@ def test_each_name_means_one_model_and_no_workload() -> None:
         ("qwen2.5-7b-instruct", "Qwen/Qwen2.5-7B-Instruct"),
     ],
 )
-def test_a_name_is_read_as_people_type_it(typed: str, hub_name: str) -> None:
+def test_a_name_is_recognized_in_common_spellings(typed: str, hub_name: str) -> None:
     assert decoder(typed).hub_name == hub_name
 
 
@@ -149,7 +149,7 @@ def test_closed_form_profile_matches_a_trace(traced: WorkloadProfile, alias: str
         assert -0.01 <= told_bytes / traced_bytes - 1 <= 0.06
 
 
-def test_embedding_and_head_are_cast_to_float32_by_peft_alone() -> None:
+def test_only_peft_casts_embedding_and_head_to_float32() -> None:
     recipe = USUAL.changed({"trainable": "qlora"})
     row = decoder("llama-3-8b")
     told = [profile_at(row, "x", recipe.changed({"stack": stack})).memory[0] for stack in ("plain", "torch")]
@@ -243,7 +243,7 @@ def test_decoder_parameters_match_transformers_for_each_family(
     (tmp_path / "config.json").write_text(json.dumps(fields))
     recipe = Recipe(
         weight_type=WeightType.BFLOAT16, trainable=trainable, context_tokens=200, loss_chunks=8
-    )  # in chunks: an unchunked loss is modeled as the trainers of transformers hold it
+    )  # in chunks: an unchunked loss is modeled as in the trainers of transformers
     traced = trace_workload(load_workload(f"hf:{tmp_path}").at(recipe), 0).profile
     told = profile_at(shape, kind, recipe)
     one_product = kind in {"gpt2", "gpt_neox"}  # for queries, keys and values: fewer adapters
@@ -328,7 +328,7 @@ docs/rtx4080_baselines.md, MIT; one reading each.
 """
 
 
-def test_a_plain_stack_on_windows_is_as_fast_as_predicted() -> None:
+def test_speed_of_a_plain_stack_on_windows_is_in_the_interval() -> None:
     ratios = []
     for name, tokens, _, tokens_per_s in READ:
         asked = {"qlora": True, "gpu": "RTX 4080", "batch_size": 1, "context": tokens}
@@ -354,7 +354,7 @@ def test_fused_kernels_gain_as_much_over_a_plain_stack_as_published(how: str, re
     assert rates[0] / rates[1] == pytest.approx(read, rel=0.10)
 
 
-def test_no_precision_is_advised_that_the_model_is_not_offered_at() -> None:
+def test_no_message_suggests_a_precision_that_the_model_lacks() -> None:
     with pytest.raises(
         MisuseError, match=r"at bf16: they are stored in bfloat16; leave out --recipe weight-type"
     ):
@@ -373,7 +373,7 @@ def test_the_reserved_memory_of_a_plain_stack_is_in_the_interval(
     assert figure.value == pytest.approx(reserved_gib * GIB, rel=0.16)
 
 
-def test_every_model_is_predicted_in_each_way() -> None:
+def test_every_model_is_predicted_with_each_training_method() -> None:
     rows = load_decoders()
     assert len(rows) > 200
     for row in rows:
@@ -419,16 +419,16 @@ print(json.dumps({"answers": answers, "times": times, "torch": "torch" in sys.mo
 """
 
 
-def test_a_name_is_answered_at_once_and_without_torch() -> None:
+def test_a_name_is_answered_quickly_and_without_torch() -> None:
     asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=True)
     said = json.loads(asked.stdout)
     assert not said["torch"]
-    assert max(said["times"]) < 3.0  # of CPU, for three questions
+    assert max(said["times"]) < 3.0  # seconds of CPU for three questions
     for name, way, *told in said["answers"]:
         assert told == [name] * 3, way
 
 
-def test_the_answer_names_the_model_as_it_was_typed() -> None:
+def test_an_answer_names_the_model_as_typed() -> None:
     for asked, words in (
         (["Llama 3.1 8B", "--lora", "--samples", "20000"], "Llama 3.1 8B, 20,000 sequences, "),
         (["memory", "hf:Qwen/Qwen2.5-7B", "--gpu", "L40S"], "hf:Qwen/Qwen2.5-7B bf16"),

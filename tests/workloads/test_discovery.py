@@ -26,7 +26,7 @@ def fresh_discovery() -> object:
 
 
 def plug_in(folder: Path, name: str, target: str) -> None:
-    """Leave on disk what pip leaves of a package with one workload."""
+    """Write what pip installs for a package with one workload."""
     info = folder / f"other_{len(list(folder.glob('*.dist-info')))}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {info.name.split('-')[0]}\nVersion: 1.0\n")
@@ -93,14 +93,14 @@ def test_a_broken_plug_in_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_name_comes_with_the_nearest() -> None:
+def test_an_unknown_workload_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(MisuseError, match=r"'vgg61'.*vgg16"):
         load_workload("vgg61")
     with pytest.raises(MisuseError, match=r"nearest known: none; `gpubench list` shows"):
         load_workload("zzzzzz")
 
 
-def test_the_nearest_name_is_shown_as_it_can_be_typed() -> None:
+def test_the_nearest_name_is_shown_in_a_form_that_is_accepted() -> None:
     with pytest.raises(MisuseError, match=r"nearest known: resnet50_transfer,"):
         load_workload("ResNet50 transfer")
 
@@ -113,12 +113,12 @@ def test_the_nearest_name_is_shown_as_it_can_be_typed() -> None:
         ("qwen2.5-7b", "qwen2.5-7b"), ("all", "all"), ("", ""),
     ],
 )  # fmt: skip
-def test_a_workload_is_found_as_people_write_it(said: str, name: str) -> None:
+def test_a_workload_is_found_in_common_spellings(said: str, name: str) -> None:
     assert workload_named(said) == name
 
 
 @pytest.mark.parametrize("verb", ["memory", "predict show"])
-def test_each_verb_takes_a_workload_as_people_write_it(verb: str) -> None:
+def test_each_verb_accepts_a_workload_in_common_spellings(verb: str) -> None:
     request = {"memory": MemoryRequest, "predict show": PredictRequest}[verb]
     made = request_from(request, {"workload": "Bert-Base"})
     assert "bert_base" in getattr(made, {"memory": "workloads", "predict show": "workload"}[verb])
@@ -131,7 +131,7 @@ def test_each_verb_takes_a_workload_as_people_write_it(verb: str) -> None:
         ("model.py", True), ("./model.py:NET", True), ("dir/model", True), ("package.module:NET", True),
     ],
 )  # fmt: skip
-def test_what_counts_as_the_users_own(reference: str, own: bool) -> None:
+def test_references_to_a_users_own_model_are_recognized(reference: str, own: bool) -> None:
     assert is_own(reference) is own
 
 

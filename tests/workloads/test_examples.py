@@ -43,7 +43,7 @@ def test_generated_workload_file_works_unedited(tmp_path: Path) -> None:
     assert falling[-1] < falling[0]
 
 
-def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("precious")
     done = here("new-workload", "mine", cwd=tmp_path)
     assert done.returncode == 2
@@ -52,7 +52,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../evil", "a b", "1st", "x/y", ""])
-def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_not_a_file_name_is_refused(tmp_path: Path, name: str) -> None:
     done = here("new-workload", name, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

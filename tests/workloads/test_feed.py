@@ -20,7 +20,7 @@ from gpubench.sections.lists import prepared
 
 
 def prepares(images_per_s: float, workers: int = 4, frames: int = 1) -> PreparationRate:
-    """A rate to within 2 %."""
+    """A rate known within 2 %."""
     return PreparationRate(
         images_per_s=images_per_s,
         low=images_per_s * 0.98,
@@ -63,13 +63,13 @@ def test_a_slow_host_makes_the_gpu_wait() -> None:
 @pytest.mark.parametrize(("consumed", "width", "certain"), [
     (300, 0.02, True), (300, 0.5, False), (300, None, False), (3000, 0.5, True), (700, 0.6, False),
 ])  # fmt: skip
-def test_a_verdict_is_certain_where_both_ends_of_the_intervals_agree(consumed, width, certain) -> None:
+def test_a_verdict_is_certain_if_both_ends_of_the_intervals_agree(consumed, width, certain) -> None:
     found = feeding(consumes(consumed, width), prepares(350))
     assert found.certain is certain
     assert ("not certain" in found.verdict) is not certain
 
 
-def test_the_traffic_of_the_link_is_next_to_each_verdict() -> None:
+def test_each_verdict_states_the_traffic_of_the_link() -> None:
     """300 images/s of 562,500 bytes as photographs, of 602,112 as tensors."""
     (_, said) = prepared(
         FeedReport(remark=None, prepared=prepares(350), feedings=(feeding(consumes(300), prepares(350)),))
@@ -108,7 +108,7 @@ def test_loader_round_covers_one_batch_from_each_worker(monkeypatch) -> None:
     assert len(taken) == 4 * (1 + 5), "the first round warms up"
 
 
-def test_clips_are_prepared_as_one_and_counted_by_their_frames() -> None:
+def test_clips_are_prepared_whole_and_counted_by_their_frames() -> None:
     pytest.importorskip("kornia")
     found = measure_preparation(1, frames=16, timed_s=0.0)
     assert (found.frames, found.images_per_s > 0) == (16, True)
@@ -118,7 +118,7 @@ def test_clips_are_prepared_as_one_and_counted_by_their_frames() -> None:
     assert "a frame is an image" in said.text
 
 
-def test_the_rate_is_in_all_and_for_each_worker() -> None:
+def test_the_rate_is_given_in_total_and_per_worker() -> None:
     (shown,) = prepared(FeedReport(remark=None, prepared=prepares(400, workers=4), feedings=()))
     (row,) = shown.rows
     assert row[0] == "4"
@@ -126,7 +126,7 @@ def test_the_rate_is_in_all_and_for_each_worker() -> None:
     assert row[2].startswith("100")
 
 
-def test_without_kornia_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kornia_the_install_command_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kornia", None)
     with pytest.raises(MisuseError, match=r"pip install 'kornia>=[\d.]+,<\d+'"):
         measure_preparation(1)
@@ -149,7 +149,7 @@ def test_unmeasured_gpu_gets_a_predicted_image_consumption() -> None:
     assert all(c.low < c.images_per_s < c.high for c in found if c.workload == "vgg16")
 
 
-def test_the_verb_refuses_an_unknown_gpu_before_timing_anything() -> None:
+def test_feed_refuses_an_unknown_gpu_before_timing_anything() -> None:
     done = here("feed", "--gpu", "nvidia-nothing", "--json")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
@@ -157,7 +157,7 @@ def test_the_verb_refuses_an_unknown_gpu_before_timing_anything() -> None:
 
 
 @pytest.mark.slow
-def test_the_verb_answers_in_json() -> None:
+def test_feed_answers_in_json() -> None:
     command = [sys.executable, "-m", "gpubench", "feed", "--gpu", "nvidia-l4-24gb", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
     document = json.loads(done.stdout)

@@ -45,7 +45,7 @@ SIZES = {
 }  # fmt: skip
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES}
 ONE_LAYER = LLAMA | {"num_hidden_layers": 1}
-"""As small as possible, if the test is about what is traced and not about the size."""
+"""As small as possible, for tests in which the size does not matter."""
 OF_A_LAYER = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64 + 2 * 32
 PARAMETERS = 2 * OF_A_LAYER + 2 * 64 * 32 + 32
 
@@ -108,9 +108,7 @@ def test_hugging_face_model_runs_the_same_kernels_as_the_standard_decoder(config
 
 
 @pytest.mark.slow
-def test_the_loss_of_all_tokens_is_computed_at_once_and_chunks_are_suggested_where_they_help(
-    config, traced_here
-):
+def test_the_loss_is_unchunked_by_default_and_chunks_are_suggested_if_they_help(config, traced_here):
     """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small model."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
@@ -144,7 +142,7 @@ def test_autocast_over_float32_weights_is_offered_on_request(config, traced_as_a
 
 
 @pytest.mark.parametrize("asked", [{}, {"trainable": "lora", "checkpointing": "full", "context_tokens": 32}])
-def test_its_loss_falls_on_the_cpu(config, asked):
+def test_the_loss_of_a_hugging_face_model_falls_on_the_cpu(config, asked):
     workload = at(config(), **asked)
     work = move(workload.build(2, 0), case_of(workload), torch.device("cpu"))
     losses = [work.edge_loss(work.step(n), n) for n in range(24)]
@@ -181,7 +179,7 @@ def test_four_bit_base_model_trains_with_torchao(config):
     ],
     ids=lambda fields: fields["model_type"],
 )
-def test_other_architectures_are_traced_whole(config, fields):
+def test_other_architectures_are_traced_in_full(config, fields):
     traced = trace_workload(at(config(fields), trainable="lora"), 0)
     assert (traced.why_on_cpu, traced.profile.memory_untraced) == (None, None)
     assert 0 < traced.profile.trainable_parameters < traced.profile.parameters
@@ -269,7 +267,7 @@ def test_an_invalid_file_is_reported_before_a_process_is_started(config, monkeyp
         profile_of(config(LLAMA | fields), asked)
 
 
-def test_the_context_of_a_model_of_several_parts_is_that_of_its_text(config, monkeypatch):
+def test_the_context_of_a_multimodal_model_is_that_of_its_text_part(config, monkeypatch):
     monkeypatch.setattr(cache, "run_child", None)
     whole = {"model_type": "llava", "max_position_embeddings": 9, "text_config": LLAMA}
     with pytest.raises(MisuseError, match=r"65 tokens .* 64 tokens"):
@@ -285,9 +283,7 @@ def test_the_context_of_a_model_of_several_parts_is_that_of_its_text(config, mon
         ({"prompt_tokens": 12}, "prompt tokens 12 cannot be set"),
     ],
 )
-def test_settings_that_contradict_each_other_are_reported_before_a_model_is_built(
-    config, monkeypatch, asked, words
-):
+def test_contradictory_settings_are_reported_before_a_model_is_built(config, monkeypatch, asked, words):
     monkeypatch.setattr(trace, "trace_workload", None)
     answer = child._answer(config(), asked=Asked(fields=asked))
     assert words in answer.error
@@ -300,7 +296,7 @@ def test_settings_that_contradict_each_other_are_reported_before_a_model_is_buil
     [({}, "amp"), ({"lora": True}, None), ({"loss_chunks": 8}, "amp")],
 )
 def test_the_request_is_traced_even_without_time_for_other_ways(config, monkeypatch, asked, precision):
-    """Otherwise a slow machine would report less about the same question, and each verb something else."""
+    """Otherwise a slow machine would report less for the same question, and verbs would disagree."""
     monkeypatch.setattr(child, "MOST_VARIANTS_S", 0.0)
     reference, card = config(ONE_LAYER), "A100 SXM4 80GB"
     asked = asked if precision is None else {"precision": precision, **asked}
@@ -344,7 +340,7 @@ def test_a_model_is_built_once_and_announced_once_for_any_request(config, caplog
 
 
 def test_a_sequence_longer_than_the_context_is_refused_without_a_traceback(config):
-    """A deliberate error is misuse, wherever it is in the trace, so no message names a log."""
+    """A deliberate error counts as misuse, wherever the trace raises it, so no message names a log."""
     sizes = {name: size for name, size in LLAMA.items() if name != "max_position_embeddings"}
     answer = child._answer(config(sizes), asked=Asked(fields={"context_tokens": 2049}))
     assert re.search(r"2,049 tokens .* 2,048", answer.error)  # by transformers' default
@@ -353,7 +349,7 @@ def test_a_sequence_longer_than_the_context_is_refused_without_a_traceback(confi
     assert "Traceback" in broken.traceback
 
 
-def test_sizes_that_no_machine_holds_are_one_line(config):
+def test_sizes_too_large_for_any_machine_are_refused_in_one_line(config):
     with pytest.raises(MisuseError, match="hf:Small-Llama: cannot run") as caught:
         trace_workload(load_workload(config(LLAMA | {"hidden_size": 2**40, "vocab_size": 2**40})), 0)
     assert "\n" not in str(caught.value)

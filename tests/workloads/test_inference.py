@@ -38,7 +38,7 @@ def test_inference_is_measured_at_a_batch_of_one_and_at_the_main_batch() -> None
     assert batches(GPU, "vgg16") == [(TaskKind.TRAIN, 64)]
 
 
-def test_an_input_pipeline_is_run_forward_whatever_was_asked() -> None:
+def test_an_input_pipeline_is_run_forward_whatever_was_requested() -> None:
     assert batches(GPU, "augment") == [(TaskKind.INFER, 256)]
 
 
@@ -52,7 +52,7 @@ def measured(*passes: float) -> Measurement:
     return Measurement(case=case, status=Status.OK, launches=launches)
 
 
-def test_quantiles_are_those_of_all_launches() -> None:
+def test_quantiles_cover_all_launches() -> None:
     found = measured(*(n / 1000 for n in range(1, 101)))
     assert found.latency_p50_s == 0.050
     assert found.latency_p95_s == 0.095
@@ -77,7 +77,7 @@ def test_each_pass_waits_for_the_device_at_both_ends() -> None:
     assert seen[:6] == ["wait", "pass 0", "wait", "wait", "pass 1", "wait"]
 
 
-def test_slow_passes_end_in_time() -> None:
+def test_slow_passes_end_before_the_time_limit() -> None:
     now = iter(range(0, 10**15, 10**9))
     found = latencies(lambda n: None, Clock(now_ns=lambda: next(now)), most_s=10)  # type: ignore[arg-type, return-value]
     assert 1 <= len(found) <= 6

@@ -56,7 +56,7 @@ def test_a_depthwise_convolution_is_counted_from_shapes() -> None:
         ({"kernel_size": 3, "groups": 4}, OperatorKind.CONV3X3),
     ],
 )
-def test_convolutions_are_distinguished(options: dict[str, int], kind: OperatorKind) -> None:
+def test_kinds_of_convolutions_are_distinguished(options: dict[str, int], kind: OperatorKind) -> None:
     found = profile(lambda: nn.Conv2d(32, 32, **options), (32, 8, 8))
     assert {o.kind for o in found.train if o.flops_per_sample} == {kind}
 

@@ -20,7 +20,7 @@ def gpubench(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_table_shows_every_workload() -> None:
+def test_the_list_shows_every_workload() -> None:
     lines = gpubench("list").splitlines()
     assert {line.split()[0] for line in lines[3:] if line} == {*workload_names()}
     vgg16 = next(line for line in lines if line.startswith("vgg16 "))
@@ -56,14 +56,14 @@ def test_a_terminal_of_80_columns_cuts_no_figure_short(arguments) -> None:
     assert "TFLOP/s" in text if "--gpus" in arguments else "138,357,544" in text
 
 
-def test_json_holds_the_figures() -> None:
+def test_the_json_list_contains_the_figures() -> None:
     rows = {row["name"]: row for row in json.loads(gpubench("list", "--json"))["workloads"]}
     assert rows["vgg16"]["train_flops_per_sample"] == 92_648_177_664
     assert rows["vgg16"]["batches"] == [32, 64, 128]
     assert rows["cnn"]["parameters"] == 93_322
 
 
-def test_the_gpus_are_those_of_the_table() -> None:
+def test_the_listed_gpus_match_the_table() -> None:
     cards, _, others = gpubench("list", "--gpus").partition("\n\n")
     assert {line.split()[0] for line in cards.splitlines()[2:]} == {*load_specs()}
     assert others.startswith("Processor")
@@ -71,7 +71,7 @@ def test_the_gpus_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("list", "--gpus")])
-def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
+def test_listing_imports_no_heavy_library(arguments: tuple[str, ...]) -> None:
     code = (
         "import sys\nfrom gpubench.cli.app import app\n"
         f"app({list(arguments)!r}, standalone_mode=False)\n"

@@ -172,7 +172,7 @@ def test_traced_peak_matches_a_real_step_with_gradient_accumulation(name: str, i
 
 
 FOUR_BYTES_A_SCORE = 4 * 1024 * 50_257 / GIB
-"""For one sequence of the transformer.
+"""Control figures for one sequence of the transformer.
 
 In float32 the controls hold the outputs through the backward pass, which gpubench's loop does not. Under
 autocast they take the logarithms of ``cross_entropy`` in float32, as in torch's documentation but not in its
@@ -193,7 +193,9 @@ CONTROLS = [  # GiB, counted once by another program of this kind, which gave LS
 
 
 @pytest.mark.parametrize(("name", "batch", "is_amp", "gib"), CONTROLS)
-def test_the_shipped_lines_give_the_control_figures(name: str, batch: int, is_amp: bool, gib: float) -> None:
+def test_the_shipped_memory_lines_match_the_control_figures(
+    name: str, batch: int, is_amp: bool, gib: float
+) -> None:
     """BERT's control counts two bytes where CUDA's dropout keeps a mask of one byte: 0.24 GiB."""
     precision = Precision.AMP_BF16 if is_amp else Precision.FP32
     peak = (
@@ -207,7 +209,9 @@ def test_the_shipped_lines_give_the_control_figures(name: str, batch: int, is_am
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "batch", "is_amp", "gib"), CONTROLS)
-def test_a_trace_at_full_size_falls_on_the_lines(name: str, batch: int, is_amp: bool, gib: float) -> None:
+def test_a_trace_at_full_size_lies_on_the_shipped_lines(
+    name: str, batch: int, is_amp: bool, gib: float
+) -> None:
     del gib
     precision = Precision.AMP_BF16 if is_amp else Precision.FP32
     told = (
@@ -236,7 +240,7 @@ def test_a_language_model_needs_its_logits_in_float32() -> None:
     "name",
     ["cnn", "lstm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert_base", "resnet50"))],
 )
-def test_the_shipped_lines_are_those_of_a_new_trace(name: str) -> None:
+def test_the_shipped_memory_lines_match_a_new_trace(name: str) -> None:
     workload, shipped = load_workload(name), load_profiles()[name]
     as_built = [step for step in shipped.memory if step.recipe == Recipe()]
     for one, two in zip(trace_memory(workload, 0), as_built, strict=True):
@@ -290,7 +294,7 @@ class Attention(nn.Module):
         return self.layer(x, x, x, need_weights=False)[0]
 
 
-def test_attention_keeps_no_matrix_of_scores_whatever_calls_it() -> None:
+def test_attention_keeps_no_matrix_of_scores_in_any_caller() -> None:
     one, two = (_peak(Attention, (length, 32)) for length in (512, 1024))
     assert two < 2.1 * one
 
@@ -399,7 +403,7 @@ def test_every_operator_that_cudas_autocast_casts_is_known() -> None:
     assert missing - left <= TO_FLOAT32 | RESULT_IN_FLOAT32 | TO_LOWER
 
 
-def test_torch_is_left_as_it_was() -> None:
+def test_a_trace_leaves_torch_unchanged() -> None:
     dropped = nn.Dropout(0.5)(torch.ones(1000, requires_grad=True))
     was_collecting = gc.isenabled()
     with cuda_rules():
@@ -540,7 +544,7 @@ def test_a_batch_beyond_all_that_could_be_traced_is_predicted_with_a_wider_bound
     highest = [need.allocated.high - WORKSPACE_BYTES for need in (inside, beyond)]
     traced = [traced_bytes(profile, case, need) for case, need in zip(cases, (inside, beyond), strict=True)]
     wider = highest[1] / traced[1] / (highest[0] / traced[0])
-    assert wider == pytest.approx(2, rel=0.1), "what the outputs are of the whole differs a little"
+    assert wider == pytest.approx(2, rel=0.1), "the share of the outputs differs slightly"
 
 
 def test_batches_made_by_numpy_are_not_enlarged_for_a_trace() -> None:
@@ -594,7 +598,9 @@ def test_the_last_batch_along_pieces_of_lines_is_found_in_few_steps(
     task=st.sampled_from(TaskKind),
     precision=st.sampled_from(Precision),
 )
-def test_more_samples_never_need_less(name: str, batch: int, task: TaskKind, precision: Precision) -> None:
+def test_more_samples_never_need_less_memory(
+    name: str, batch: int, task: TaskKind, precision: Precision
+) -> None:
     profile = load_profiles()[name]
     one, two = (planned_peak_bytes(profile, case_of(profile, task, precision, n)) for n in (batch, batch + 1))
     assert one <= two
@@ -614,7 +620,7 @@ def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
     assert slopes[True] < 0.82 * slopes[False]
 
 
-def test_recomputed_blocks_save_memory_where_a_model_has_blocks() -> None:
+def test_recomputed_blocks_save_memory_if_a_model_has_blocks() -> None:
     """A transformer's layers and a ResNet's bottlenecks are repeated blocks; VGG16 is one sequence of single layers."""
     slopes = {
         (name, s.recipe.checkpointing): s.lines[-1].bytes_per_sample
@@ -710,11 +716,11 @@ def _on(
     return need_of(profile, case, CardClass.HBM)
 
 
-def test_data_parallel_gpus_hold_the_gradients_once_more_in_buckets() -> None:
+def test_data_parallel_gpus_have_a_second_copy_of_the_gradients() -> None:
     one, two = (_on(count, ParallelMode.DDP) for count in (1, 2))
     weights = 4 * load_profiles()["transformer"].parameters
     assert two.allocated.value - one.allocated.value == pytest.approx(weights, rel=0.01)
-    assert two.device.high - one.device.high > weights + GIB, "and what joins them takes some"
+    assert two.device.high - one.device.high > weights + GIB, "and communication takes some memory"
     assert _on(8, ParallelMode.DDP).device == two.device
 
 
@@ -732,8 +738,8 @@ def test_sharded_weights_shrink_with_the_gpus_and_activations_do_not() -> None:
     assert needs[8].device.value < _on(8, ParallelMode.DDP, batch=8).device.value
 
 
-def test_a_model_without_blocks_is_gathered_whole() -> None:
-    """VGG16: each of two GPUs holds half of weights and states, and all of the weights while it computes."""
+def test_a_model_without_blocks_is_gathered_in_full() -> None:
+    """VGG16: each of two GPUs stores half of weights and states, and all of the weights while it computes."""
     need = _on(2, ParallelMode.FSDP, "vgg16", batch=1)
     whole = 4 * load_profiles()["vgg16"].parameters
     assert need.parts.weights_bytes == pytest.approx(whole / 2, rel=0.01)
@@ -799,8 +805,8 @@ def card(gib: float, card_class: CardClass = CardClass.GDDR) -> CardMemory:
 
 @pytest.mark.parametrize("card_class", CardClass)
 @pytest.mark.parametrize("name", CLASSIC)
-def test_a_device_holds_its_tensors_and_a_context(name: str, card_class: CardClass) -> None:
-    """At both ends: also if the interval of the device is wide, and if the step is small."""
+def test_device_memory_includes_tensors_and_a_context(name: str, card_class: CardClass) -> None:
+    """This applies to both ends, even if the interval of the device is wide or the step is small."""
     profile = load_profiles()[name]
     context = load_allowance().classes[card_class].overhead_bytes
     for task, precision, batch in product(profile.tasks, (Precision.FP32, Precision.AMP_FP16), (1, 64, 4096)):
@@ -855,7 +861,7 @@ def test_the_three_figures_are_ordered_and_the_parts_add_up(  # noqa: PLR0917 - 
 ) -> None:
     profile = load_profiles()[name]
     if not traced:
-        profile = msgspec.structs.replace(profile, memory=(), memory_untraced="it looks at its values")
+        profile = msgspec.structs.replace(profile, memory=(), memory_untraced="it reads its values")
     need = need_of(
         profile,
         case_of(profile, task, precision, batch),
@@ -907,7 +913,7 @@ def test_fit_verdict_uses_the_upper_memory_bound() -> None:
     assert "batch of 1 fits" in answer(0.5).text()
 
 
-def test_measured_figures_replace_the_model_each_its_own() -> None:
+def test_each_measured_memory_figure_replaces_its_predicted_one() -> None:
     profile = load_profiles()["resnet50"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
     measured = MeasuredMemory(
@@ -972,11 +978,11 @@ def test_strict_fp32_convolution_workspace_counts_as_a_memory_need() -> None:
     read = MeasuredMemory(allocated_bytes=7989 * MIB, card_class=CardClass.HBM, same_card=False)
     elsewhere = need_of(profile, case, CardClass.HBM, measured=read)
     assert elsewhere.allocated.value == 7989 * MIB, "what was measured there is needed here"
-    assert elsewhere.algorithm_bytes == 0, "and holds what cuDNN took"
+    assert elsewhere.algorithm_bytes == 0, "and includes what cuDNN took"
 
 
 @pytest.mark.parametrize(("card_class", "mib"), [(CardClass.HBM, 32), (CardClass.GDDR, 8.125)])
-def test_cublas_keeps_a_workspace_for_each_thread_that_multiplies(card_class: CardClass, mib: float) -> None:
+def test_cublas_keeps_a_workspace_for_each_thread_with_products(card_class: CardClass, mib: float) -> None:
     """Autograd's own thread has the second workspace; its size is constant, and a likely figure includes it
     as torch counts.
     """
@@ -1012,7 +1018,7 @@ def test_a_measured_peak_replaces_the_model() -> None:
     assert widths[1] < widths[0]
 
 
-def test_the_largest_batch_holds_what_was_measured_of_this_one() -> None:
+def test_the_largest_batch_agrees_with_a_measurement_of_this_batch() -> None:
     """A batch measured to fit is no larger than the largest, and one measured not to fit is."""
     profile = load_profiles()["resnet50"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
@@ -1033,7 +1039,7 @@ def test_the_largest_batch_holds_what_was_measured_of_this_one() -> None:
         assert (fit.largest_batch >= 64) is fit.fits
 
 
-def test_a_step_that_fits_only_eagerly_says_so() -> None:
+def test_a_step_that_fits_only_eagerly_is_reported_so() -> None:
     """Between the upper end of an eager step and that of a CUDA graph; beyond both it does not fit."""
     profile = load_profiles()["transformer"]
     eager = case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 8)
@@ -1052,7 +1058,9 @@ def test_a_step_that_fits_only_eagerly_says_so() -> None:
     assert (below.graph_largest_batch, below.eager_largest_batch) == (6, 7)
     assert room.largest_text() == f"largest batch {room.largest_batch}"
     many = judge_fit(profile, msgspec.structs.replace(graph, batch_size=60), card(bound + 0.1))
-    assert many.text().endswith(f"; {between.largest_text()}"), "the same card says the same of every batch"
+    assert many.text().endswith(f"; {between.largest_text()}"), (
+        "the same card gets the same answer for every batch"
+    )
     assert many.largest_batch == 6
     small = judge_fit(profile, msgspec.structs.replace(eager, batch_size=1), card(80)).need.device.high / GIB
     lone = judge_fit(profile, graph, card(small + 0.05))
@@ -1077,8 +1085,10 @@ def test_eager_peak_says_nothing_about_pinned_graph_memory() -> None:
     )
     assert of_graph.reserved == Interval(*[15_014.0 * MIB] * 3)
     transient = of_eager.reserved.high - of_eager.reserved.low
-    assert of_eager.reserved.value == of_eager.reserved.high, "what the graph finds pinned is likely"
-    assert of_eager.reserved.low < of_graph.reserved.value, "as cache it is no need"
+    assert of_eager.reserved.value == of_eager.reserved.high, (
+        "the memory that the graph finds pinned counts as likely"
+    )
+    assert of_eager.reserved.low < of_graph.reserved.value, "as cache it is not needed"
     assert transient == pytest.approx(3_141 * MIB, rel=1e-3)
     assert of_eager.device.low + transient <= of_eager.device.value <= of_eager.device.high
 
@@ -1129,7 +1139,7 @@ def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
     assert kept - once == pytest.approx(8e6, rel=0.02)
 
 
-def test_gradients_that_are_kept_are_not_among_what_a_forward_pass_saves() -> None:
+def test_kept_gradients_do_not_count_as_saved_activations() -> None:
     def saved_bytes(*, keep_gradients: bool) -> int:
         inputs = torch.zeros(8, 10)
         task = Task(
@@ -1158,7 +1168,7 @@ def test_a_batch_in_micro_batches_is_predicted_as_a_trace_that_keeps_gradients(
     assert need.parts.gradients_bytes == pytest.approx(4 * profile.trainable_parameters, rel=1e-3)
 
 
-def test_summed_gradients_are_held_by_each_of_several_gpus_too() -> None:
+def test_accumulated_gradients_count_on_each_of_several_gpus() -> None:
     """Two GPUs, each with half of them sharded, or all of them and their buckets."""
     profile = load_profiles()["bert_base"]
     whole = 4 * profile.trainable_parameters
@@ -1196,7 +1206,7 @@ def test_value_dependent_model_gets_an_upper_bound_with_the_reason(
     )
 
 
-def test_a_value_dependent_model_that_is_slow_on_the_cpu_gets_the_formula_too(tmp_path: Path) -> None:
+def test_a_value_dependent_model_that_is_slow_on_the_cpu_gets_the_formula(tmp_path: Path) -> None:
     """A GPT with one condition: out of time before its first step, and in the middle of it."""
     text = GPT.replace("128_000, 2048, 768, 12, 12", "100, 16, 32, 2, 2")
     slow = text.replace(
@@ -1259,7 +1269,7 @@ def _routed(wait: Callable[[int], None]) -> Workload:
     )  # fmt: skip
 
 
-def test_the_time_that_other_programs_take_is_not_counted_against_a_model_by_value() -> None:
+def test_the_limit_of_a_value_dependent_model_ignores_other_programs() -> None:
     told = trace_workload(_routed(lambda _: time.sleep(0.15)), 0, on_cpu_s=1.0)
     assert "took too long" not in (told.why_on_cpu or "")
     assert told.profile.train_flops_per_sample > 0
@@ -1324,7 +1334,7 @@ MOMENTS = st.lists(
 
 @given(MOMENTS)
 @example([[Moment(100, 0)] * 2, [Moment(136, 40)] * 2, [Moment(220, 200)] * 2])
-def test_the_peak_with_any_share_of_the_gradients_is_that_of_the_highest_moment(moments: Any) -> None:
+def test_the_peak_with_any_share_of_the_gradients_is_the_highest_of_all_moments(moments: Any) -> None:
     """Only lines that are the highest somewhere are kept, and none may be missing for any share of the gradients."""
     traces = [StepTrace(each, 0, 0, 0, 0) for each in zip(*moments, strict=True)]
     step = on_lines(*traces, TaskKind.TRAIN, is_amp=False, recipe=Recipe())
@@ -1370,7 +1380,7 @@ def test_eight_billion_parameter_lora_matches_the_reference_memory(batch: int, g
     assert traced_bytes(profile, case, need) / GIB == pytest.approx(gib - 0.048 * batch, rel=0.005)
 
 
-def test_the_step_of_another_recipe_is_that_of_its_own_trace() -> None:
+def test_each_recipe_is_predicted_from_its_own_trace() -> None:
     """Llama 3.2 1B: bfloat16 weights and states take 6 bytes per parameter, float32 ones 12."""
     profile = load_profiles()["llama_1b"]
     parts = {}

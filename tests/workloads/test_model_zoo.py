@@ -1,4 +1,4 @@
-"""Kinds of models that users bring: each is traced, and its work matches a count by hand."""
+"""Many kinds of user models: each is traced, and its work matches a count by hand."""
 
 from __future__ import annotations
 

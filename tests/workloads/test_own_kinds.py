@@ -1,4 +1,4 @@
-"""The kinds of models that users bring: loaded, traced and stepped on the CPU, and ranked."""
+"""Many kinds of user models: loaded, traced and stepped on the CPU, and ranked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_checked_and_steps(load, kind):
+def test_each_kind_of_user_model_is_checked_and_can_step(load, kind):
     workload = load(KINDS[kind])
     task = workload.build(BATCH, 0)
     autocast = kind not in {"carried", "sparse buffer"} or (kind == "carried" and runs_lstm(torch.bfloat16))
@@ -65,7 +65,7 @@ def test_each_kind_is_checked_and_steps(load, kind):
     assert expected.is_whole is (kind in {"not cut", "edges", "nodes", "moves its tensors"})
     error = guards.reference_errors(work, task, expected).loss
     assert error is None if kind in RANDOM else error <= Precision.AMP_BF16.facts.loss_error
-    work = made()  # because the check may leave its traces in the model
+    work = made()  # because the check may leave state in the model
     before = guards.fingerprint(work.model)
     assert [work.edge_loss(work.step(index), index) for index in range(2)] > [0, 0]
     assert guards.has_moved(work.model, before)
@@ -78,7 +78,7 @@ def test_detecting_random_numbers_does_not_depend_on_chance(load, kind):
     assert {guards.expected_of(task, CASE).unchecked for _ in range(10)} == {guards.RANDOM}
 
 
-def test_a_check_restores_what_it_turns_off(load):
+def test_a_check_restores_the_settings_that_it_turns_off(load):
     for kind in ("own rate", "by mode"):
         model = load(KINDS[kind]).build(BATCH, 0).model.train()
         rates = [vars(module) | {"p": getattr(module, "p", None)} for module in model.modules()]
@@ -109,7 +109,7 @@ def test_model_shared_by_a_file_is_copied_for_each_case(load):
     assert all(a is not b for a, b in zip(task.model.parameters(), other.model.parameters(), strict=True))
 
 
-def test_each_build_has_the_weights_of_the_first(load):
+def test_repeated_builds_have_the_weights_of_the_first(load):
     drawn = pair(
         head="GENERATOR = torch.Generator().manual_seed(0)\n",
         init=(
@@ -130,7 +130,7 @@ def test_model_compiled_by_its_author_is_uncompiled_for_checks(load):
     assert not traced or not hasattr(torch.compiler, "set_stance")
 
 
-def test_a_frozen_part_stays_in_the_mode_that_its_author_gave_it(load):
+def test_a_frozen_part_stays_in_the_mode_set_by_its_author(load):
     model = load(KINDS["frozen"]).build(BATCH, 0).model
     assert [m.training for m in set_mode(model, train=True).children()] == [False, True]
     assert not any(m.training for m in set_mode(model, train=False).modules())
@@ -155,12 +155,12 @@ def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
 
 
 @pytest.mark.parametrize("kind", ["derivative", "complex weights", "sparse gradients"])
-def test_what_a_forward_pass_needs_is_there_when_it_is_traced(load, kind):
+def test_a_traced_forward_pass_finds_the_state_it_needs(load, kind):
     profile = profile_workload(load(KINDS[kind]))
     assert profile.train_flops_per_sample > profile.forward_flops_per_sample > 0
 
 
-def test_sparse_gradients_without_an_optimizer_of_their_own_say_which_takes_them(load):
+def test_sparse_gradients_with_the_default_optimizer_are_refused_with_one_that_works(load):
     source = KINDS["sparse gradients"].replace(", functools.partial(torch.optim.SGD, lr=0.1)", "")
     with pytest.raises(MisuseError, match=r"mine\.py: .*sparse gradients.*torch\.optim\.SGD"):
         profile_workload(load(source))
@@ -207,7 +207,7 @@ def test_a_model_that_copies_a_part_of_itself_is_traced(load):
     assert profile.memory_untraced is None
 
 
-def test_a_copy_of_a_task_has_the_loss_that_goes_with_its_model(load):
+def test_a_copy_of_a_task_has_a_loss_bound_to_its_model(load):
     for kind in WITH_A_LOSS:
         task = load(KINDS[kind]).build(BATCH, 0)
         other = copied(task)
@@ -220,7 +220,7 @@ def test_a_copy_of_a_task_has_the_loss_that_goes_with_its_model(load):
 # --- the layout of images, and the whole command ------------------------------------------------------------
 
 
-def test_a_view_that_takes_contiguous_images_alone_is_seen_in_the_trace(load):
+def test_a_view_that_needs_contiguous_images_is_detected_in_the_trace(load):
     profile = profile_workload(load(KINDS["view"]))
     assert {profile.memory_format_at(each) for each in Precision} == {MemoryFormat.CONTIGUOUS}
     sound = profile_workload(load(KINDS["view"].replace(".view(len(x), -1)", ".flatten(1)")))
@@ -247,7 +247,7 @@ def test_a_view_is_measured_and_ranked_contiguous_and_both_say_so(tmp_path, monk
 # --- tensors in any container -------------------------------------------------------------------------------
 
 
-def test_every_tensor_is_found_and_the_rest_passes_through(load):
+def test_every_tensor_is_found_and_other_values_are_kept(load):
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
     assert [t.numel() for t in tensors_of(packed)] == [5, 3]  # the values, and the sizes of the batches
     for kind, count in (("list by sample", 2 * BATCH), ("dict", 2), ("dataclass", 2), ("moves itself", 2)):
@@ -261,7 +261,7 @@ def test_inputs_and_steps_of_any_form_are_traced(load, kind):
     assert profile.train_flops_per_sample > 0
 
 
-def test_the_one_model_of_a_file_keeps_its_values_through_a_trace(load):
+def test_a_shared_model_of_a_file_keeps_its_values_through_a_trace(load):
     """Its inputs are in the file too, so the memory of a step cannot be traced as it is built."""
     source = KINDS["one model"].replace("torch.randn(n, 8),", "DATA[:n],")
     workload = load("DATA = torch.randn(512, 8)\n" + source)

@@ -93,7 +93,7 @@ def test_build_with_varying_input_shapes_keeps_a_single_batch(tmp_path: Path, in
     assert len(load_workload(write(tmp_path, source)).build(3, 0).batches) == 1
 
 
-def test_a_slow_build_is_called_once_and_a_task_is_taken_as_it_is(tmp_path, monkeypatch) -> None:
+def test_a_slow_build_is_called_once_and_a_task_is_used_as_is(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("gpubench.user_model.SLOW_BUILD_S", -1.0)
     assert len(load_workload(write(tmp_path, GOOD)).build(3, 0).batches) == 1
     monkeypatch.undo()
@@ -101,13 +101,13 @@ def test_a_slow_build_is_called_once_and_a_task_is_taken_as_it_is(tmp_path, monk
     assert len(load_workload(write(tmp_path, source)).build(3, 0).batches) == 4
 
 
-def test_its_version_follows_its_source(tmp_path: Path) -> None:
+def test_the_version_of_a_users_model_follows_its_source(tmp_path: Path) -> None:
     before = load_workload(write(tmp_path, GOOD)).version
     after = load_workload(write(tmp_path, GOOD.replace("(10, 5)", "(10, 6)"))).version
     assert before != after
 
 
-def test_settings_beside_build_are_read(tmp_path: Path) -> None:
+def test_settings_next_to_build_are_read(tmp_path: Path) -> None:
     more = "BATCHES = (2, 3)\nSAMPLE_UNIT = 'scan'\nSOURCE = 'a paper'\n"
     workload = load_workload(write(tmp_path, more + GOOD))
     assert (workload.batches, workload.sample_unit, workload.source) == ((2, 3), "scan", "a paper")
@@ -120,7 +120,7 @@ def test_a_function_may_be_named_and_may_take_a_seed(tmp_path: Path) -> None:
     assert workload.build(2, 5).batches[0][0].shape == (2, 10)
 
 
-def test_a_dict_with_an_optimizer_is_taken(tmp_path: Path) -> None:
+def test_a_dict_with_an_optimizer_is_accepted(tmp_path: Path) -> None:
     source = """
 import torch
 def build(n):
@@ -133,7 +133,7 @@ def build(n):
     assert workload.build(2, 0).optimizer is torch.optim.SGD
 
 
-def test_a_workload_object_is_taken_and_has_the_files_name(tmp_path: Path) -> None:
+def test_a_workload_object_is_accepted_and_has_the_name_of_its_file(tmp_path: Path) -> None:
     source = "from gpubench.discovery import load_workload\nWORKLOAD = load_workload('cnn')\n"
     workload = load_workload(write(tmp_path, source))
     assert workload.name == "my_model.py", "never mistaken for the standard one"
@@ -157,7 +157,7 @@ def test_files_next_to_a_model_can_be_imported(tmp_path: Path) -> None:
     assert load_workload(path).sample_shape == (10,)
 
 
-def test_a_module_is_taken_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_loaded_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "SIZE = 10\n", "neighbor_of_a_module.py")
     write(tmp_path, "from neighbor_of_a_module import SIZE\n" + GOOD, "module_of_mine.py")
     monkeypatch.chdir(tmp_path)
@@ -183,7 +183,7 @@ def test_a_special_or_huge_file_is_refused_before_python_reads_it(tmp_path: Path
             load_workload(str(path))
 
 
-def test_a_neighboring_file_does_not_replace_pythons_own(
+def test_a_neighboring_file_does_not_shadow_the_standard_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "symtable", raising=False)
@@ -220,7 +220,7 @@ def test_source_of_an_imported_helper_is_part_of_the_version(
     assert all(load_workload(name).version != old for name, old in zip(names, before_both, strict=True))
 
 
-def test_a_version_does_not_depend_on_where_the_file_is(tmp_path: Path) -> None:
+def test_a_version_does_not_depend_on_the_location_of_the_file(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     here.mkdir()
@@ -256,7 +256,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_several_inputs_are_taken(tmp_path: Path) -> None:
+def test_several_inputs_are_accepted(tmp_path: Path) -> None:
     source = """
 import torch
 class Net(torch.nn.Module):
@@ -288,7 +288,7 @@ def build(n):
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_a_model_in_bfloat16_on_tokens_is_taken_as_it_is(tmp_path):
+def test_a_model_in_bfloat16_on_tokens_is_used_as_is(tmp_path):
     """50 x 8 + 8 x 4 + 4 weights at two bytes, and sequences of 12 tokens."""
     profile = profile_of(write(tmp_path, TOKENS))
     assert (profile.recipe.weight_type, profile.precisions) == (WeightType.BFLOAT16, ("bf16",))
@@ -383,7 +383,7 @@ def test_a_failed_load_is_one_line(tmp_path: Path, case: str) -> None:
     assert "my_model.py" in str(caught.value)
 
 
-def test_a_list_of_batches_is_taken(tmp_path: Path) -> None:
+def test_a_list_of_batches_is_accepted(tmp_path: Path) -> None:
     assert load_workload(write(tmp_path, "BATCHES = [2, 3]\n" + GOOD)).batches == (2, 3)
 
 
@@ -507,7 +507,7 @@ def test_a_model_that_cannot_take_a_second_step_is_refused(tmp_path: Path) -> No
     assert "backward through the graph a second time" in (answer.error or "")
 
 
-def test_an_optimizer_whose_step_takes_a_closure_is_refused_and_told_why(tmp_path: Path) -> None:
+def test_an_optimizer_that_needs_a_closure_is_refused_with_the_reason(tmp_path: Path) -> None:
     source = GOOD.replace("nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(), torch.optim.LBFGS")
     assert "LBFGS calls model and loss by a closure" in (_answer(write(tmp_path, source)).error or "")
 
@@ -601,7 +601,7 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
 
 
 def test_profile_forged_by_a_user_model_is_refused(tmp_path: Path) -> None:
-    """Written into the pipe of its process; with the name of a standard workload it would pass for that workload."""
+    """It writes into the pipe of its process; with the name of a standard workload it would pass for that workload."""
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = f"import os, sys\nos.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\nos._exit(0)\n"
     with pytest.raises(MisuseError, match=r"^my_model\.py: .*'lstm'$"):
@@ -619,7 +619,7 @@ def test_profile_forged_by_a_user_model_is_refused(tmp_path: Path) -> None:
         ({"train": (Operator(kind=OperatorKind.MATMUL, count=-1),)}, "an amount of -1"),
     ],
 )
-def test_a_profile_that_cannot_be_true_is_refused(wrong: dict[str, object], said: str) -> None:
+def test_an_impossible_profile_is_refused(wrong: dict[str, object], said: str) -> None:
     sound = profile_of("lstm")
     assert contradiction("lstm", sound) is None
     assert said in (contradiction("lstm", msgspec.structs.replace(sound, **wrong)) or "")
@@ -640,7 +640,7 @@ def test_output_flood_after_the_answer_is_also_refused(tmp_path: Path) -> None:
         profile_of(write(tmp_path, source))
 
 
-def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> None:
+def test_a_slow_trace_is_announced_with_its_limit(tmp_path: Path) -> None:
     """In its own process: a warning reaches stderr unchanged only if nobody has configured logging."""
     write(tmp_path, "while True: pass\n", "mine.py")
     program = (
@@ -656,7 +656,7 @@ def test_a_model_that_takes_long_is_announced_with_its_limit(tmp_path: Path) -> 
     assert "within 1.00 s" in refusal
 
 
-def test_a_model_that_works_forever_is_ended_by_its_cpu_time(
+def test_a_model_that_never_finishes_is_ended_by_its_cpu_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpubench.profile.cache.TRACE_CPU_S", 1.0)

@@ -117,7 +117,7 @@ def build(n):
 
 @pytest.mark.usefixtures("traced_here", "forked_children")
 def test_an_error_while_measuring_names_its_line_and_its_log(gpubench: Run) -> None:
-    """The trace at batches of 2 and 4 has not reached it."""
+    """The trace, at batches of 2 and 4, does not reach the error."""
     done = gpubench(LATE, *RUN, "./mine.py")
     assert done.returncode == 4, done.stderr
     (line,) = (each for each in done.stderr.splitlines() if "late boom" in each)
@@ -130,7 +130,7 @@ def test_an_error_while_measuring_names_its_line_and_its_log(gpubench: Run) -> N
     assert "in forward" in text
     assert text.endswith("so good\n")
     assert done.stderr.splitlines()[-1].startswith("every case failed")
-    assert "$" not in done.stdout, "no ranking of what did not run"
+    assert "$" not in done.stdout, "no ranking of a model that did not run"
     (stored,) = read_runs(Path(log).parents[3] / "results").runs
     (row,) = stored.measurements
     assert row.reason == reason, "no path of this machine is stored"
@@ -150,7 +150,7 @@ def test_a_process_that_ends_while_measuring_leaves_a_log(gpubench: Run) -> None
 
 
 @pytest.mark.usefixtures("traced_here", "forked_children")
-def test_a_loss_that_later_is_not_a_number_is_invalid_and_exit_4(
+def test_a_loss_that_becomes_nan_is_invalid_and_gives_exit_4(
     gpubench: Run, monkeypatch: pytest.MonkeyPatch, tiny_budget: Budget
 ) -> None:
     monkeypatch.setattr(plan, "budget_of", lambda name, *, on_cpu: tiny_budget)
@@ -163,14 +163,14 @@ def test_a_loss_that_later_is_not_a_number_is_invalid_and_exit_4(
     assert row["case"]["workload"] == "mine.py"
 
 
-def test_a_file_that_is_not_there_is_one_line(gpubench: Run) -> None:
+def test_a_missing_model_file_is_refused_in_one_line(gpubench: Run) -> None:
     done = gpubench("", "rank", "--workload", "./absent.py")
     assert done.returncode == 2
     assert "cannot read absent.py" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["run", "rank"])
-def test_two_files_of_one_name_are_one_line(gpubench: Run, verb: str) -> None:
+def test_two_files_of_one_name_are_refused_in_one_line(gpubench: Run, verb: str) -> None:
     done = gpubench(LINEAR, *VERBS[verb], "./other/mine.py")
     assert done.returncode == 2
     assert "./mine.py and ./other/mine.py" in done.stderr
@@ -189,7 +189,7 @@ def test_predict_accepts_only_one_workload(gpubench: Run, named: tuple[str, ...]
 def test_a_users_model_goes_from_file_to_rank_in_one_command(gpubench: Run) -> None:
     watch = Stopwatch()
     done = gpubench(LINEAR, "rank", "--workload", "./mine.py", "--json")
-    assert watch.free_s() < 60, "15 s on a machine that does nothing else"
+    assert watch.free_s() < 60, "15 s on an idle machine"
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     document = json.loads(done.stdout)

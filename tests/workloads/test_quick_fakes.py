@@ -1,4 +1,4 @@
-"""Cached fake tensors, compared with torch's own mode, which computes everything each time."""
+"""Cached fake tensors, compared with torch's own fake mode, which computes everything each time."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_cached_results_equal_those_of_torch(name: str) -> None:
     assert seen[0] == seen[1]
 
 
-def test_each_call_has_a_storage_of_its_own_that_dies_with_it() -> None:
+def test_each_call_has_its_own_storage_that_is_freed_with_it() -> None:
     with QuickFakeMode():
         x = torch.randn(4)
         one, two = x + 1, x + 1
@@ -92,7 +92,7 @@ def test_each_call_has_a_storage_of_its_own_that_dies_with_it() -> None:
         assert x.relu_() is x
 
 
-def test_gradients_and_settings_are_followed() -> None:
+def test_cached_results_follow_gradients_and_settings() -> None:
     with QuickFakeMode():
         weight = torch.nn.Parameter(torch.randn(4, 4))
         for _ in range(2):

@@ -145,7 +145,7 @@ WHOLE = {
 @pytest.mark.parametrize(
     "name", ["two in turn", *(pytest.param(name, marks=pytest.mark.slow) for name in [*SHORTENED][1:])]
 )
-def test_the_shorter_models_give_the_trace_of_the_whole_one(name: str) -> None:
+def test_the_shorter_models_give_the_trace_of_the_full_one(name: str) -> None:
     net = workload(SHORTENED[name])
     short = with_shorter(net)
     assert short.shorter is not None
@@ -165,13 +165,13 @@ def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("model", WHOLE.values(), ids=WHOLE)
-def test_other_models_are_traced_whole(model: Callable[[], nn.Module]) -> None:
+def test_other_models_are_traced_in_full(model: Callable[[], nn.Module]) -> None:
     net = workload(model)
     assert with_shorter(net) is net
     assert trace.trace_operators(net).profile.parameters == sum(p.numel() for p in model().parameters())
 
 
-def test_a_loss_that_refers_to_the_model_is_traced_with_its_own() -> None:
+def test_a_loss_that_refers_to_the_model_prevents_shortening() -> None:
     def with_decay(model: Any) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda outputs, targets: cross_entropy(outputs, targets) + model.head.weight.square().sum()
 
@@ -188,7 +188,7 @@ def test_a_traced_model_is_not_changed() -> None:
     assert [*dict(kept.blocks.named_children())] == [str(place) for place in range(12)]
 
 
-def test_the_longest_run_of_a_model() -> None:
+def test_the_longest_run_of_equal_blocks_is_found() -> None:
     two = nn.ModuleDict(
         {
             "encoder": nn.ModuleList(Block() for _ in range(6)),

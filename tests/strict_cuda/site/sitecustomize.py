@@ -1,7 +1,7 @@
 """Python imports this file at its start if the folder is on PYTHONPATH, so child processes get the fake
 device.
 
-Nothing happens unless the variable GPUBENCH_STRICT_CUDA holds a JSON object (``strict_cuda.in_a_child.Scene``).
+Nothing happens unless the variable GPUBENCH_STRICT_CUDA contains a JSON object (``strict_cuda.in_a_child.Scene``).
 Then each module named below is changed right after it is imported, so a process that does not import torch
 stays light.
 """
