@@ -292,6 +292,14 @@ def test_scaling_is_measured_if_runs_contain_it():
     assert found.efficiency == pytest.approx(0.9)
     assert found.low < 0.9 < found.high
     assert found.basis == "measured"
+    one_round = [
+        msgspec.structs.replace(
+            each, launches=(msgspec.structs.replace(each.launches[0], rounds=each.launches[0].rounds[:1]),)
+        )
+        for each in runs[0].measurements
+    ]
+    unknown = measured_efficiency([run_of(H100, *one_round)], case, H100, 4)
+    assert unknown.low < unknown.efficiency < unknown.high
     assert measured_efficiency(runs, case, H100, 8) is None
     assert measured_efficiency(runs, case, A100, 4) is None
     wonder = [run_of(H100, measurement(case, 2000), measurement(four, 9000))]

@@ -43,7 +43,9 @@ def test_a_model_can_be_copied_inside_the_block() -> None:
     assert {each.fake_mode for each in (*other.parameters(), *other.buffers())} == {mode}
     trained = {name: each.requires_grad for name, each in net.named_parameters()}
     assert {name: each.requires_grad for name, each in other.named_parameters()} == trained
-    pairs = zip(net.state_dict(keep_vars=True).values(), other.state_dict(keep_vars=True).values(), strict=True)
+    pairs = zip(
+        net.state_dict(keep_vars=True).values(), other.state_dict(keep_vars=True).values(), strict=True
+    )
     assert all(one is not two for one, two in pairs)
 
 
