@@ -397,8 +397,8 @@ MUTANTS = (
     Mutant(
         name="two sellers in one stranger's file confirm each other's price",
         file="gpubench/offers/outliers.py",
-        old="is_another_hand = (origin == 0) | (asks.origin != origin)",
-        new="is_another_hand = np.ones(len(paid), dtype=bool)",
+        old="is_another_author = (origin == 0) | (asks.origin != origin)",
+        new="is_another_author = np.ones(len(paid), dtype=bool)",
         killer="recommend/test_strangers_prices.py::test_no_bait_price_wins_without_a_caution",
     ),
     Mutant(
