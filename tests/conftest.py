@@ -58,21 +58,21 @@ def pytest_collection() -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def _frozen() -> set[tuple[str, int]]:
+def _excluded() -> set[tuple[str, int]]:
     """The test files, each with a number of modules, whose earlier objects are excluded from collections."""
     return set()
 
 
 @pytest.fixture(autouse=True)
-def _light_collections(request: pytest.FixtureRequest, _frozen: set[tuple[str, int]]) -> None:
+def _light_collections(request: pytest.FixtureRequest, _excluded: set[tuple[str, int]]) -> None:
     """Exclude earlier objects from the garbage collections of a test: torch and all tests are a million objects.
 
     Each trace of a model and each measured case collects garbage. This is repeated for each file, and after a
     test that imported more: some libraries are as large as torch.
     """
     now = request.node.nodeid.partition("::")[0], len(sys.modules)
-    if now not in _frozen:
-        _frozen.add(now)
+    if now not in _excluded:
+        _excluded.add(now)
         gc.collect()
         gc.freeze()
 
