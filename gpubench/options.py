@@ -265,10 +265,11 @@ def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
         value = [value]
     elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise _refusal(each, value, name)
-    if each.commas and (value := list(value)):
+    value = list(value)
+    if value and not any(not isinstance(one, str) or one.strip(", ") for one in value):
+        raise MisuseError(f"{name} is empty: give a value, or leave it out")
+    if each.commas:
         value = [*chain(*(_PARTS.findall(one) if isinstance(one, str) else [one] for one in value))]
-        if not value:
-            raise MisuseError(f"{name} is empty: give a value, or leave it out")
     return tuple(_read_one(each, one, name, text=text) for one in value)
 
 

@@ -46,13 +46,13 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
 def known_regions(
     wanted: Iterable[str], there: Iterable[str | None], more: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the requested regions in lowercase: known regions, parts of the world, and ``more``; not blanks.
+    """Return the requested regions in lowercase: known regions, parts of the world, and ``more``.
 
     Raises:
         MisuseError: For the first region without an offer, with similar known ones.
     """
     known = sorted({region.casefold() for region in there if region} | {*more})
-    names = tuple(name.casefold() for name in wanted if name.strip())
+    names = tuple(name.casefold() for name in wanted)
     for name in names:
         if not any(is_in(region, name) for region in known):
             near = nearest(name, known) or ("none; eu, us and asia are known too",)

@@ -56,7 +56,9 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
-    return RunCheck(run_id=run.run_id, cases=len(run.measurements), issues=tuple(_issues(run, tuple(judged))))
+    # The run adds what its rows say about each other, so the judged rows are put into it.
+    measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
+    return RunCheck(run_id=run.run_id, cases=len(measurements), issues=tuple(_issues(run, measurements)))
 
 
 def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:

@@ -207,7 +207,7 @@ def test_a_users_host_is_answered_with_the_best_card_for_it():
 def test_without_a_job_advice_on_a_card_names_what_a_dollar_buys(options):
     found = gpubench.rank("resnet50", relative=True, as_of="2026-11-20", draws=100, **options)
     (advice,) = (
-        each.text for each in found.sentences if " your PC" in each.text or "PC of your" in each.text
+        each.text for each in found.sentences if "your PC" in each.text or "your own PC" in each.text
     )
     assert "images per dollar" in advice
     assert "job" not in advice

@@ -116,7 +116,7 @@ def test_an_optimizer_with_parameters_that_it_was_not_given_is_refused(measured)
     source = pair(optimizer="lambda _: torch.optim.SGD(net.parameters(), lr=0.1)")
     done = measured(source.replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):"))
     assert done.status is Status.FAILED
-    assert "make it of those that the factory is given" in done.reason
+    assert "make it from the parameters that its factory receives" in done.reason
 
 
 def test_a_carried_state_is_detected_even_if_it_hardly_changes_the_loss(measured):

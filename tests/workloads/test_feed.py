@@ -115,7 +115,7 @@ def test_clips_are_prepared_whole_and_counted_by_their_frames() -> None:
     (shown, said) = prepared(FeedReport(remark=None, prepared=found, feedings=()))
     assert "clips of 16 frames" in shown.caption
     assert "frames/s" in [column.title for column in shown.columns]
-    assert "a frame is an image" in said.text
+    assert "each frame is an image" in said.text
 
 
 def test_the_rate_is_given_in_total_and_per_worker() -> None:
