@@ -1,4 +1,4 @@
-"""Four RTX 5090, two H100, or rent? This example compares them for many small jobs and for one large job.
+"""Four RTX 5090s, two H100s, or rent? This example compares them for many small jobs and for one large job.
 
 Run it with ``python examples/four_5090_or_two_h100.py``. It needs no GPU and no network: speeds are measured
 if you have runs, and predicted otherwise. The quoted prices are examples; replace them with yours.
@@ -26,7 +26,7 @@ COLUMNS = [
 
 
 def main() -> None:
-    """Print the ranking of both kinds of work, and when each purchase pays off."""
+    """Print the ranking for each kind of work, and when each purchase pays off."""
     for jobs, title in (("independent", "Many jobs, one on each GPU"), ("ddp", "One job over all GPUs")):
         ranking = gpubench.rank(
             "vgg16",

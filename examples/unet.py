@@ -5,8 +5,9 @@
     gpubench predict show --workload examples/unet.py --precision amp --gpu nvidia-h100-sxm-80gb
 
 The model segments images: each pixel gets one of two classes. Its only tie to gpubench is ``build``, which
-returns the model, one batch of inputs and targets, and the loss. It says nothing about devices, precision
-or timing; gpubench moves the model, runs it at FP32 and mixed precision, and checks that its loss falls.
+returns the model, one batch of inputs and targets, and the loss. The file says nothing about devices,
+precision or timing; gpubench moves the model, runs it in FP32 and in mixed precision, and checks that its
+loss falls.
 
 Source: Ronneberger, Fischer and Brox 2015, arXiv:1505.04597; here padded, with batch norm, at half the width.
 """

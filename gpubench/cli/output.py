@@ -50,7 +50,7 @@ def answer(
 
 
 def print_json(document: Any, *, compact: bool = False) -> None:
-    """Write one JSON document to stdout in UTF-8: structs as objects, unknown as null, money as numbers."""
+    """Write one JSON document to stdout in UTF-8, with unknown values as null and money as numbers."""
     encoded = _encoder.encode(document)
     if not compact and len(encoded) <= _INDENTED_BYTES:
         encoded = msgspec.json.format(encoded, indent=2)
@@ -125,6 +125,6 @@ def _similar(error: UnicodeError) -> tuple[str, int]:
 
 
 def leave_quietly(*streams: TextIO) -> None:
-    """Stop writing to broken streams (`| head`, a full disk), so a flush at exit keeps the exit code."""
+    """Stop writing to broken streams (`| head`, a full disk); a flush at exit would change the exit code."""
     for stream in streams:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

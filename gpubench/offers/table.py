@@ -63,7 +63,7 @@ class Column(NamedTuple, Generic[T]):
 
     @property
     def present(self) -> list[T]:
-        """The values that occur in a cell, in the order of ``values``."""
+        """The values that occur in at least one cell, in the order of ``values``."""
         return [self.values[code] for code in np.unique(self.codes).tolist()]
 
     def cells(self) -> list[T]:
@@ -103,7 +103,7 @@ UNSTATED = ""
 
 
 class Offers(Sequence[Offer]):
-    """Rows of a table of offers, and its columns at these rows, by the names of an offer's fields."""
+    """A selection of rows from a table of offers; each field of ``Offer`` is also a column of these rows."""
 
     provider: Column[str]
     region: Column[str | None]
@@ -128,7 +128,7 @@ class Offers(Sequence[Offer]):
 
     @classmethod
     def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
-        """Return offers with their columns and origins; an origin of None is not stated."""
+        """Return offers with their columns and origins; without ``origins``, every origin is unstated."""
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
@@ -227,7 +227,7 @@ class Offers(Sequence[Offer]):
 
     @property
     def is_owned(self) -> Flags:
-        """Whether each is hardware to own."""
+        """Whether each offer is hardware to own."""
         return self.pricing.equals(Pricing.OWNED)
 
 
@@ -262,12 +262,12 @@ class SetAside(NamedTuple):
     reason: str
 
 
-# Maximum number of GPUs and of vendors in one coverage; the table has about 200.
+# Maximum number of GPUs and of vendors in one coverage; the GPU table has about 200 rows.
 _FEW = msgspec.Meta(max_length=1_000)
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope of a complete answer: an unlisted offer within it is not on sale."""
+    """The scope in which a source's answer is complete: an unlisted offer within it is not on sale."""
 
     provider: str
     day: str
@@ -310,7 +310,7 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
 def up_to(table: OfferTable, day: date) -> OfferTable:
     """Set aside prices after a day.
 
-    Otherwise they would count as fresh until that day, in place of an earlier price of the same offer.
+    Otherwise a price would count as fresh until its own day, in place of an earlier price of the same offer.
     """
     kept: list[Offer] = []
     late: list[SetAside] = []
@@ -323,7 +323,7 @@ def up_to(table: OfferTable, day: date) -> OfferTable:
 
 
 def require_usable(table: OfferTable, name: str) -> None:
-    """Raise MisuseError if the user's table has no offers; otherwise only other tables would be used."""
+    """Raise MisuseError if the user's table has no offers, since only other tables would be used."""
     if len(table.offers):
         return
     why = ""
@@ -334,7 +334,7 @@ def require_usable(table: OfferTable, name: str) -> None:
 
 
 def newest_day(offers: Sequence[Offer]) -> date:
-    """Return the day of the newest price, a partial date at its earliest; ``date.min`` without prices."""
+    """Return the day of the newest price (``date.min`` if none); a partial date is its earliest day."""
     return max(map(price_day, {offer.price_date for offer in offers}), default=date.min)
 
 
@@ -373,7 +373,7 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
 def _gone(
     below: Mapping[OfferKey, Offer], fresh: Mapping[OfferKey, Offer], covers: Iterable[Coverage]
 ) -> list[OfferKey]:
-    # Return the offers of an earlier table that a complete later table no longer lists.
+    # Return the keys of an earlier table's offers that a complete later table no longer lists.
     by_provider = grouped((cover.provider, cover) for cover in covers if cover.whole_provider)
     return [
         key
@@ -402,17 +402,17 @@ ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
 median over the 23 GPUs with two or more listings since 2026-07 in the shipped tables; for vetted hosts, it is
 from RunPod's two prices."""
 MARKET_ASKS = 0.5
-"""The price suggested by clouds weighs as much as this number of listings. In the logarithm, the prices of
+"""The price suggested by clouds weighs as much as this number of listings. On a log scale, the prices of
 one GPU spread by 0.33, and their medians by 0.45 around that price: 0.33^2 / 0.45^2 = 0.5."""
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})
 """Marketplaces with one price per GPU for all hosts. It behaves like a list price: of 14 pairs of RunPod's
-dated prices in the shipped tables, 2 to 61 days apart, none moved."""
+dated prices in the shipped tables, 2 to 61 days apart, none differed."""
 
 SPOT_SPREAD = 0.38
 """Standard deviation of the logarithm of one provider's spot prices for one GPU, over the shipped tables: the
-uncertainty of a very old price. A newer price approaches it with the half-life of a listing."""
+uncertainty of a very old price. That of a newer price grows toward it with the half-life of a listing."""
 
 
 AskKey: TypeAlias = tuple[str, Pricing]
@@ -421,8 +421,8 @@ AskKey: TypeAlias = tuple[str, Pricing]
 def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """Return the prices of marketplace hosts, by GPU and pricing.
 
-    If a source states the number of hosts and their median, these count too. A median of few prices is shrunk
-    toward the price that the list prices of clouds suggest.
+    If a source states the number of hosts and their median price, these count too. A median of few prices is
+    shrunk toward the price that the list prices of clouds suggest.
 
     Args:
         offers: Hosts' listings, and the list prices of clouds, if any.

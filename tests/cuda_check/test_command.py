@@ -51,7 +51,7 @@ CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off durin
         (BAD, 1, "a part failed"),
         (OPEN, 0, "1 judgment undecided"),
         (LATE, 0, "a part is missing"),
-        (CUT, 1, "did not answer in time"),
+        (CUT, 1, "did not finish in time"),
     ],
     ids=["sound", "failed", "undecided", "late", "cut"],
 )

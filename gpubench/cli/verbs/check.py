@@ -36,7 +36,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     build = torch_view.torch_build()
     path = request.output or Path(judge.file_name(profile, None if build is None else build.version))
     limit = "without a time limit" if request.full else f"at most {units.format_limit(cuda_check.LIMIT_S)}"
-    say(f"checking {units.plain(profile.name or 'the GPU')}, {limit}; let nothing else use it until then")
+    say(f"checking {units.plain(profile.name or 'the GPU')}, {limit}; let nothing else use it meanwhile")
     check = cuda_check.check_cuda(profile, path, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(
@@ -58,9 +58,9 @@ def _say_part(log: PartLog, number: int, total: int) -> None:
 def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> str:
     states = judge.states_of(verdicts)
     if "FAILED" in states:
-        return f"a part failed: send {path} with your report; it names neither this machine nor its user"
+        return f"a part failed: send {path} with your bug report; it names neither this machine nor its user"
     if "cut off" in states:
-        return f"a part did not answer in time: add --full, which has no time limit; the file is {path}"
+        return f"a part did not finish in time: add --full, which has no time limit; the file is {path}"
     if judge.confirms(check):
         return f"every judged part passed: attach {path} to a pull request under {CONFIRMED}"
     undecided = sum(verdict.state == "undecided" for verdict in verdicts)

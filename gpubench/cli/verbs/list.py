@@ -30,7 +30,7 @@ def verb(request: table.ListRequest, *, as_json: bool) -> None:
             lambda: [prices.runs_table(prices.priced(readings.newest_and_fastest(runs), offers))],
         )
         if not as_json:
-            output.say(f"{prices.what()} Every run: --json.")
+            output.say(f"{prices.what()} --json lists every run.")
     else:
         shipped = profile.load_profiles()
         found = {name: shipped.get(name) for name in discovery.workload_names()}
@@ -49,7 +49,7 @@ _FIELDS = (
 
 
 def _workload_row(name: str, known: WorkloadProfile | None) -> dict[str, Any]:
-    # Return one workload as JSON; null for a third-party plug-in that has not been profiled.
+    # Return one workload for JSON; an unprofiled third-party plug-in has null in every field but its name.
     row = {"name": name, **{field: getattr(known, field, None) for field in _FIELDS}}
     if known is not None and not lists.has_counted_work(known):
         row |= {"forward_flops_per_sample": None, "train_flops_per_sample": None}

@@ -16,7 +16,7 @@ from gpubench.sections.lists import listed
 from gpubench.units import plain
 
 SHOWN_SET_ASIDE = 8
-# Maximum number of rows in the table: the layout of 100,000 takes a minute and 1 GB.
+# Maximum number of rows in the table: laying out 100,000 takes a minute and 1 GB.
 _SHOWN_OFFERS = 2_000
 # Version of ``gpubench offers list --json``.
 _LIST_VERSION = 2
@@ -43,7 +43,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    # Return the fields of an offer, except those about other hosts, and the values derived as of today.
+    # Return an offer's fields, except those about other hosts, and the values derived for the requested day.
     fields = msgspec.structs.asdict(row.offer).items()
     own = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
@@ -111,9 +111,9 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     if done.path is not None:
         say(f"written: {plain(str(done.path), 1000)}")
     elif request.url is not None and not unmet:
-        say("nothing in it is newer than the local prices")
+        say("nothing at that URL is newer than the local prices")
     else:
-        say("no source answered; the previous prices are kept, see `gpubench offers list` for their age")
+        say("no source answered; the previous prices are kept (`gpubench offers list` shows their age)")
     if as_json:
         keys = ("state", "retrieved_at", "retired", "reason")
         fetched = {

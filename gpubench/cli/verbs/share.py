@@ -32,5 +32,5 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
         print_json(document)
     elif path is not None:
         print_path(path)
-        say(f"attach it to a pull request as {place}, with that text")
+        say(f"attach it to a pull request as {place}, with the title and text above")
     return ExitCode.NO if refused else ExitCode.DONE
