@@ -125,7 +125,10 @@ class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
     cases: Annotated[
         Path,
         Option(
-            "CSV of cases: a column for each option of predict show.", place=True, bare=True, metavar="FILE"
+            "CSV of cases: a column for each option of predict show that affects speed.",
+            place=True,
+            bare=True,
+            metavar="FILE",
         ),
     ]
     output: Annotated[Path | None, Option("File for the seal.", short="-o", default="stdout")] = None

@@ -176,21 +176,25 @@ def read_seal(path: Path) -> Seal:
 
 
 def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
-    columns = {each.name for each in options_of(PredictRequest)} - {"results"}
+    # A forecast is the speed without a power limit
+    columns = {each.name for each in options_of(PredictRequest)} - {"results", "sort", "power_limit"}
     try:
-        lines = list(csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines()))
+        table = csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines())
+        table.fieldnames = names = [name.strip().casefold() for name in table.fieldnames or ()]
+        lines = list(table)
     except csv.Error as error:
         raise MisuseError(f"{path}: not a CSV table ({error})") from None
     if not lines:
         raise MisuseError(f"{path}: no line below the header")
+    if unknown := set(names) - columns - _REMARKS - {RATE}:
+        known = ", ".join(sorted(columns))
+        raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise MisuseError(f"{path}: more than one column {repeated[0]!r}")
     for number, cells in enumerate(lines, start=2):
         if None in cells:
             raise MisuseError(f"{path}, line {number}: more cells than columns")
-        given = {(name or "").strip().casefold(): (cell or "").strip() for name, cell in cells.items()}
-        unknown = given.keys() - columns - _REMARKS - {RATE}
-        if unknown:
-            known = ", ".join(sorted(columns))
-            raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
+        given = {name: (cell or "").strip() for name, cell in cells.items()}
         try:
             yield _case_of({name: cell for name, cell in given.items() if cell and name in columns}), given
         except MisuseError as error:
