@@ -196,8 +196,8 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
     """The rate of large products on a GPU: measured on it or its nearest relative, else the usual share.
 
     Relatives belong to the same family. Those of the same compute capability come first, and of several, the
-    one with the most similar power per multiprocessor. No card with the chip of a GeForce card is its
-    relative, because its rated peak differs.
+    one with the most similar power per multiprocessor. GeForce cards have no relatives, because their rated
+    peak differs from that of other cards with the same chip.
 
     Args:
         spec: The GPU.

@@ -199,10 +199,7 @@ def _estimates(
     starts = () if question.profile.decode is not None else readings
     predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
-        answer = _widened(_predicted(question, each, prediction, peaks))
-        if each.case.batch_size != question.batch:
-            answer = msgspec.structs.replace(answer, batch_choice="largest")
-        answers[each.spec.key] = answer
+        answers[each.spec.key] = _widened(_predicted(question, each, prediction, peaks))
     return {spec.key: answers[spec.key] for spec in specs}
 
 
@@ -425,7 +422,7 @@ def _predicted(
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,
-        batch_choice="fixed",
+        batch_choice="fixed" if case.batch_size == question.batch else "largest",
         per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
         power_w=power_of(spec),
         findings=tuple(finding for is_so, finding in findings if is_so),

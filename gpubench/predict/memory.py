@@ -1,6 +1,6 @@
 """The memory need of a question on a card, and the largest batch that fits.
 
-A measured peak of the same case, on any GPU, replaces the model. A peak at another batch can raise the model.
+A measured peak of the same case, on any GPU, replaces the model. A peak at another batch can raise it.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ def task_of(profile: WorkloadProfile, asked: str, *, named: bool) -> TaskKind:
     """
     task = profile.task_for(asked)
     if named and task != asked:
-        trained = [p.name for p in load_profiles().values() if TaskKind.TRAIN in p.tasks]
-        alike = [name for name in trained if name.startswith(f"{profile.name}_")]
-        others = f", or ask for {', '.join(alike)}" if alike else ""
+        family = [p for p in load_profiles().values() if p.name.startswith(f"{profile.name}_")]
+        trained = ", ".join(p.name for p in family if TaskKind.TRAIN in p.tasks)
+        others = f", or use {trained}" if trained else ""
         raise MisuseError(f"{profile.name} is never trained: leave out --task {asked}{others}")
     return task
 
