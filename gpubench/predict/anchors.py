@@ -198,7 +198,7 @@ def _loops(question: Question) -> list[Reading]:
 
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
-    """The row of a measured device in the specification table; None for a CPU, a slice, or an unknown GPU."""
+    """The specification of a measured device; None for a CPU, a MIG slice, or an unknown GPU."""
     if device.is_cpu or device.mig_enabled or device.gpu_key is None:
         return None
     return find_spec(device.gpu_key)

@@ -23,7 +23,7 @@ CALIBRATION_VERSION = 6
 # Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB.
 MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
-# Published jobs, each run on two numbers of GPUs. The shares of ``scaling`` are fitted to them.
+# Published jobs, each run on two different numbers of GPUs. The shares of ``scaling`` are fitted to them.
 JOBS = "scaling.csv"
 # Tables of the package that the fit reads. It gets the work of a published row from the workload's profile.
 INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
@@ -89,7 +89,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return self.same_gpu(spec, usual)
 
     def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """Log half-width of a ratio between two cases on one GPU, where the errors of its vendor cancel."""
+        """Log half-width of a ratio between two cases on one GPU, whose level cancels for any vendor."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -136,8 +136,8 @@ class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
         covariance: Covariance of those logs.
         noise: Additional usual log error for each doubling of the GPUs.
         factor: Half-width of the 90 % interval over the usual error.
-        other_vendors: Log half-width of the interval of GPUs that are not in the fit; None if they have no
-            job.
+        other_vendors: Log half-width of the interval of GPUs that are not in the fit; None if no
+            published job ran on them.
     """
 
     logs: tuple[float, ...]
@@ -152,8 +152,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         inputs: SHA-256 of each table that it was made from, and of the user's own runs if they were added.
-        train, infer: What was learned for each task.
-        scaling: How several GPUs train together.
+        train, infer: The fit for each task.
+        scaling: The fit of scaling to several GPUs.
         common_share: Share of an error's variance that all predictions from one anchor have in common.
     """
 

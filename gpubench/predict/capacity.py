@@ -22,7 +22,7 @@ from gpubench.profile.memory import device_of, largest_of
 CAPACITY_FILE = "capacity.json"
 UNIT_TOKENS = 1024
 MOST_UNITS = 1024
-"""Longest context to try, in units; no model here has a longer one."""
+"""Longest context to try, in units; no decoder here has a longer one."""
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (

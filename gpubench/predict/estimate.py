@@ -111,7 +111,7 @@ def _widened(answer: Estimate) -> Estimate:
 
 
 def _limited(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
-    """Return an answer with the cost and savings of a power limit, or the reason why they are unknown.
+    """Return an answer with the cost and savings of a power limit, or why they are unknown.
 
     Raises:
         MisuseError: If the limit is invalid for a named GPU.
@@ -145,7 +145,7 @@ def estimate(
         specs: The GPUs to answer for. If the default batch does not fit, the largest that does is used.
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
-        most_sharing: Maximum GPUs over which to shard a case (FSDP) that does not fit on one; 1 to refuse it.
+        most_sharing: Largest number of GPUs to shard a case over (FSDP) that does not fit on one.
         may_fit: Whether to answer for a case that may not fit, instead of refusing it.
 
     Returns:
@@ -213,8 +213,8 @@ def _within_graph_range(answer: Estimate | Refusal, graph: Estimate | Refusal) -
     """Return a compiled step with a speed between that of its CUDA graph and ``MOST_GAIN`` times that.
 
     An anchored speed of the graph and an unanchored one of the compiled step could contradict each other. The
-    latter is moved to the nearest end of the range, and its interval then includes the speed of the graph and
-    the largest gain, up to the peak of the GPU. Any other pair of answers is left unchanged.
+    unanchored speed is moved to the nearest end of the range, and its interval then includes the whole range,
+    up to the peak of the GPU. Any other pair of answers is left unchanged.
     """
     if isinstance(answer, Refusal) or isinstance(graph, Refusal):
         return answer
@@ -304,7 +304,7 @@ def estimate_at_largest_batch(
 ) -> dict[str, Estimate | Refusal]:
     """Answer for each GPU at its own largest batch, as found in a run on it or by the memory model.
 
-    Args and answers are those of ``estimate``; the batch of the question is ignored.
+    The arguments and answers are those of ``estimate``; the batch of the question is ignored.
     """
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
@@ -379,8 +379,8 @@ def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
         samples_per_s=case.batch_size / whole_s,
         half_width=math.log(slow_s / whole_s),
         most_samples_per_s=case.batch_size / least_s,
-        method=f"{prompt.method}; tokens after the first from rates of {VALIDATED_ENGINE}, not validated for "
-        "torch",
+        method=f"{prompt.method}; the time of later tokens is fitted to {VALIDATED_ENGINE}, not validated "
+        "for torch",
     )
 
 

@@ -1,4 +1,4 @@
-"""The memory need of a question on a card, and the largest batch that fits.
+"""The memory that a case needs on a card, and the largest batch that fits.
 
 A measured peak of the same case, on any GPU, replaces the model. A peak at another batch can raise it.
 """
@@ -79,7 +79,7 @@ def doubts(
         made: The plan.
         profiles: By the reference of the workload.
         device: The device it will run on. A CPU is never checked, since it can swap.
-        runs: What was measured before.
+        runs: Earlier runs of this user.
     """
     card = card_of_device(device)
     if card is None or made.on_cpu:
@@ -111,7 +111,7 @@ def need_of(
 def sharded_fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], gpu_count: int
 ) -> MemoryFit | None:
-    """Return whether the case fits on each of several cards that shard it (FSDP); None if none can.
+    """Return whether the case fits on each of several cards that shard it (FSDP); None if they cannot.
 
     The batch on each card is unchanged.
     """
@@ -138,7 +138,7 @@ def fewest_sharing(
         return fit is not None and fit.fits
 
     best: tuple[int, MemoryFit] | None = None
-    # With the same recipe, the need of each GPU falls with their number
+    # With the same recipe, each GPU needs less memory as their number grows
     by_fewest = question.profile.checkpointing_from
     for _, alike in groupby(range(2, most + 1), lambda count: checkpointing_over(by_fewest, count)):
         counts = list(alike)

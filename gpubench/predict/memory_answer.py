@@ -101,7 +101,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
     """The need of one step and, card by card, whether it fits.
 
     Attributes:
-        gpu_key: The card for which the need is stated, chosen by ``_representative``.
+        gpu_key: The card for which the need is stated, preferably one on which the step fits.
         refused: GPUs without an answer, and why.
         speed_untold: GPUs with an answer for memory but not for speed, and why.
         accumulate: Micro-batches that the batch of the case is split into.
@@ -290,8 +290,8 @@ def answer_memory(
 
 
 def _representative(pairs: Iterable[tuple[GpuSpec, Case]], fitting: Collection[str]) -> tuple[GpuSpec, Case]:
-    # The card for which the need is stated: preferably the step fits on it, it runs today's torch, and it has
-    # GDDR memory, in that order.
+    # The card for which the need is stated. Preferably, the step fits on it, it runs today's torch, and it
+    # has GDDR memory, in that order.
     return min(
         pairs,
         key=lambda pair: (
@@ -369,7 +369,7 @@ def _fixes(
 
 
 def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Changes that do the same work with less memory, in words and by field."""
+    """Changes that do the same work with less memory, in words and as fields of the case."""
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
         yield what, {"precision": Precision.AMP_FP16}
@@ -478,10 +478,10 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
 
 
 def _with_count(request: MemoryRequest) -> MemoryRequest:
-    """Return the request with the number of GPUs from a prefix of their names, as in "2x RTX 3090".
+    """Return the request with the number of GPUs taken from their names, as in "2x RTX 3090".
 
     Raises:
-        MisuseError: If there are two such numbers.
+        MisuseError: If two numbers differ, or one is 0.
     """
     stated, names = zip(*map(counted, request.gpus), strict=True) if request.gpus else ((), ())
     counts = {*stated, request.count if "count" in request.asked else None} - {None}

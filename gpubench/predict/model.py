@@ -1,6 +1,7 @@
 """The prediction: the roofline as a ratio from measured GPUs, or on its own if there are none.
 
-It uses two facts about the user's machine: the card's micro-benchmarks, and the speed of the host.
+A measured GPU from which a ratio starts is an anchor. The prediction for a GPU from datasheets alone is its
+level. Two facts about the user's machine are used: the card's micro-benchmarks, and the speed of the host.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def predict_all(
     readings: Sequence[Reading],
     calibration: Calibration,
 ) -> list[Prediction]:
-    """Predict every open case of one question, each independently of the others.
+    """Predict every unmeasured case of one question, each independently of the others.
 
     The best AMP precision differs from GPU to GPU, so anchors, arithmetic and layout are those of each case.
     """
@@ -171,7 +172,7 @@ def _work(question: Question, case: Case) -> Work:
 def _arithmetic(case: Case, n: int) -> Arithmetic:
     """Return the arithmetic of n steps of one case.
 
-    The savings of compiling come from published rows for forward passes, from the profile's chains for
+    The savings of compiling come from published rows for forward passes, and from the profile's chains for
     training.
     """
     joined = fuses_chains(case)
@@ -303,7 +304,7 @@ _USUAL_GEMM = {
     if facts.predicted_as and facts.format.usual_share
 }
 _USUAL_COPY = 0.89
-_BELIEF = 0.5  # exponent; only half of a log difference counts: the usual shares are known from one card
+_BELIEF = 0.5  # exponent: half of a log difference counts, as the usual shares are known from one card
 _LEAST, _MOST = 0.5, 1.2  # beyond these, the measurement is assumed to be wrong, not the card
 _PREFIX = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 

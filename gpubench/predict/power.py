@@ -45,8 +45,8 @@ class PowerLaw(Record, frozen=True, kw_only=True):
         power: Knee and sharpness of the step in mean power.
         share: Uncapped mean power of a training job over board power, then its 5 % and 95 % quantiles over
             jobs and cards.
-        errors: For uncapped power that was measured (``read``) or ``assumed``; with `` deep`` appended, for
-            limits below ``DEEP``.
+        errors: By key: ``read`` if the uncapped power was measured, else ``assumed``. For limits below
+            ``DEEP``, `` deep`` is appended.
         readings, cards: Number of each behind the fit.
     """
 
@@ -77,7 +77,7 @@ def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
     """Return log time and log mean power under a limit, over those without.
 
     Args:
-        law: As ``load_power_law`` reads it.
+        law: The fit.
         limit_over_power: The limit over the uncapped mean power of the job.
     """
     log_ratio = math.log(limit_over_power)

@@ -100,7 +100,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_reasons(refused: Iterable[Refusal]) -> list[str]:
-    """Return the first three reasons, each once, for a short document."""
+    """Return the first three different reasons, for a short document."""
     return list(dict.fromkeys(each.reason for each in refused))[:3]
 
 

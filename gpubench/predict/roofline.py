@@ -84,7 +84,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations per lane (GA10x and later).
         winograd_*: Gain of 3x3 convolutions of stride 1, which can need fewer multiplications than counted.
             No published row has strict-FP32 convolutions on a dual-issue chip, so the priors are kept there.
-            Their product stays below the peak.
+            The product of gain and efficiency stays below the peak there.
         depthwise: Share of the FP32 peak.
         width, width_matmul: Exponents with which the efficiency of tensor cores falls as those of a
             multiprocessor get wider, in convolutions and in products of usual width. A Hopper core does four
@@ -96,7 +96,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         channels_last: Log gain of convolutions on tensor cores in that layout.
         no_optimizer: Log of the factor by which steps without an optimizer, but with a copy from the host,
             are slower.
-        fused: Log of the traffic that torch.compile saves by keeping values in registers between operators.
+        fused: Log of the factor by which torch.compile reduces the traffic, as it keeps values in registers.
     """
 
     conv_fp32: float
