@@ -414,11 +414,11 @@ def _on_several(
     if question.profile.blocks is not None:  # FSDP shards a model by block
         modes.append((ParallelMode.FSDP, " with FSDP"))
     for mode, words in modes:
-        sizes = [n for n in MACHINE_SIZES if n <= case.batch_size or mode is ParallelMode.FSDP]
-        for gpu_count in sizes:
+        for gpu_count in (n for n in MACHINE_SIZES if n <= case.batch_size or mode is ParallelMode.FSDP):
             each = -(-case.batch_size // gpu_count)
-            of_one = msgspec.structs.replace(case, batch_size=each)
-            split = question.profile.shared_by(of_one, gpu_count, mode)
+            split = question.profile.shared_by(
+                msgspec.structs.replace(case, batch_size=each), gpu_count, mode
+            )
             as_here = msgspec.structs.replace(split, checkpointing=case.checkpointing)
             ways = dict.fromkeys((split, as_here))  # two if jobs of that size change the checkpointing
             cut = min(accumulate, each)
