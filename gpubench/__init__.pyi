@@ -71,7 +71,7 @@ def memory(
         One answer per workload.
 
     Raises:
-        MisuseError: If a name, a precision or the batch is not known or not possible.
+        MisuseError: If a name, a precision or the batch is unknown or impossible.
     """
 
 def predict(
@@ -87,7 +87,7 @@ def predict(
     """Predict the throughput of a workload on GPUs by name, using this user's results.
 
     Returns:
-        By GPU key, an estimate, or a refusal with its reason.
+        For each GPU key, an estimate, or a refusal with its reason.
 
     Raises:
         MisuseError: If a name, a precision or the batch is unknown or impossible.

@@ -140,8 +140,8 @@ MUTANTS = (
     Mutant(
         name="a reading from someone else's card is as certain as one from the user's",
         file="gpubench/predict/anchors.py",
-        old="noise = math.hypot(UNKNOWN_NOISE if read is None else read, ELSEWHERE)",
-        new="noise = math.hypot(UNKNOWN_NOISE if read is None else read, 0.0)",
+        old="noise = math.hypot(UNKNOWN_NOISE if spread is None else spread, ELSEWHERE)",
+        new="noise = math.hypot(UNKNOWN_NOISE if spread is None else spread, 0.0)",
         killer="predict/test_estimate.py::test_interval_from_another_cards_run_combines_run_and_transfer_errors",
     ),
     Mutant(

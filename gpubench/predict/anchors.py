@@ -48,7 +48,11 @@ EAGER_LIMIT = 1.10
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One measured case on one known GPU."""
+    """One measured case on one known GPU.
+
+    Attributes:
+        noise: Log half-width of the throughput, including the spread between cards and hosts.
+    """
 
     spec: GpuSpec
     case: Case
@@ -74,21 +78,20 @@ class Reading:
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
     """Return usable GPU measurements of the question's workload, task and recipe; own first, newest first.
 
-    The shipped readings of one card come last. A CPU never anchors a GPU; neither does a slice, a shared GPU,
-    or one missing from the specification table.
+    Shipped timings of a hand-written loop come last. A prediction never starts from a CPU, a MIG slice, a
+    shared GPU, or a GPU missing from the specification table.
     """
     recipe = question.profile.recipe
     every = _read(question, own, reference)
-    alone = [r for r in every if r.case.gpu_count == 1 and not is_unfounded(r.findings)]
-    return [r for r in alone if r.case.recipe == recipe.at(r.case.precision)] + _loops(question)
+    on_one_gpu = [r for r in every if r.case.gpu_count == 1 and not is_unfounded(r.findings)]
+    return [r for r in on_one_gpu if r.case.recipe == recipe.at(r.case.precision)] + _loops(question)
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
     """Every measurement with a peak memory for the question's workload and task, newest first.
 
-    They may have any recipe and number of GPUs, or a busy host: they never anchor a speed, but each gives the
-    memory of its case. Shipped runs are left out, because the model is compared with them (docs/memory.md,
-    "Own readings").
+    Any recipe, number of GPUs and host load is accepted, because a peak gives only the memory of its own
+    case. Shipped runs are left out, because the model is compared with them (docs/memory.md, "Own readings").
     """
     return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
@@ -120,17 +123,17 @@ def _is_of(question: Question, m: Measurement) -> bool:
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
     assert m.samples_per_s is not None  # ``_is_of`` has excluded the others
     low, high = m.samples_per_s_low, m.samples_per_s_high
-    read = None if low is None or high is None else math.log(high / low) / 2
-    # An answer is about any card of this model, in any host
-    noise = math.hypot(UNKNOWN_NOISE if read is None else read, ELSEWHERE)
-    is_told = basis == "reference" or read is not None
+    spread = None if low is None or high is None else math.log(high / low) / 2
+    # An answer covers any card of this model, in any host
+    noise = math.hypot(UNKNOWN_NOISE if spread is None else spread, ELSEWHERE)
+    has_interval = basis == "reference" or spread is not None
     host_bound = is_host_bound(m)
     return Reading(
         spec=spec,
         case=m.case,
         samples_per_s=m.samples_per_s,
-        low=m.samples_per_s * math.exp(-noise) if is_told else None,
-        high=m.samples_per_s * math.exp(noise) if is_told else None,
+        low=m.samples_per_s * math.exp(-noise) if has_interval else None,
+        high=m.samples_per_s * math.exp(noise) if has_interval else None,
         noise=noise,
         host_bound=host_bound,
         host_cpu=run.environment.cpu if host_bound else None,
@@ -174,7 +177,7 @@ def _loops(question: Question) -> list[Reading]:
             ),
             spec,
         )
-        assert isinstance(case, Case)  # a precision measured there is no gap
+        assert isinstance(case, Case)  # the GPU supports every precision timed on it
         rate = step.batch_size / step_s
         found.append(
             Reading(
@@ -195,7 +198,7 @@ def _loops(question: Question) -> list[Reading]:
 
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
-    """The row of a measured device in the specification table; None for a CPU, a slice, or an unknown GPU."""
+    """The specification of a measured device; None for a CPU, a MIG slice, or an unknown GPU."""
     if device.is_cpu or device.mig_enabled or device.gpu_key is None:
         return None
     return find_spec(device.gpu_key)
@@ -209,13 +212,13 @@ def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Read
 def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """The closest reading of each GPU from which a prediction of this case may start.
 
-    The same arithmetic is needed (both kinds of AMP count as one); execution, layout and batch may
-    differ, in that order of weight. If no reading matches, a step whose matrix products run on the same units
-    is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and is
-    never an anchor; neither is a training step that fuses chains if this one does not, or vice versa. The
-    user's measurements are never mixed with others: another harness adds its own error.
+    The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ,
+    in that order of weight. If no reading matches, one with matrix products on the same units is accepted:
+    AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and is never an
+    anchor. A training step with fused chains of operators and one without never anchor each other. The user's
+    measurements are never mixed with others, because another harness adds its own error.
     """
-    of_gpu = [r for r in readings if not r.host_bound and joined(r.case) is joined(case)]
+    of_gpu = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
         r for r in of_gpu if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
     ]
@@ -235,7 +238,7 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
 
 
 def differences(reading: Reading, case: Case) -> dict[str, str]:
-    """The differences between the reading's case and the predicted one, in words by field."""
+    """The differences between the reading's case and the predicted case, in words by field."""
     mine = reading.case
     words = {
         "precision": f"measured at {mine.precision}",
@@ -244,21 +247,21 @@ def differences(reading: Reading, case: Case) -> dict[str, str]:
         "memory_format": f"measured {mine.memory_format}",
         "batch_size": f"measured at batch {mine.batch_size}",
     }
-    return {name: said for name, said in words.items() if getattr(mine, name) != getattr(case, name)}
+    return {name: text for name, text in words.items() if getattr(mine, name) != getattr(case, name)}
 
 
 def is_host_bound(measurement: Measurement) -> bool:
-    """Whether the reading is host-bound, so it depends on the processor as much as on the GPU."""
+    """Whether the measured speed depends on the processor as much as on the GPU."""
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
-def joined(case: Case) -> bool:
-    """Whether a training step fuses chains of operators, which affects its level.
+def fuses_chains(case: Case) -> bool:
+    """Whether the case is a training step that fuses chains of operators.
 
-    Forward passes are predicted from either kind, since the savings of compiling them are fitted.
+    It is False for inference, where the savings of compiling are fitted and either kind may be an anchor.
     """
-    joins = case.execution is Execution.COMPILE or case.stack is Stack.FUSED
-    return joins and case.task is TaskKind.TRAIN
+    is_fused = case.execution is Execution.COMPILE or case.stack is Stack.FUSED
+    return is_fused and case.task is TaskKind.TRAIN
 
 
 def same_arithmetic(a: Case, b: Case) -> bool:

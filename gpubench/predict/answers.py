@@ -1,4 +1,4 @@
-"""The result of ``gpubench.predict`` (a dict), reasons, and joint draws."""
+"""The result of ``gpubench.predict``, the reasons for its figures, and joint draws from them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ PREDICTION_VERSION = 2
 
 
 class Predictions(dict[str, Estimate | Refusal]):
-    """By GPU key, an estimate, or a refusal with its reason.
+    """Maps each GPU key to an estimate, or to a refusal with its reason.
 
-    ``by_energy`` says that the estimates are ordered by energy per sample instead of by speed.
+    With ``by_energy``, the estimates are ordered by energy per sample instead of by speed.
     """
 
     by_energy = False
@@ -56,7 +56,7 @@ class Predictions(dict[str, Estimate | Refusal]):
         return tuple(answer for answer in self.values() if isinstance(answer, Refusal))
 
     def __repr__(self) -> str:
-        """Return the number of estimates, and the fastest; the dict has all of them."""
+        """Return the number of estimates, and the first few; the dict has all of them."""
         lines = [
             f"  {gpu_name(each.gpu_key)}: {each.interval.rate(each.case.sample_unit)}, {each.basis}"
             for each in self.estimates
@@ -103,14 +103,14 @@ def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
 
 
 BRIEF_ESTIMATES = 30
-"""Number of GPUs in the short document, fastest first; a third of it if each has more figures."""
+"""Number of GPUs in the short document, best first; a third of that if each has extra figures."""
 _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memory", "largest_batch")
 
 
 def as_brief_records(answers: Predictions) -> dict[str, Any]:
     """The document of `predict show --json --brief`: the case, and the decisive figures of the best GPUs.
 
-    Sorted by energy, they include the joules per sample; under a power limit, the effects of the limit.
+    Sorting by energy adds the joules per sample. A power limit adds them too, along with its effects.
     """
     found = answers.estimates
     refused = [each for each in answers.values() if isinstance(each, Refusal)]
@@ -130,7 +130,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
 
 
 def reasons(estimate: Estimate) -> str:
-    """The explanation of a figure: basis, bottleneck of the step, calibration, and caveats."""
+    """Explain a figure by its basis, the bottleneck of the step, the calibration, and caveats."""
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
@@ -149,16 +149,16 @@ def reasons(estimate: Estimate) -> str:
 def evidence_on(estimate: Estimate) -> str:
     """Return the number of published rows for its GPU in the calibration, and the nearest GPU if none."""
     fitted = load_calibration().of(estimate.case.task)
-    if apart := fitted.apart_by_gpu.get(estimate.gpu_key):
-        return f"{apart} published rows of this GPU (scored separately)"
+    if scored := fitted.apart_by_gpu.get(estimate.gpu_key):
+        return f"{scored} published rows of this GPU (scored separately)"
     rows = fitted.rows_by_gpu
     if own := rows.get(estimate.gpu_key, 0):
         return f"{own} published rows of this GPU"
     gpu_key, specs = estimate.gpu_key, load_specs()
-    kin = [key for key in rows if chip_of(key) == chip_of(gpu_key)] or [
+    related = [key for key in rows if chip_of(key) == chip_of(gpu_key)] or [
         key for key in rows if specs[key].compute_capability == specs[gpu_key].compute_capability
     ]
-    nearest = max(kin, key=lambda key: (rows[key], key), default=None)
+    nearest = max(related, key=lambda key: (rows[key], key), default=None)
     near = f" (nearest: {rows[nearest]} of {specs[nearest].short_name})" if nearest else ""
     return f"no published rows of this GPU{near}"
 
@@ -166,16 +166,17 @@ def evidence_on(estimate: Estimate) -> str:
 def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float | None = None) -> Floats:
     """Draw n joint throughputs of each estimate [samples/s].
 
-    Predictions with the same start (one anchor, or none) share part of their error: it moves all of them
-    together and does not change their order. The errors of measurements are independent. The draws of a GPU
-    do not depend on the other GPUs.
+    Predictions with the same starting point (the same anchors, or none) share part of their error. That part
+    moves all of them together and does not change their order. The errors of measurements are independent.
+    The draws of a GPU do not depend on the other GPUs.
 
     Args:
-        estimates: The estimates to draw; one without an interval is drawn as a constant, a measurement too
-            short to have one with 5 %.
+        estimates: The estimates to draw. A prediction without an interval is constant; a measurement too
+            short to have one is drawn with 5 %.
         n: Number of draws.
         seed: Equal seeds give equal draws: one GPU has the same error for every workload.
-        common_share: Share of the variance in common; None uses the calibration's.
+        common_share: Share of the variance that predictions from one starting point have in common; None uses
+            the calibration's.
 
     Returns:
         (len(estimates), n) samples per second.
@@ -196,7 +197,10 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
 
 
 def start_of(estimate: Estimate) -> tuple[str, ...] | None:
-    """Return the name of a prediction's starting point, with which it shares an error; None if measured."""
+    """Return the name of a prediction's starting point; None if the estimate was measured.
+
+    Predictions from the same starting point share part of their error.
+    """
     if estimate.basis != "predicted":
         return None
     return ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)

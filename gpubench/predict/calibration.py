@@ -1,4 +1,4 @@
-"""The calibration: the content of data/calibration.json, and which file is used."""
+"""The calibration: the content of data/calibration.json, and the choice of the file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ CALIBRATION_VERSION = 6
 # Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB.
 MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
-# Published jobs at two numbers of GPUs each, to which the shares of ``scaling`` are fitted.
+# Published jobs, each run on two different numbers of GPUs. The shares of ``scaling`` are fitted to them.
 JOBS = "scaling.csv"
-# Tables of the package from which the calibration is made. A published row of a workload is read through its
-# profile; the published rows themselves are stored with the fit.
+# Tables of the package that the fit reads. It gets the work of a published row from the workload's profile.
 INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
 # Smallest usual error assumed for a pair (log).
 LEAST_SCALE = 0.02
-# If a card is slower than that (log), its level is wrong for the workload, not the card.
+# Largest log slowdown that counts as the card's; beyond it, the level is wrong for the workload.
 MOST_SLOW = 0.8
 
 
@@ -41,9 +40,9 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         base: For every pair.
         gap: For each e-fold between the ratio of the bandwidths and the ratio of the peaks.
         crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
-        slow: For each e-fold by which the measured GPU is slower than its level: a power limit, a shared
-            card or a slow host holds back that card alone. Faster readings err no more than others.
-            It is separate from the other terms and their factor, so it never narrows an interval.
+        slow: For each e-fold by which the measured GPU is slower than its level, as under a power limit, on a
+            shared card or on a slow host. Faster readings err no more than others. This term is fitted
+            separately, so it never narrows an interval.
     """
 
     base: float
@@ -59,11 +58,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         host_s_per_operator: Host time per kernel by source [s].
         deviations: By architecture, log factors on compute, tensor cores and bandwidth relative to the
             datasheet.
-        scale: Usual error of a ratio by the two GPUs, which ``factor`` multiplies; None of levels.
-        other_vendors: By ``group_names``, log half-width of the 90 % interval of GPUs that were never fitted;
-            by ``halved`` of that name, the same in half precision if there are rows.
-        factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log. One
-            value is for GPUs whose architecture has rows (``known``), one for all others (``stranger``).
+        scale: Usual error of a ratio between two GPUs, which ``factor`` multiplies; None for levels.
+        other_vendors: Log half-width of the 90 % interval of GPUs that were never fitted, by ``group_names``.
+            If there are rows in half precision, their half-width is listed under the ``halved`` name.
+        factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log.
+            ``known`` is for GPUs of an architecture with rows, ``stranger`` for all others.
     """
 
     coefficients: Coefficients
@@ -90,7 +89,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return self.same_gpu(spec, usual)
 
     def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """The same for a ratio between two cases of one GPU of any vendor, in which the level cancels."""
+        """Log half-width of a ratio between two cases on one GPU, whose level cancels for any vendor."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -99,13 +98,13 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_names(spec: GpuSpec) -> tuple[str, str]:
-    """The groups in which a GPU shares an interval with others of its vendor: architecture, then line."""
+    """The groups of GPUs that share an interval with this one: its architecture, then its product line."""
     line = f"{spec.vendor} {spec.line}"
     return f"{line} {architecture_of(spec.key)}", line
 
 
 def halved(group: str) -> str:
-    """The name of a group in half precision, where its matrix cores compute."""
+    """The name of a group in half precision, which runs on matrix cores."""
     return f"{group} at half precision"
 
 
@@ -115,8 +114,8 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rows, sources: Published measurements of the task, and their sources.
         rows_by_gpu: Published rows of the task behind each GPU.
-        apart_by_gpu: The same for other vendors' GPUs, which are not fitted; they measure the error of the
-            fit on such GPUs.
+        apart_by_gpu: The same for other vendors' GPUs. These rows are not fitted; they show the error of the
+            fit on other vendors' GPUs.
         ratio: For predictions from a measured GPU.
         level: For predictions without one.
     """
@@ -135,10 +134,10 @@ class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         logs: Logs of the shares, in the order of ``scaling.SHARES``.
         covariance: Covariance of those logs.
-        noise: Further usual log error for each doubling.
+        noise: Additional usual log error for each doubling of the GPUs.
         factor: Half-width of the 90 % interval over the usual error.
-        other_vendors: Log half-width of the interval of GPUs that are not in the fit; None if they have no
-            job.
+        other_vendors: Log half-width of the interval of GPUs that are not in the fit; None if no
+            published job ran on them.
     """
 
     logs: tuple[float, ...]
@@ -153,9 +152,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         inputs: SHA-256 of each table that it was made from, and of the user's own runs if they were added.
-        train, infer: What was learned for each task.
-        scaling: How several GPUs train together.
-        common_share: Share of the variance of an error that all candidates of one anchor have in common.
+        train, infer: The fit for each task.
+        scaling: The fit of scaling to several GPUs.
+        common_share: Share of an error's variance that all predictions from one anchor have in common.
     """
 
     schema_version: int
@@ -172,11 +171,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stale(self) -> tuple[str, ...]:
-        """Tables that have changed since the fit; published tables belong to the shipped calibration."""
+        """Tables that have changed since the fit.
+
+        Tables that are not installed have the hashes recorded in the shipped calibration.
+        """
         now = read_calibration(data_path(SHIPPED)).inputs | {
             name: hash_of(data_bytes(name)) for name in INPUTS
         }
-        return tuple(name for name, told in now.items() if self.inputs.get(name) != told)
+        return tuple(name for name, current in now.items() if self.inputs.get(name) != current)
 
 
 def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
@@ -187,7 +189,7 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: F
         own: (n,) GPUs that were measured, or one.
         target: (n,) GPUs that are predicted.
         mode: (n,) arithmetic of most of the step.
-        beyond: (n,) log of the measured time over the level's; NaN if that is not known.
+        beyond: (n,) log of the measured time over the level's; NaN if unknown.
     """
     features = pair_features(own, target, mode, beyond)
     usual = features @ np.array([scale.base, scale.gap, scale.crossing, scale.slow])
@@ -195,12 +197,12 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: F
 
 
 def pair_features(own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
-    """(n, 4): one, the gap in balance, whether only one has tensor cores, how slow the owned GPU is."""
+    """The factors of the four terms of ``Scale`` for each pair, (n, 4)."""
     each = np.arange(len(mode))
-    owned = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
-    peaks = np.log(own.peaks[owned, mode] / target.peaks[each, mode])
-    gap = np.abs(np.log(own.bandwidth[owned] / target.bandwidth) - peaks)
-    crossing = own.tensor[owned, mode] != target.tensor[each, mode]
+    measured = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
+    peaks = np.log(own.peaks[measured, mode] / target.peaks[each, mode])
+    gap = np.abs(np.log(own.bandwidth[measured] / target.bandwidth) - peaks)
+    crossing = own.tensor[measured, mode] != target.tensor[each, mode]
     slow = np.broadcast_to(np.fmin(np.fmax(beyond, 0.0), MOST_SLOW), len(each))
     return np.stack([np.ones(len(each)), gap, crossing.astype(float), slow], axis=1)
 

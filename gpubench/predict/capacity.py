@@ -22,7 +22,7 @@ from gpubench.profile.memory import device_of, largest_of
 CAPACITY_FILE = "capacity.json"
 UNIT_TOKENS = 1024
 MOST_UNITS = 1024
-"""Longest context to try, in units; no model here has a longer one."""
+"""Longest context to try, in units; no decoder here has a longer one."""
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (
@@ -34,10 +34,11 @@ WORDS = (
 
 
 class Member(Record, frozen=True, kw_only=True):
-    """One kind of training or use of one decoder: its traced step, in samples of 1,024 tokens of a sequence.
+    """One way to train or run one decoder, and its traced step.
 
     Attributes:
         way: full, LoRA, QLoRA, or decoding at a number of bits.
+        step: A sample is 1,024 tokens of one sequence.
     """
 
     model: str
@@ -50,7 +51,7 @@ class Room(Record, frozen=True, kw_only=True):
     """The capacity of a card for one decoder and kind of use.
 
     Attributes:
-        context_tokens: The longest sequence whose upper end fits, in steps of 1,024; 0 if none does.
+        context_tokens: The longest sequence that fits, in steps of 1,024; 0 if none does.
         device: Memory in use at 1,024 tokens [B].
     """
 
@@ -65,7 +66,7 @@ class Capacity(Record, frozen=True, kw_only=True):
     """The capacity of one card, for each model and kind of use.
 
     Attributes:
-        speed_untold: Why it has no speed for these models; None if it has.
+        speed_untold: Why no speed is predicted for these models; None if one is.
     """
 
     gpu_key: str
@@ -110,7 +111,7 @@ def capacity_of(spec: GpuSpec) -> Capacity:
     card = card_of(spec)
     if card is None:
         raise MisuseError(f"{spec.key}: its memory is not known")
-    untold = why_speed_untold(spec, Precision.BF16)
+    no_speed = why_speed_untold(spec, Precision.BF16)
     return Capacity(
         gpu_key=spec.key,
         card=card,
@@ -124,5 +125,5 @@ def capacity_of(spec: GpuSpec) -> Capacity:
             )
             for member in load_members()
         ),
-        speed_untold=untold and f"{untold}: {SPEED_UNTOLD}",
+        speed_untold=no_speed and f"{no_speed}: {SPEED_UNTOLD}",
     )

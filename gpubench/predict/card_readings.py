@@ -19,7 +19,7 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         math: ``fp32``, ``tf32``, or ``amp`` for either of its types.
-        software: With the source of the data, if stated.
+        software: The software and, if stated, its source of data.
     """
 
     workload: str
@@ -47,9 +47,9 @@ def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading
     return _readings().get((workload, gpu_key, math))
 
 
-def within(told: Interval, reading: CardReading) -> Interval:
+def within(predicted: Interval, reading: CardReading) -> Interval:
     """Return an interval widened to include a reading; an interval without ends is unchanged."""
-    if told.low is None or told.high is None:
-        return told
+    if predicted.low is None or predicted.high is None:
+        return predicted
     rate = reading.samples_per_s
-    return Interval(told.value, min(told.low, rate), max(told.high, rate))
+    return Interval(predicted.value, min(predicted.low, rate), max(predicted.high, rate))

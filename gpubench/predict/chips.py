@@ -18,7 +18,7 @@ from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import FITTED_VENDOR, capability_of
 from gpubench.specs import load_specs
 
-REFERENCE_L2_BYTES = 6 * 2**20  # for which the share of the bandwidth is stated: a V100, an RTX 3090
+REFERENCE_L2_BYTES = 6 * 2**20  # L2 of a V100 or an RTX 3090, for which the share of the bandwidth is stated
 DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
 """Architectures of other vendors whose FP32 rate counts two operations per lane."""
 
@@ -42,18 +42,18 @@ class Chips:
 
     Attributes:
         peaks: (n, 3) FLOP/s by ``Mode``, NaN if unknown; FP32 where there are no tensor cores.
-        tensor: (n, 3) whether tensor cores do that mode.
+        tensor: (n, 3) whether tensor cores run that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) whether each lane has two FP32 pipes; training seldom fills the second.
-        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 if not known.
-        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 if not known.
+        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 if unknown.
+        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 if unknown.
         power, clock: (n,) logs relative to the usual value for the compute capability: watts per
             multiprocessor (inf if unknown), and the clock at which the peaks are stated.
         product: (n,) share of the peak that large matrix products on tensor cores reach at the full clock, as
             measured on the GPU or its nearest relative.
         product_best: (n,) the best share measured in its family.
-        product_read: (n,) whether one was measured; if not, both are ``UNREAD_SHARE``.
-        nvidia: (n,) whether it has NVIDIA's tensor cores, or is older.
+        product_read: (n,) whether a share was measured in its family; if not, both shares are the usual one.
+        nvidia: (n,) whether it is a GPU from NVIDIA.
     """
 
     peaks: Floats
@@ -76,7 +76,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
     A GPU without tensor cores runs half precision and TF32 at its FP32 rate. The rate of a tensor core is NaN
     if it is not stated, so nothing is predicted from it.
     """
-    held, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
+    powers, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
     by_mode = [_by_mode(spec) for spec in specs]
     peaks, tensor, width = np.moveaxis(np.array(by_mode, dtype=float).reshape(-1, 3, len(Mode)), 1, 0)
     return Chips(
@@ -89,8 +89,8 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         ),
         width=width,
         l2=np.log([(spec.l2_bytes or REFERENCE_L2_BYTES) / REFERENCE_L2_BYTES for spec in specs]),
-        power=np.array([each.power for each in held], dtype=float),
-        clock=np.array([each.clock for each in held], dtype=float),
+        power=np.array([each.power for each in powers], dtype=float),
+        clock=np.array([each.clock for each in powers], dtype=float),
         product=np.array([each.share for each in products], dtype=float),
         product_best=np.array([each.best for each in products], dtype=float),
         product_read=np.array([each.is_read for each in products], dtype=bool),
@@ -105,7 +105,7 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
     if capability is None:
-        tf32 = None  # ROCm leaves TF32 off: an MI325X trains as fast with it as without, to 1 %
+        tf32 = None  # ROCm leaves TF32 off: an MI325X trains equally fast with and without it, within 1 %
     # If another vendor's data sheet states no matrix rate, there are no matrix cores: FP32 pipes do the work.
     without_tensor = capability is None or spec.tensor_core_count == 0
     peaks = [
@@ -135,13 +135,13 @@ UNLIMITED = PowerAndClock(power=inf, clock=0.0)
 
 @cache
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:
-    """Power and clock of a GPU relative to others of its compute capability; ``UNLIMITED`` where not known.
+    """Power and clock of a GPU relative to others of its compute capability; ``UNLIMITED`` if unknown.
 
     Peaks are stated at a clock that not every card can sustain. A chip's power grows with about the 2.5th
     power of its clock, so the clock that a card sustains grows with its watts per multiprocessor to the power
-    of about 0.4 (fitted). That is compared with the clock at which its peak is stated: a card whose datasheet
-    already states a lower clock is not reduced a second time, and no amount of power raises a card above its
-    peak. A row for several cards has the figures of the variant with the least power.
+    of about 0.4 (fitted). That clock is compared with the one at which the peak is stated. A peak stated at a
+    lower clock is not reduced a second time, and no amount of power raises a card above its peak. A row for
+    several cards has the figures of the variant with the least power.
     """
     if spec.variants:
         return min(power_and_clock(load_specs()[key]) for key in spec.variants)
@@ -154,7 +154,7 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
 
 @cache
 def _usual() -> Mapping[str, PowerAndClock]:
-    # Medians of each compute capability in the specification table, over discrete cards only.
+    # Medians of each compute capability in the specification table, leaving out rows for several cards.
     found: dict[str, list[PowerAndClock]] = {}
     for spec in load_specs().values():
         own = _logs(spec)
@@ -178,7 +178,8 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
 UNREAD_SHARE = 0.75
 """Share of the peak in large products if no GPU of the family was measured."""
 UNREAD_GEFORCE_SHARE = 0.85
-"""The same for GeForce cards: their rate is half of what their tensor cores could do and easier to reach."""
+"""The same for GeForce cards. Their rated peak is half of what the tensor cores could do, so it is easier to
+reach."""
 _POWER_EXPONENT = 0.48  # fitted exponent of the clock of a measured card as a function of its power
 
 
@@ -192,33 +193,33 @@ class ProductRate(NamedTuple):
 
 @cache
 def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
-    """The rate of large products on a GPU: measured on it, on its nearest relative, or the usual share.
+    """The rate of large products on a GPU: measured on it or its nearest relative, else the usual share.
 
-    A relative has the same compute capability, or one of the same family; if there are several, the nearest
-    is the one with the most similar power per multiprocessor. GeForce cards have a different rate than the
-    measured cards with the same chip.
+    Relatives belong to the same family. Those of the same compute capability come first, and of several, the
+    one with the most similar power per multiprocessor. GeForce cards have no relatives, because their rated
+    peak differs from that of other cards with the same chip.
 
     Args:
         spec: The GPU.
-        without: Key of a GPU whose reading is ignored.
+        without: Key of a GPU to leave out of the measurements.
     """
     is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
-    alike = [] if is_geforce else [each for each in _products_read() if _family(each) == _family(spec)]
-    read = [each for each in alike if each.key != without]
+    family = [] if is_geforce else [each for each in _products_read() if _family(each) == _family(spec)]
+    measured = [each for each in family if each.key != without]
     share = UNREAD_GEFORCE_SHARE if is_geforce else UNREAD_SHARE
-    if not read:
+    if not measured:
         return ProductRate(share=share, best=share, is_read=False)
 
     def distance(each: GpuSpec) -> tuple[bool, bool, float]:
-        held = power_and_clock(each)
-        unlike = 0.0 if own == held else abs(own.power - held.power)
-        return each != spec, each.compute_capability != spec.compute_capability, unlike
+        other = power_and_clock(each)
+        gap = 0.0 if own == other else abs(own.power - other.power)
+        return each != spec, each.compute_capability != spec.compute_capability, gap
 
-    nearest = min(read, key=distance)
-    held = power_and_clock(nearest)
+    nearest = min(measured, key=distance)
+    power, clock = power_and_clock(nearest)
     return ProductRate(
-        share=_products_read()[nearest][0] / exp(min(0.0, _POWER_EXPONENT * held.power - held.clock)),
-        best=max(_products_read()[each][1] for each in read),
+        share=_products_read()[nearest][0] / exp(min(0.0, _POWER_EXPONENT * power - clock)),
+        best=max(_products_read()[each][1] for each in measured),
         is_read=True,
     )
 
@@ -268,8 +269,9 @@ class _Lineage(NamedTuple):
 def _lineages() -> Mapping[str, _Lineage]:
     """Family and age of each architecture for which they are known.
 
-    NVIDIA is one family, by its lowest compute capability. Other vendors have no such numbers: there each
-    product line is a family (AMD's Instinct, its Radeon), ordered by the year of its first card.
+    NVIDIA is one family, ordered by lowest compute capability. Other vendors do not number their GPUs that
+    way, so each of their product lines (AMD's Instinct and Radeon) is a family, ordered by the year of its
+    first card.
     """
     found: dict[str, _Lineage] = {}
     for key, spec in load_specs().items():
@@ -292,5 +294,5 @@ def chips() -> Mapping[str, str]:
 
 
 def chip_of(gpu_key: str) -> str:
-    """The chip of a GPU; the GPU's own key if its chip is not known."""
+    """The chip of a GPU; the GPU's own key if its chip is unknown."""
     return chips().get(gpu_key, gpu_key)

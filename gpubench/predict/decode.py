@@ -2,8 +2,8 @@
 
 Two numbers are fitted on 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the data
 sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted with the same two
-numbers and marked as not validated. ``tests/decode_fit.py`` has the fit, and a test that it gives these
-numbers.
+numbers and marked as not validated. ``tests/decode_fit.py`` has the fit; a test checks that it still gives
+these numbers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HALF_WIDTH = 0.3414250190429823
 """Log of the factor of the interval: the largest error of a left-out GPU, taken as the median over its
 rows."""
 COMPUTE_SHARE = 0.5
-"""Share of the dense tensor peak that products with few rows reach; it matters only at large batches, and no
-measured row covers it."""
+"""Assumed share of the dense tensor peak that products with few rows reach. It matters only at large batches,
+which no published row covers."""
 
 
 class TokenTime(NamedTuple):
@@ -35,7 +35,7 @@ class TokenTime(NamedTuple):
 
 
 def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> TokenTime | None:
-    """Predict the time of one token of every sequence; None if the card's bandwidth is not known.
+    """Predict the time of one token of every sequence; None if the card's bandwidth is unknown.
 
     Args:
         work: What one token reads and computes.

@@ -55,7 +55,7 @@ def predict(request: PredictRequest) -> Predictions:
     """Predict the throughput of a workload on GPUs by name, using this user's results.
 
     Returns:
-        By GPU key, an estimate, or a refusal with its reason.
+        For each GPU key, an estimate, or a refusal with its reason.
 
     Raises:
         MisuseError: If a name, a precision or the batch is unknown or impossible.
@@ -66,10 +66,10 @@ def predict(request: PredictRequest) -> Predictions:
 
 
 def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
-    """Answer as ``predict`` does, from these runs and the shipped ones.
+    """Answer like ``predict``, from these runs and the shipped ones.
 
     Raises:
-        MisuseError: As ``predict``.
+        MisuseError: As for ``predict``.
     """
     from gpubench.profile.cache import profile_as_asked, profile_of
     from gpubench.record.store import reference_runs
@@ -93,14 +93,14 @@ def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
     specs = named or list(load_specs().values())
     found = answer(question, specs, own=own, reference=reference_runs(), may_fit=bool(named))
     if request.power_limit is not None:
-        found = {key: _under(each, request.power_limit, bool(named)) for key, each in found.items()}
+        found = {key: _limited(each, request.power_limit, bool(named)) for key, each in found.items()}
     answers = Predictions(found)
     answers.by_energy = request.sort == "energy"
     return answers
 
 
-def _beside_readings(answer: Estimate) -> Estimate:
-    """Return a prediction with its interval widened to the published figure for card and workload."""
+def _widened(answer: Estimate) -> Estimate:
+    """Return a prediction with its interval widened to include the published figure, if there is one."""
     reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
     if reading is None or answer.case.task is not TaskKind.TRAIN:
         return answer
@@ -110,7 +110,7 @@ def _beside_readings(answer: Estimate) -> Estimate:
     return msgspec.structs.replace(answer, low=wider.low, high=wider.high, published=words)
 
 
-def _under(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
+def _limited(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
     """Return an answer with the cost and savings of a power limit, or why they are unknown.
 
     Raises:
@@ -145,11 +145,11 @@ def estimate(
         specs: The GPUs to answer for. If the default batch does not fit, the largest that does is used.
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
-        most_sharing: Maximum GPUs over which to shard a case (FSDP) that does not fit on one; 1 to refuse it.
+        most_sharing: Largest number of GPUs to shard a case over (FSDP) that does not fit on one.
         may_fit: Whether to answer for a case that may not fit, instead of refusing it.
 
     Returns:
-        By GPU key, in the order of ``specs``, an estimate or a refusal with its reason.
+        For each GPU key, in the order of ``specs``, an estimate, or a refusal with its reason.
 
     Raises:
         MisuseError: If the question itself is impossible.
@@ -160,7 +160,7 @@ def estimate(
         return answers
     graph = msgspec.structs.replace(question, execution=Execution.GRAPH)
     graphs = _estimates(graph, specs, own, reference, most_sharing=most_sharing, may_fit=may_fit)
-    return {key: _beside_its_graph(answer, graphs[key]) for key, answer in answers.items()}
+    return {key: _within_graph_range(answer, graphs[key]) for key, answer in answers.items()}
 
 
 def _estimates(
@@ -172,7 +172,7 @@ def _estimates(
     most_sharing: int,
     may_fit: bool,
 ) -> dict[str, Estimate | Refusal]:
-    # The answers of ``estimate`` to a question that was checked, without regard to other executions.
+    # The answers of ``estimate`` to a checked question, not yet compared with another execution mode.
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     to_predict: list[_ToPredict] = []
@@ -189,47 +189,44 @@ def _estimates(
         if fit is not None and _takes_smaller(question, fit, may_fit=may_fit):
             case = msgspec.structs.replace(case, batch_size=fit.largest_batch)
             fit = memory.fit_of(question, case, spec, peaks)
-        found = _room(question, _ToPredict(spec, case, fit), peaks, most_sharing, may_fit=may_fit)
+        found = _placed(question, _ToPredict(spec, case, fit), peaks, most_sharing, may_fit=may_fit)
         if isinstance(found, Refusal):
             answers[spec.key] = found
         else:
             to_predict.append(found)
     cases = [(each.spec, each.case) for each in to_predict]
-    # For a generation the prompt is predicted: a measurement of the whole generation cannot anchor it.
+    # Only the prompt of a generation is predicted here, so a measured generation cannot be an anchor.
     starts = () if question.profile.decode is not None else readings
     predictions = predict_all(question, cases, starts, load_calibration())
     for each, prediction in zip(to_predict, predictions, strict=True):
-        answer = _beside_readings(_predicted(question, each, prediction, peaks))
-        if each.case.batch_size != question.batch:
-            answer = msgspec.structs.replace(answer, batch_choice="largest")
-        answers[each.spec.key] = answer
+        answers[each.spec.key] = _widened(_predicted(question, each, prediction, peaks))
     return {spec.key: answers[spec.key] for spec in specs}
 
 
 MOST_GAIN = 2.5
-"""Assumed limit of the gain of a compiled training step over its CUDA graph. An H200 ran VGG16 1.35 times as
-fast (batch 128, a loop not of gpubench, November 2026). In 40 published readings of 20 cards, GPT-2 is
-1.1 to 2.05 times as fast compiled as its graph is predicted to be."""
+"""Assumed limit of the speedup of a compiled training step over its CUDA graph. An H200 ran VGG16 1.35 times
+as fast (batch 128, in a loop outside gpubench, November 2026). In 40 published readings of 20 cards, compiled
+GPT-2 is 1.1 to 2.05 times as fast as the prediction for its graph."""
 
 
-def _beside_its_graph(answer: Estimate | Refusal, graph: Estimate | Refusal) -> Estimate | Refusal:
-    """Return a compiled step with a figure between that of its CUDA graph and ``MOST_GAIN`` times as much.
+def _within_graph_range(answer: Estimate | Refusal, graph: Estimate | Refusal) -> Estimate | Refusal:
+    """Return a compiled step with a speed between that of its CUDA graph and ``MOST_GAIN`` times that.
 
-    The two figures have different anchors and could contradict each other. The one without an anchor is moved
-    to the nearest end, and its interval includes the graph and the gains, up to the peak of the GPU.
-    Nothing changes if the compiled step has an anchor of its own, or the graph has none.
+    An anchored speed of the graph and an unanchored one of the compiled step could contradict each other. The
+    unanchored speed is moved to the nearest end of the range, and its interval then includes the whole range,
+    up to the peak of the GPU. Any other pair of answers is left unchanged.
     """
     if isinstance(answer, Refusal) or isinstance(graph, Refusal):
         return answer
-    is_shown = graph.basis != "predicted" or graph.anchored
-    is_own = answer.basis != "predicted" or answer.anchored
-    if is_own or not is_shown or graph.case.batch_size != answer.case.batch_size:
+    is_graph_anchored = graph.basis != "predicted" or graph.anchored
+    is_anchored = answer.basis != "predicted" or answer.anchored
+    if is_anchored or not is_graph_anchored or graph.case.batch_size != answer.case.batch_size:
         return answer
-    least, told = graph.samples_per_s, answer.samples_per_s
-    nearest = min(max(told, least), MOST_GAIN * least)
-    if nearest == told or answer.low is None or answer.high is None:
+    least, predicted = graph.samples_per_s, answer.samples_per_s
+    nearest = min(max(predicted, least), MOST_GAIN * least)
+    if nearest == predicted or answer.low is None or answer.high is None:
         return answer
-    down = min(nearest / told, 1.0)
+    down = min(nearest / predicted, 1.0)
     high = max(down * answer.high, MOST_GAIN * least)
     return msgspec.structs.replace(
         answer,
@@ -250,7 +247,7 @@ def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Seq
 
 @dataclass(frozen=True)
 class _ToPredict:
-    """A case on a GPU without a measurement, with its fit in memory over the fewest GPUs that hold it."""
+    """An unmeasured case on a GPU, with its fit in memory on the fewest GPUs that can hold it."""
 
     spec: GpuSpec
     case: Case
@@ -261,8 +258,8 @@ class _ToPredict:
 def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
     """Whether a case takes the largest batch that fits, because the default batch does not.
 
-    It does not for a language model trained in full, which is sharded instead, or if not even half of the
-    batch fits.
+    A language model trained in full is sharded instead, and a batch of less than half the default is not
+    used.
     """
     is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
     is_default = question.batch_size is None and question.task is TaskKind.TRAIN
@@ -271,24 +268,24 @@ def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool
     return is_default and is_refused and not is_sharded and 2 * fit.largest_batch >= question.batch
 
 
-def _room(
-    question: Question, alone: _ToPredict, peaks: Sequence[Reading], most_sharing: int, *, may_fit: bool
+def _placed(
+    question: Question, on_one: _ToPredict, peaks: Sequence[Reading], most_sharing: int, *, may_fit: bool
 ) -> _ToPredict | Refusal:
-    """Return the case on one GPU, or on the fewest up to ``most_sharing`` that hold it; else why not."""
-    spec, case, fit = alone.spec, alone.case, alone.fit
+    """Return the case on one GPU, or on the fewest up to ``most_sharing`` that can hold it."""
+    spec, case, fit = on_one.spec, on_one.case, on_one.fit
     reason = domain_gap(spec, case.precision)
     if reason is None and case.execution.facts.host_s_per_operator is None:
         reason = never_predicted(case.execution)
     if reason is not None:
         return Refusal(gpu_key=spec.key, reason=reason)
     if fit is None or fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT):
-        return alone
+        return on_one
     reason = f"{case.workload} at batch {case.batch_size:,}: {fit.text()}"
     sharing = memory.fewest_sharing(question, case, spec, peaks, most_sharing) if most_sharing > 1 else None
     if sharing is not None:
         fewest_gpus, shared = sharing
         if shared.fits:
-            return replace(alone, fit=shared, fewest_gpus=fewest_gpus)
+            return replace(on_one, fit=shared, fewest_gpus=fewest_gpus)
         batch = shared.largest_batch
         one = "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 each"
         there = f"largest batch {batch:,} each" if batch else one
@@ -305,9 +302,9 @@ def estimate_at_largest_batch(
     most_sharing: int = 1,
     may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
-    """Answer for each GPU at its own largest batch: the one found there, else that from the memory model.
+    """Answer for each GPU at its own largest batch, as found in a run on it or by the memory model.
 
-    Args and answers are those of ``estimate``; the batch of the question is ignored.
+    The arguments and answers are those of ``estimate``; the batch of the question is ignored.
     """
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
@@ -321,15 +318,15 @@ def estimate_at_largest_batch(
         searched = (r for r in readings if r.at_largest_batch and r.spec.key == spec.key)
         alike = (r for r in searched if msgspec.structs.replace(r.case, batch_size=case.batch_size) == case)
         found = next(alike, None)
-        if found is None and spec.memory_bytes is None:
+        if found is not None:
+            largest, finders[spec.key] = found.case.batch_size, found.run_id
+        elif spec.memory_bytes is not None:
+            largest = memory.largest_batch(question, case, spec, peaks)
+        else:
             reason = "its memory is not known, so neither is its largest batch"
             answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
             continue
-        if found is None:
-            largest = memory.largest_batch(question, case, spec, peaks)
-        else:
-            largest, finders[spec.key] = found.case.batch_size, found.run_id
-        # a batch of 1 is answered with a refusal: not even that fits
+        # If not even one sample fits, ``estimate`` refuses the batch of 1.
         of_batch.setdefault(max(1, largest), []).append(spec)
     for batch, group in of_batch.items():
         asked = msgspec.structs.replace(question, batch_size=batch)
@@ -372,7 +369,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
 
 
 def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
-    """A complete generation: the predicted prompts, then each further token from the bytes that it reads."""
+    """Add the time of the tokens after the first to the prediction for the prompts."""
     prompt_s, rest = case.batch_size / prompt.samples_per_s, case.new_tokens - 1
     whole_s = prompt_s + rest * token.value
     slow_s = prompt_s * math.exp(prompt.half_width) + rest * token.high
@@ -382,8 +379,8 @@ def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
         samples_per_s=case.batch_size / whole_s,
         half_width=math.log(slow_s / whole_s),
         most_samples_per_s=case.batch_size / least_s,
-        method=f"{prompt.method}; tokens after the first as {VALIDATED_ENGINE} reads weights and cache, not "
-        "validated for torch",
+        method=f"{prompt.method}; the time of later tokens is fitted to {VALIDATED_ENGINE}, not validated "
+        "for torch",
     )
 
 
@@ -393,9 +390,9 @@ def _predicted(
     spec, case, fit = asked.spec, asked.case, asked.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
     token, decode = None, question.profile.decode
-    if decode is not None:  # for each token after the first, at the lengths of the case
+    if decode is not None:
         token = token_time(decode, case.prompt_tokens + case.new_tokens / 2, case.batch_size, spec)
-        assert token is not None  # ``domain_gap`` has refused a card without a bandwidth
+        assert token is not None  # ``domain_gap`` has refused cards of unknown bandwidth
         prediction = _generated(token, case, prediction)
     host_bound = Finding(kind=FindingKind.HOST_BOUND, value=prediction.host_share, limit=HOST_SHARE_LIMIT)
     is_known = load_calibration().of(case.task).ratio.knows(spec)
@@ -425,7 +422,7 @@ def _predicted(
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,
-        batch_choice="fixed",
+        batch_choice="fixed" if case.batch_size == question.batch else "largest",
         per_token_s=UNKNOWN_INTERVAL if token is None else Interval(token.value, token.low, token.high),
         power_w=power_of(spec),
         findings=tuple(finding for is_so, finding in findings if is_so),

@@ -1,6 +1,6 @@
-"""The memory need of a question on a card, and the largest batch that fits.
+"""The memory that a case needs on a card, and the largest batch that fits.
 
-A measured peak of the same case, on any GPU, replaces the model; a peak at another batch can raise a trace.
+A measured peak of the same case, on any GPU, replaces the model. A peak at another batch can raise it.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
 def fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryFit | None:
-    """Return whether the case fits on a card; it does if it has run there. None if its memory is not known.
+    """Return whether the case fits on a card; it does if it has run there. None if its memory is unknown.
 
     Args:
         question: Workload and task.
         case: Precision and batch size.
         spec: The card.
         readings: The peaks from ``peaks_of`` for the workload and task, in order of preference.
-        accumulate: Micro-batches of the batch; a measured peak applies to this case only with 1.
+        accumulate: Micro-batches that the batch is split into; a measured peak applies only to 1.
     """
     card = card_of(spec)
     if card is None:
         return None
     fit = memory.judge_fit(
-        question.profile, case, card, **told(question, case, spec.key, readings, accumulate)
+        question.profile, case, card, **known_of(question, case, spec.key, readings, accumulate)
     )
     has_run = accumulate == 1 and any(r.spec.key == spec.key and r.case == case for r in readings)
     return fit.after_a_run(case.batch_size) if has_run else fit
 
 
-def told(
+def known_of(
     question: Question, case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> dict[str, Any]:
     """Return the inputs of ``profile.memory`` besides the case: measured peak, scale, and micro-batches."""
@@ -71,30 +71,27 @@ def told(
 def doubts(
     made: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
 ) -> tuple[str, ...]:
-    """Return a line for each case of a plan that may not fit the device; none if it was searched.
+    """Return a line for each case of a plan that may not fit the device, unless its batch is to be searched.
 
-    They are tried anyway: the device decides.
+    The cases run anyway: the device decides.
 
     Args:
         made: The plan.
         profiles: By the reference of the workload.
         device: The device it will run on. A CPU is never checked, since it can swap.
-        runs: What was measured before.
+        runs: Earlier runs of this user.
     """
     card = card_of_device(device)
     if card is None or made.on_cpu:
         return ()
     lines = []
-    for planned in made.cases:
-        case = planned.case
-        if planned.batch_choice == "largest":
-            continue
-        profile = profiles[planned.reference]
+    for planned in (each for each in made.cases if each.batch_choice != "largest"):
+        case, profile = planned.case, profiles[planned.reference]
         question = Question(
             profile=profile, precision=case.precision, task=case.task, framework=case.framework
         )
         readings = peaks_of(question, runs)
-        fit = memory.judge_fit(profile, case, card, **told(question, case, device.gpu_key, readings))
+        fit = memory.judge_fit(profile, case, card, **known_of(question, case, device.gpu_key, readings))
         if not fit.fits or fit.in_eager_steps:
             lines.append(f"{case.workload} {case.precision} batch {case.batch_size:,}: {fit.text()}")
     return tuple(dict.fromkeys(lines))
@@ -105,7 +102,7 @@ def need_of(
 ) -> MemoryNeed:
     """The memory need of the case on a card, or on its class if its memory is unknown."""
     card = card_of(spec)
-    known = told(question, case, spec.key, readings, accumulate)
+    known = known_of(question, case, spec.key, readings, accumulate)
     if card is None:
         return memory.need_of(question.profile, case, class_of(spec), **known)
     return memory.need_on(question.profile, case, card, **known)
@@ -114,7 +111,10 @@ def need_of(
 def sharded_fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], gpu_count: int
 ) -> MemoryFit | None:
-    """Return whether the case fits on each of several cards that shard it (FSDP), at the same batch."""
+    """Return whether the case fits on each of several cards that shard it (FSDP); None if they cannot.
+
+    The batch on each card is unchanged.
+    """
     profile = question.profile
     is_quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
     is_whole = case.task is not TaskKind.TRAIN or profile.blocks is None
@@ -128,7 +128,7 @@ def fewest_sharing(
 ) -> tuple[int, MemoryFit] | None:
     """The fewest GPUs, 2 to ``most``, on which the sharded case fits, and its fit.
 
-    If no number suffices, the number with the largest batch, and what is missing; None if it cannot be
+    If it fits on none of these numbers, return the one with the largest batch. None if the case cannot be
     sharded.
     """
     tried: dict[int, MemoryFit | None] = {}
@@ -138,7 +138,7 @@ def fewest_sharing(
         return fit is not None and fit.fits
 
     best: tuple[int, MemoryFit] | None = None
-    # with the same recipe, more GPUs have more memory in all
+    # With the same recipe, each GPU needs less memory as their number grows
     by_fewest = question.profile.checkpointing_from
     for _, alike in groupby(range(2, most + 1), lambda count: checkpointing_over(by_fewest, count)):
         counts = list(alike)
@@ -161,8 +161,8 @@ def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Seque
 def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
     """The scale for a case, from peaks of cases that differ only in the batch; 1 without any.
 
-    It is the geometric mean over cases on the same number of GPUs if there are any, else on one; among these,
-    cases with the same use of autocast are preferred. Small steps do not count.
+    It is the geometric mean over cases on the same number of GPUs if there are any, else on one. Among these,
+    cases with the same use of autocast are preferred. Small steps are ignored.
     """
     alike = [reading for reading in readings if _alike(reading.case, case)]
     if case.gpu_count > 1 and not alike:
@@ -178,15 +178,14 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
 
 
 def _alike(one: Case, two: Case) -> bool:
-    # Whether the number of GPUs, the sharding and the work are the same.
-    together = one.gpu_count, one.parallel_mode  # on one GPU always the same mode
-    return together == (two.gpu_count, two.parallel_mode) and one.recipe == two.recipe
+    ones = one.gpu_count, one.parallel_mode, one.recipe
+    return ones == (two.gpu_count, two.parallel_mode, two.recipe)
 
 
 def measured_peak(
     case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> MeasuredMemory | None:
-    """The largest measured peak of this case, by the same execution if there is one.
+    """The largest measured peak of this case, in the same execution mode if there is one.
 
     Both types of half precision take the same memory; strict fp32 takes more than TF32.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +59,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure
 
-MOST_GPUS = 8
-"""Maximum number of GPUs in a suggested machine."""
-
-
+MACHINE_SIZES = (2, 4, 8)
+"""Numbers of GPUs in suggested machines."""
 MOST_NAMES = 3
 """Maximum number of cards of one size to name; the others are counted."""
 
@@ -91,19 +89,19 @@ class CardAnswer(Record, frozen=True, kw_only=True):
     fixes: tuple[Fix, ...] = ()
 
     def names(self, most: int | None = MOST_NAMES) -> str:
-        """Return the names of the cards, at most this many: "RTX 4090, L4, A2 and 7 more"."""
+        """Return at most this many names of the cards: "RTX 4090, L4, A2 and 7 more"."""
         return listing(map(gpu_name, self.gpu_keys), most)
 
 
-MOST_MENDED = 8
-"""Number of cards in the short document with suggestions to make the step fit."""
+MOST_WITH_FIXES = 8
+"""Largest number of card sizes for which the short document also states what would make the step fit."""
 
 
 class MemoryAnswer(Record, frozen=True, kw_only=True):
     """The need of one step and, card by card, whether it fits.
 
     Attributes:
-        gpu_key: The card for which the need is stated: one with GDDR memory if there is one, else the first.
+        gpu_key: The card for which the need is stated, preferably one on which the step fits.
         refused: GPUs without an answer, and why.
         speed_untold: GPUs with an answer for memory but not for speed, and why.
         accumulate: Micro-batches that the batch of the case is split into.
@@ -135,13 +133,13 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return f"{shown(self.label, 100)} needs {self.need.device.by(format_bytes)}"
 
     def _answers(self) -> list[tuple[str, str]]:
-        # The cards of each size with their answer, and those without one with the reason.
+        # The answer for each size of card, then the reason for each card without one.
         refused = ((gpu_name(each.gpu_key), f"no answer: {each.reason}") for each in self.refused)
         found = ((card.names(), card.fit.text()) for card in self.cards)
         return [(names, shown(words, 160)) for names, words in (*found, *refused)]
 
     def fits_on(self) -> str:
-        """Return the number of GPUs that it fits on: "fits on 60 of 86 GPUs"."""
+        """Return the number of GPUs on which the step fits: "fits on 60 of 86 GPUs"."""
         keys = [(len(card.gpu_keys), card.fit.fits) for card in self.cards]
         return f"fits on {sum(n for n, fits in keys if fits):,} of {count(sum(n for n, _ in keys), 'GPU')}"
 
@@ -187,8 +185,8 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
             {name: card[name] for name in ("gpu_keys", "memory_bytes", "verdict", "largest_batch")}
             for card in whole["cards"]
         ]
-        for told, card in zip(cards, whole["cards"] if len(cards) <= MOST_MENDED else (), strict=False):
-            told["fits_with"] = next((fix["what"] for fix in card["fixes"] if fix["fits"]), None)
+        for short, card in zip(cards, whole["cards"] if len(cards) <= MOST_WITH_FIXES else (), strict=False):
+            short["fits_with"] = next((fix["what"] for fix in card["fixes"] if fix["fits"]), None)
         return {
             **{name: whole[name] for name in head},
             **recipe,
@@ -243,14 +241,14 @@ def answer_memory(
     changes: Mapping[str, Any] = MappingProxyType({}),
     accumulate: int = 1,
 ) -> MemoryAnswer:
-    """Return the need of a step, and whether it fits on each card.
+    """Return the memory that a step needs, and whether it fits on each card.
 
     Args:
         question: Workload, precision, task and batch; ``amp`` is the best of each card.
         specs: The cards, at least one.
         own: This user's runs: a peak measured in the same case replaces the model.
         fixes: Whether to find out what would make it fit if it does not.
-        changes: Changes to the question's case, by field: checkpointing, and how many GPUs share it.
+        changes: Changes to the question's case, by field: checkpointing, the number of GPUs that share it.
         accumulate: Micro-batches that the batch is split into; their gradients are summed.
 
     Raises:
@@ -270,26 +268,16 @@ def answer_memory(
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
             asked_for = msgspec.structs.replace(case, **changes)
-            alone = spec.key if spec.key in read_on else ""  # readings there do not apply to it
-            groups.setdefault((card, case.precision.is_amp, alone), []).append((spec, asked_for))
+            own_group = spec.key if spec.key in read_on else ""  # its readings do not apply to other cards
+            groups.setdefault((card, case.precision.is_amp, own_group), []).append((spec, asked_for))
             if reason := why_speed_untold(spec, case.precision):
                 untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
     every = [pair for pairs in groups.values() for pair in pairs]
     if not every:  # no card supports it
-        at = in_memory(question.precision)
-        every = [(specs[0], msgspec.structs.replace(case_at(question, at), **changes))]
+        case = case_at(question, in_memory(question.precision))
+        every = [(specs[0], msgspec.structs.replace(case, **changes))]
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
-    hold = {key for card in cards if card.fit.fits for key in card.gpu_keys}
-    # One card represents all: the first that holds the step, among those that run today's torch and have
-    # GDDR.
-    spec, case = min(
-        every,
-        key=lambda pair: (
-            pair[0].key not in hold,
-            runs_on_todays_torch(pair[0].compute_capability) is False,
-            class_of(pair[0]) is not CardClass.GDDR,
-        ),
-    )
+    spec, case = _representative(every, {key for card in cards if card.fit.fits for key in card.gpu_keys})
     return MemoryAnswer(
         case=case,
         gpu_key=spec.key,
@@ -301,12 +289,25 @@ def answer_memory(
     )
 
 
+def _representative(pairs: Iterable[tuple[GpuSpec, Case]], fitting: Collection[str]) -> tuple[GpuSpec, Case]:
+    # The card for which the need is stated. Preferably, the step fits on it, it runs today's torch, and it
+    # has GDDR memory, in that order.
+    return min(
+        pairs,
+        key=lambda pair: (
+            pair[0].key not in fitting,
+            runs_on_todays_torch(pair[0].compute_capability) is False,
+            class_of(pair[0]) is not CardClass.GDDR,
+        ),
+    )
+
+
 def _check(question: Question, accumulate: int) -> None:
     check(question)
     if question.batch > LARGEST_NUMBER:
-        raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step holds")
+        raise MisuseError(f"batch size {shown_value(question.batch)} is more than any step can have")
     if accumulate > 1 and question.task is not TaskKind.TRAIN:
-        raise MisuseError(f"accumulate {accumulate:,}: a step of inference has no gradients to sum")
+        raise MisuseError(f"accumulate {accumulate:,}: an inference step has no gradients to sum")
     if accumulate > question.batch:
         raise MisuseError(
             f"accumulate {accumulate:,}: a batch of {question.batch:,} has fewer samples than that"
@@ -334,7 +335,7 @@ def _answer(
 def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """Changes that might make it fit, each with its need, even if insufficient; none if it fits."""
+    """Changes that reduce the need of a step that does not fit, each with the need after it."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
@@ -368,7 +369,7 @@ def _fixes(
 
 
 def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Changes that compute the same work with less memory, in words and by field."""
+    """Changes that do the same work with less memory, in words and as fields of the case."""
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
         yield what, {"precision": Precision.AMP_FP16}
@@ -376,8 +377,8 @@ def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[
         return
     for again in checkpointed(profile, case):
         yield _CHECKPOINTING_WORDS[again.checkpointing], {"checkpointing": again.checkpointing}
-    if (apart := chunked(profile, case)) is not None:
-        chunks = apart.loss_chunks
+    if (in_chunks := chunked(profile, case)) is not None:
+        chunks = in_chunks.loss_chunks
         yield (
             f"the loss in {chunks} chunks of tokens (--recipe loss-chunks={chunks})",
             {"loss_chunks": chunks},
@@ -385,7 +386,7 @@ def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
-    # The number of micro-batches needed to fit; one sample each if no number suffices.
+    # The number of micro-batches needed to fit; if no number is enough, one for each sample.
 
     def fits(parts: int) -> bool:
         return judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
@@ -408,22 +409,25 @@ _TRAINABLE_WORDS = {
 def _on_several(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """The fewest GPUs on which the batch, split, fits: each with all weights, and with a share of them."""
+    """The fewest GPUs on which the split batch fits: with all weights on each, and with a share of them."""
     modes = [(ParallelMode.DDP, "")]
     if question.profile.blocks is not None:  # FSDP shards a model by block
         modes.append((ParallelMode.FSDP, " with FSDP"))
     for mode, words in modes:
-        gpu_count = 2
-        while gpu_count <= MOST_GPUS and (gpu_count <= case.batch_size or mode is ParallelMode.FSDP):
+        for gpu_count in (n for n in MACHINE_SIZES if n <= case.batch_size or mode is ParallelMode.FSDP):
             each = -(-case.batch_size // gpu_count)
-            alone = msgspec.structs.replace(case, batch_size=each)
-            split = question.profile.shared_by(alone, gpu_count, mode)
+            split = question.profile.shared_by(
+                msgspec.structs.replace(case, batch_size=each), gpu_count, mode
+            )
             as_here = msgspec.structs.replace(split, checkpointing=case.checkpointing)
-            ways = dict.fromkeys((split, as_here))  # two if a job of that size has its own recipe
+            ways = dict.fromkeys((split, as_here))  # two if jobs of that size change the checkpointing
             cut = min(accumulate, each)
             fits = (
                 judge_fit(
-                    question.profile, way, fit.card, **of_question.told(question, way, None, readings, cut)
+                    question.profile,
+                    way,
+                    fit.card,
+                    **of_question.known_of(question, way, None, readings, cut),
                 )
                 for way in ways
             )
@@ -433,7 +437,6 @@ def _on_several(
                 how = f", {_CHECKPOINTING_WORDS[way.checkpointing]}" if len(ways) > 1 else ""
                 yield Fix(what=f"{gpu_count} GPUs{words}, batch {each:,} on each{how}", fit=shared)
                 break
-            gpu_count *= 2
 
 
 @takes_options_of(MemoryRequest)
@@ -446,7 +449,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
         One answer per workload.
 
     Raises:
-        MisuseError: If a name, a precision or the batch is not known or not possible.
+        MisuseError: If a name, a precision or the batch is unknown or impossible.
     """
     from gpubench.record.store import own_runs
 
@@ -464,7 +467,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
                 "gpu_count": request.count,
                 "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
                 **{
-                    name: Checkpointing(asked[name])  # possible for any model, whatever its own settings
+                    name: Checkpointing(asked[name])  # possible for every model
                     for name in {"checkpointing"} & asked.keys() - set(question.profile.settings)
                 },
             },
@@ -475,22 +478,22 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
 
 
 def _with_count(request: MemoryRequest) -> MemoryRequest:
-    """Return the request with the number of GPUs from a prefix of their names, as in "2x RTX 3090".
+    """Return the request with the number of GPUs taken from their names, as in "2x RTX 3090".
 
     Raises:
-        MisuseError: If there are two such numbers.
+        MisuseError: If two numbers differ, or one is 0.
     """
     stated, names = zip(*map(counted, request.gpus), strict=True) if request.gpus else ((), ())
     counts = {*stated, request.count if "count" in request.asked else None} - {None}
     if len(counts) > 1 or 0 in counts:
         raise MisuseError(
-            f"--gpu and --count name {listing(map(str, sorted(counts)))} GPUs: give one number, from 1"
+            f"--gpu and --count state {listing(map(str, sorted(counts)))} GPUs: give one number, at least 1"
         )
     return msgspec.structs.replace(request, gpus=tuple(names), count=min(counts, default=request.count))
 
 
 def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Question]:
-    """One for each named workload; by default, for each standard one that has the task and precision."""
+    """Return a question for each named workload, or for each standard one that has the task and precision."""
     from gpubench.profile.cache import load_profiles, profile_as_asked, profiles_of
 
     task = TaskKind(request.task)

@@ -1,6 +1,7 @@
 """The prediction: the roofline as a ratio from measured GPUs, or on its own if there are none.
 
-It uses two facts about the user's machine: the card's micro-benchmarks, and the speed of the host.
+A measured GPU from which a ratio starts is an anchor. The prediction for a GPU from datasheets alone is its
+level. Two facts about the user's machine are used: the card's micro-benchmarks, and the speed of the host.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from gpubench.arrays import Floats
 from gpubench.models import Case, Execution, GpuSpec, MicroResult
 from gpubench.precisions import Precision
-from gpubench.predict.anchors import Reading, choose_anchors, differences, joined
+from gpubench.predict.anchors import Reading, choose_anchors, differences, fuses_chains
 from gpubench.predict.calibration import Calibration, Learned, pair_scale
 from gpubench.predict.chips import Chips, Mode, chip_of, chips_of
 from gpubench.predict.question import Question
@@ -41,16 +42,16 @@ from gpubench.units import format_percent
 # workload or its software. In the published pairs, with each target's harness and GPU left out, it is 0.28
 # where the measured card is faster than its level and 0.34 where it is slower.
 OWN_SHARE = 0.3
-# Log deviation up to which that holds, the half-width of a level. At twice that the level is wrong for the
-# workload.
+# Log deviation up to which that share applies, the half-width of a level. It falls to 0 at twice that, where
+# the level is wrong for the workload.
 OWN_LIMIT = 0.4
-# Log deviation above which a measured card is reported as slow, one standard deviation of a level.
+# Log deviation above which a measured card is reported as slow: one standard deviation of a level.
 SLOW_LIMIT = 0.25
 SAME_GPU_SHARE = 0.5  # of the usual scale, if only batch, layout or execution change
 SMALLEST_PUBLISHED = 1_200_000  # parameters; narrower layers use little of the chip
-SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width there, from readings of an H200
-# Log half-width of the rate of large products if no GPU of the family was measured. A100, L40S and RTX PRO
-# 6000, each left out, are within 1.12 of it (tests/predict/test_products.py).
+SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width below that, from readings of an H200
+# Log half-width of the rate of large products if no GPU of the family was measured. The A100, L40S and RTX
+# PRO 6000, each left out in turn, are within a factor of 1.12 (tests/predict/test_products.py).
 UNREAD_WIDTH = 0.25
 HELD = "limited to the best rate of matrix products in its family, so the interval is widened"
 DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution and kind of AMP
@@ -81,9 +82,9 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Log seconds per sample and log half-widths of n GPUs, from one anchor."""
+    """Log seconds per sample and log half-widths of n GPUs, from one anchor or from the level."""
 
-    log_step_s: Floats
+    log_sample_s: Floats
     half_width: Floats
 
 
@@ -93,7 +94,7 @@ def predict_all(
     readings: Sequence[Reading],
     calibration: Calibration,
 ) -> list[Prediction]:
-    """Predict every open case of one question, each independently of the others.
+    """Predict every unmeasured case of one question, each independently of the others.
 
     The best AMP precision differs from GPU to GPU, so anchors, arithmetic and layout are those of each case.
     """
@@ -118,11 +119,11 @@ def _predict(
     learned = fitted.ratio if anchors else fitted.level
     is_small = question.profile.parameters < SMALLEST_PUBLISHED
     times = _times(question, case, specs, learned, host)
-    # How far each anchor is from its level; unknown for so small a network
+    # The distance of each anchor from its level, which is unknown for networks this small
     beyond = [math.nan if is_small else _beyond(question, each, fitted.level, host) for each in anchors]
     from_each = [
-        _from_anchor(question, each, specs, case, learned, beyond=log, host=host)
-        for each, log in zip(anchors, beyond, strict=True)
+        _from_anchor(question, anchor, specs, case, learned, beyond=distance, host=host)
+        for anchor, distance in zip(anchors, beyond, strict=True)
     ]
     start = _combine(from_each) if anchors else _from_level(specs, case, learned, times)
     if is_small:
@@ -131,7 +132,7 @@ def _predict(
     least_s = least_step_s(work, chips, arithmetic)
     host_share = times.host_s / times.step_s
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
-    speed = np.exp(-start.log_step_s)
+    speed = np.exp(-start.log_sample_s)
     speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
     most = case.batch_size / least_step_s(work, chips, arithmetic, as_read=True)
     above = np.log(np.maximum(speed / most, 1.0))
@@ -154,7 +155,7 @@ def _predict(
 
 
 def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    # Host seconds per operator, measured on this machine or the default; none inside a graph.
+    # Host seconds per operator, measured on this machine or the default; 0 inside a graph.
     if case.execution is not Execution.EAGER:
         return 0.0
     operators = float(_work(question, case).operators[0])
@@ -171,12 +172,12 @@ def _work(question: Question, case: Case) -> Work:
 def _arithmetic(case: Case, n: int) -> Arithmetic:
     """Return the arithmetic of n steps of one case.
 
-    The savings of compiling come from published rows for forward passes, from the profile's chains for
+    The savings of compiling come from published rows for forward passes, and from the profile's chains for
     training.
     """
-    is_joined = joined(case)
-    compiled = case.execution is Execution.COMPILE and not is_joined
-    return arithmetic_of(case.precision, case.memory_format, n, compiled=compiled, joined=is_joined)
+    joined = fuses_chains(case)
+    compiled = case.execution is Execution.COMPILE and not joined
+    return arithmetic_of(case.precision, case.memory_format, n, compiled=compiled, joined=joined)
 
 
 def _times(
@@ -208,7 +209,7 @@ def _from_level(specs: Sequence[GpuSpec], case: Case, learned: Learned, times: T
     # Predict from data sheets alone.
     half = bool(_arithmetic(case, 1).half[0])
     return _Batch(
-        log_step_s=np.log(times.step_s / case.batch_size),
+        log_sample_s=np.log(times.step_s / case.batch_size),
         half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
     )
 
@@ -244,18 +245,18 @@ def _from_anchor(
         ]
     )
     unlike = len(differences(anchor, case).keys() - {"batch_size"})  # the roofline scales by batch
-    noise = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
+    variance = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
     return _Batch(
-        log_step_s=shift + np.log(times.step_s / case.batch_size),
-        half_width=np.sqrt(widths**2 + noise),
+        log_sample_s=shift + np.log(times.step_s / case.batch_size),
+        half_width=np.sqrt(widths**2 + variance),
     )
 
 
 def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) -> float:
     # Log of the measured time over the roofline's.
     there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
-    told = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
-    return -math.log(anchor.samples_per_s) - math.log(float(told.step_s[0]) / anchor.case.batch_size)
+    times = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
+    return -math.log(anchor.samples_per_s) - math.log(float(times.step_s[0]) / anchor.case.batch_size)
 
 
 def own_part(beyond: Floats | float) -> Floats:
@@ -265,11 +266,14 @@ def own_part(beyond: Floats | float) -> Floats:
 
 
 def _combine(batches: Sequence[_Batch]) -> _Batch:
-    """Average in log with weight 1 / width^2; the width stays, since the error is mostly the target's."""
+    """Average in log with weight 1 / width^2.
+
+    The width does not shrink with the number of anchors, because most of the error is the target's.
+    """
     widths = np.stack([b.half_width for b in batches])
     weights = widths**-2 / np.sum(widths**-2, axis=0)
     return _Batch(
-        log_step_s=np.sum(weights * np.stack([b.log_step_s for b in batches]), axis=0),
+        log_sample_s=np.sum(weights * np.stack([b.log_sample_s for b in batches]), axis=0),
         half_width=np.sum(weights * widths, axis=0),
     )
 
@@ -281,9 +285,9 @@ def _method(
     start = f"ratio from {' and '.join(f'{name} ({how})' if how else name for name, how in of_each)}"
     if not anchors:
         start = "not anchored: no GPU measurement of this workload to start from"
-    for anchor, log in zip(anchors, beyond, strict=True):
-        if log > SLOW_LIMIT:
-            slow = f"{anchor.spec.short_name} ran at {format_percent(math.exp(-log))} of its usual speed"
+    for anchor, distance in zip(anchors, beyond, strict=True):
+        if distance > SLOW_LIMIT:
+            slow = f"{anchor.spec.short_name} ran at {format_percent(math.exp(-distance))} of its usual speed"
             start = f"{start}; the {slow}, which widens the intervals of other GPUs"
     if is_small:
         start = f"{start}; smaller than every published model, so the interval is widened"
@@ -292,15 +296,15 @@ def _method(
 
 # --- facts about the user's own machine --------------------------------------------------------------------
 
-# A card whose micro-benchmarks reach a smaller share of its datasheet than usual is throttled, for example by
-# its power limit, and would make predictions of other cards too fast.
+# A card that reaches a smaller share of its datasheet than usual in micro-benchmarks is throttled, for
+# example by its power limit. Without a correction, predictions of other cards from it would be too slow.
 _USUAL_GEMM = {
     facts.format.name: (Mode[facts.predicted_as.upper()], facts.format.usual_share)
     for facts in (precision.facts for precision in Precision)
     if facts.predicted_as and facts.format.usual_share
 }
 _USUAL_COPY = 0.89
-_BELIEF = 0.5  # exponent: the usual shares are known from only one card, so half of a difference is applied
+_BELIEF = 0.5  # exponent: half of a log difference counts, as the usual shares are known from one card
 _LEAST, _MOST = 0.5, 1.2  # beyond these, the measurement is assumed to be wrong, not the card
 _PREFIX = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
@@ -311,8 +315,8 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[flo
     Args:
         chip: One GPU.
         micro: Its micro-benchmarks; kinds other than GEMM and device copy are ignored.
-        expected: Factors on its peaks and on its bandwidth that the calibration already applies to this GPU:
-            its power limit, its own deviation.
+        expected: Factors on its peaks and on its bandwidth that the calibration already applies to this GPU,
+            for its power limit and its architecture's deviation.
     """
     peaks, bandwidth = chip.peaks.copy(), chip.bandwidth.copy()
     best: dict[Mode, float] = {}
@@ -332,19 +336,23 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[flo
 
 
 def host_s_per_operator(readings: Sequence[Reading], operators: float) -> float | None:
-    """Host time per kernel on the user's machine [s], from cases run both eager and as a graph."""
-    graphs = {
+    """Host time per kernel on the user's machine [s], from cases run both eager and as a graph.
+
+    Args:
+        readings: Newest first; the newest graph of a case counts.
+        operators: Kernels per step.
+    """
+    own = [r for r in readings if r.basis == "measured"]
+    graph_s = {
         _without_execution(r): r.case.batch_size / r.samples_per_s
-        for r in readings
-        if r.case.execution is Execution.GRAPH and r.basis == "measured"
+        for r in reversed(own)
+        if r.case.execution is Execution.GRAPH
     }
     found = []
-    for r in readings:
-        gpu_s = graphs.get(_without_execution(r))
-        if r.case.execution is Execution.EAGER and r.basis == "measured" and gpu_s is not None:
-            eager_s = r.case.batch_size / r.samples_per_s
-            if eager_s > gpu_s:
-                found.append(math.sqrt(eager_s**2 - gpu_s**2) / operators)
+    for r in own:
+        gpu_s, step_s = graph_s.get(_without_execution(r)), r.case.batch_size / r.samples_per_s
+        if r.case.execution is Execution.EAGER and gpu_s is not None and step_s > gpu_s:
+            found.append(math.sqrt(step_s**2 - gpu_s**2) / operators)
     return median(found) if found else None
 
 

@@ -1,8 +1,8 @@
 """The time that a power limit below the usual one costs, and the energy that it saves.
 
-A card under a limit lowers its clock. How far depends on the ratio of the limit to the job's unlimited power:
-a job that leaves half of the limit unused slows down little. Two smooth steps model this, fitted on readings
-of four cards.
+A card under a limit lowers its clock. How far depends on the ratio of the limit to the power that the job
+draws without one: a job that would use half of the limit hardly slows down. Two smooth steps model this,
+fitted to readings of four cards.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class PowerLaw(Record, frozen=True, kw_only=True):
     Attributes:
         time: Knee, exponent and sharpness of the step in time; the knee is a limit over uncapped power.
         power: Knee and sharpness of the step in mean power.
-        share: Uncapped mean power of a training job over board power, with 5 % and 95 % of jobs and cards.
-        errors: By ``read`` or ``assumed``, which says how the uncapped power is known, or ``deep`` for either
-            below ``DEEP``.
+        share: Uncapped mean power of a training job over board power, then its 5 % and 95 % quantiles over
+            jobs and cards.
+        errors: By key: ``read`` if the uncapped power was measured, else ``assumed``. For limits below
+            ``DEEP``, `` deep`` is appended.
         readings, cards: Number of each behind the fit.
     """
 
@@ -76,7 +77,7 @@ def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
     """Return log time and log mean power under a limit, over those without.
 
     Args:
-        law: As ``load_power_law`` reads it.
+        law: The fit.
         limit_over_power: The limit over the uncapped mean power of the job.
     """
     log_ratio = math.log(limit_over_power)
@@ -96,7 +97,7 @@ def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
 
     Args:
         spec: The card.
-        read_w: As measured for this job on such a card; None uses the usual share of board power.
+        read_w: Measured for this job on this model of card; None uses the usual share of board power.
     """
     if read_w is not None:
         return Interval(read_w)
@@ -114,8 +115,8 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
         read_w: Measured mean power of the job without it; None uses the usual share of board power [W].
 
     Raises:
-        MisuseError: If the board power of the card is not known, or the limit is not below it, or is so far
-            below it that no measurement is near.
+        MisuseError: If the board power of the card is unknown, or the limit is not between ``LEAST_SHARE`` of
+            it and all of it.
     """
     law, board_w = load_power_law(), spec.tdp_w
     if board_w is None:
@@ -123,15 +124,15 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
     least_w = LEAST_SHARE * board_w
     if not least_w <= limit_w < board_w:
         raise MisuseError(
-            f"--power-limit {limit_w:g}: {spec.short_name} has a limit of {board_w:g} W by default, and "
-            f"limits of {math.ceil(least_w):g} W and more were measured: give one between the two"
+            f"--power-limit {limit_w:g}: {spec.short_name} has a limit of {board_w:g} W by default, and the "
+            f"lowest measured limit is {math.ceil(least_w):g} W: give one between the two"
         )
     usual_w = law.share[0] * board_w if read_w is None else read_w
     slower, less_power = log_factors(law, limit_w / usual_w)
     kind = "assumed" if read_w is None else "read"
     errors = law.errors[kind if limit_w >= DEEP * board_w else f"{kind} deep"]
     time = _around(slower, errors.time)
-    # Under a limit no job is faster than without one.
+    # No job is faster under a limit than without one
     bounded = Interval(time.value, max(1.0, time.low or 1.0), time.high)
     return Capped(bounded, _around(slower + less_power, errors.energy))
 

@@ -1,4 +1,4 @@
-"""The question of a prediction: one workload at one precision, and the case it means on each GPU."""
+"""The question that a prediction answers: a workload at a precision, and the case it means on each GPU."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from gpubench.workload import check_weights
 FITTED_VENDOR = "NVIDIA"
 """Vendor of the published measurements that the model is fitted to."""
 OTHER_VENDORS = ("AMD",)
-"""Vendors that are predicted by that vendor's fit, with error intervals of their own."""
+"""Vendors that are predicted with the fit to ``FITTED_VENDOR`` and have their own intervals."""
 FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast does this workload run? ``amp`` is the best mixed precision of each GPU.
+    """How fast does this workload run?
 
     Attributes:
+        precision: ``amp`` is the best mixed precision of each GPU.
         batch_size: Samples per step on one GPU; None is the workload's main batch.
     """
 
@@ -57,36 +58,36 @@ def question_of(
     asked: Mapping[str, Any] = MappingProxyType({}),
     **rest: Any,
 ) -> Question:
-    """Return the question of a profile at a precision by name, its weights in the type of that precision.
+    """Return the question about a profile at a precision, with its weights in the type of that precision.
 
     Args:
         profile: With the requested recipe.
-        precision: By name; None is the usual one of the workload.
+        precision: Its name; None is the usual one of the workload.
         asked: The requested recipe, by field.
         rest: Other fields of the question.
 
     Raises:
-        MisuseError: If the precision would overwrite part of the request.
+        MisuseError: If the precision contradicts the requested type of the weights.
     """
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
-    if profile.is_eager_only or trained_eagerly:  # their loops never capture steps in graphs
+    if profile.is_eager_only or trained_eagerly:  # these loops never capture steps in graphs
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 
 
 def task_of(profile: WorkloadProfile, asked: str, *, named: bool) -> TaskKind:
-    """Return the requested task; inference for a workload never trained, if training is only the default.
+    """Return the requested task, or inference if training is only the default and the workload lacks it.
 
     Raises:
-        MisuseError: If the workload does not have the named task.
+        MisuseError: If the user gave the task and the workload lacks it.
     """
     task = profile.task_for(asked)
     if named and task != asked:
-        trained = [p.name for p in load_profiles().values() if TaskKind.TRAIN in p.tasks]
-        alike = [name for name in trained if name.startswith(f"{profile.name}_")]
-        others = f", or ask for {', '.join(alike)}" if alike else ""
+        family = [p for p in load_profiles().values() if p.name.startswith(f"{profile.name}_")]
+        trained = ", ".join(p.name for p in family if TaskKind.TRAIN in p.tasks)
+        others = f", or use {trained}" if trained else ""
         raise MisuseError(f"{profile.name} is never trained: leave out --task {asked}{others}")
     return task
 
@@ -99,7 +100,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_reasons(refused: Iterable[Refusal]) -> list[str]:
-    """Return the first three reasons, each once, for a short document."""
+    """Return the first three different reasons, for a short document."""
     return list(dict.fromkeys(each.reason for each in refused))[:3]
 
 
@@ -119,13 +120,13 @@ def check(question: Question) -> None:
 
 
 def why_impossible(question: Question) -> str | None:
-    """Say why no GPU does this work at the requested precision; None if some do."""
-    asked = (
+    """Return why no GPU can do this work at the requested precision; None if some can."""
+    meant = (
         [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a recent GPU, on an old one
         if question.precision == AMP
         else [Precision(question.precision)]
     )
-    reasons = [_why_not_at(question, each) for each in asked]
+    reasons = [_why_not_at(question, each) for each in meant]
     return None if None in reasons else reasons[0]
 
 
@@ -141,15 +142,15 @@ def _why_not_at(question: Question, precision: Precision) -> str | None:
 def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
     """The case that the question means on this GPU, or why it has no speed there."""
     case = memory_case_for(question, spec)
-    untold = None if isinstance(case, Refusal) else why_speed_untold(spec, case.precision)
-    return case if untold is None else Refusal(gpu_key=spec.key, reason=untold)
+    no_speed = None if isinstance(case, Refusal) else why_speed_untold(spec, case.precision)
+    return case if no_speed is None else Refusal(gpu_key=spec.key, reason=no_speed)
 
 
 def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
     """Return why a GPU has an answer for memory at a precision but none for speed; None if it has both.
 
-    Without hardware for bf16 a model is run in fp16, which takes the same memory. No published figure gives
-    its speed if the weights are cast too.
+    Without hardware for bf16, a model runs in fp16, which takes the same memory. Its speed is not predicted,
+    because no published figure has weights cast to fp16.
     """
     if precision.facts.format is not BF16 or has_hardware(spec, precision):
         return None
@@ -157,11 +158,11 @@ def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
 
 
 SPEED_UNTOLD = "its speed is not predicted; in fp16 the work takes the same memory"
-"""The continuation of that reason if the memory is known."""
+"""Continues the reason from ``why_speed_untold`` if the memory is known."""
 
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """The case to use for memory answers on this GPU, or why the GPU cannot run it."""
+    """The case for which to state the memory on this GPU, or why the GPU cannot run it."""
     if spec.not_ranked_because is not None:
         return Refusal(gpu_key=spec.key, reason=spec.not_ranked_because)
     precision = (
@@ -196,7 +197,7 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
-    """Whether a GPU computes in a precision: by compute capability, or for another vendor by its rate."""
+    """Whether a GPU computes in a precision, by compute capability or, for other vendors, by stated rate."""
     if precision.within(capability_of(spec)):
         return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.needs_rate
@@ -204,7 +205,7 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
 
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Why this GPU is outside the range in which the model was checked; None if it is inside."""
+    """Return why this GPU is outside the range in which the model was checked; None if it is inside."""
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
@@ -222,17 +223,17 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
 
 
 def never_predicted(way: Precision | Execution) -> str:
-    """Return why a precision or an execution has only measured figures; None if it can be predicted."""
+    """Return why a precision or an execution mode outside the fit has only measured figures."""
     return f"{way} is measured, never predicted: the fit has no published rows for it"
 
 
 def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Precision | Literal["amp"]:
-    """Return a precision by name; ``amp`` is resolved later for each GPU, no name means the profile's."""
-    asked = profile.usual_precision if text is None and profile is not None else text
-    return "amp" if asked is None or asked == AMP else Precision(asked)
+    """Return a precision by name, or the profile's usual one; ``amp`` is resolved for each GPU later."""
+    name = profile.usual_precision if text is None and profile is not None else text
+    return "amp" if name is None or name == AMP else Precision(name)
 
 
 def capability_of(spec: GpuSpec) -> tuple[int, int] | None:
-    """Compute capability as numbers; None for another vendor's target name."""
+    """Compute capability as numbers; None if it is unknown or the target name of another vendor."""
     major, dot, minor = (spec.compute_capability or "").partition(".")
     return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None

@@ -1,4 +1,4 @@
-"""The requests for predictions, their scores, the calibration and memory: a field for each option."""
+"""The requests of ``gpubench predict`` and ``gpubench memory``, with a field for each option."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
-    """Return the name of a workload, or a profile as it is.
+    """Return the name of a workload, or a profile unchanged.
 
     Raises:
         TypeError: If it is neither.
@@ -49,13 +49,13 @@ SEVERAL = "Several GPUs"
 
 
 class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
-    """The workload and its case, and the GPUs to answer for: by default every known one."""
+    """The workload and its case, and the GPUs to answer for."""
 
     workload: Annotated[
         Any,
         with_help(_ANY, help="A standard workload, or a model of your own: FILE[:NAME] or MODULE:NAME."),
     ]
-    gpus: Annotated[tuple[str, ...], with_help(GPU, default="every GPU known")] = ()
+    gpus: Annotated[tuple[str, ...], with_help(GPU, default="every known GPU")] = ()
     precision: AnyPrecision = None
     execution: AnyExecution = "graph"
     task: AnyTask = "train"
@@ -72,7 +72,7 @@ class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
 
 
 class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
-    """Which step, on which GPUs, and how many of them share it."""
+    """The step, the GPUs, and the number of GPUs that share it."""
 
     workloads: Annotated[
         tuple[Any, ...],
@@ -125,7 +125,10 @@ class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
     cases: Annotated[
         Path,
         Option(
-            "CSV of cases: a column for each option of predict show.", place=True, bare=True, metavar="FILE"
+            "CSV of cases: a column for each option of predict show that affects speed.",
+            place=True,
+            bare=True,
+            metavar="FILE",
         ),
     ]
     output: Annotated[Path | None, Option("File for the seal.", short="-o", default="stdout")] = None

@@ -1,9 +1,8 @@
 """An additive roofline of one step: the times of arithmetic, memory traffic and launches add up.
 
-For published models only totals are known (model_profiles.csv); for a workload, its operators. The model is a
-sum, so it gives the same result per operator as on the totals, and coefficients fitted on totals hold for
-operators too. Taking the larger of arithmetic and traffic per operator has no such property, and scored
-worse; see docs/decisions.md.
+For published models only totals are known (model_profiles.csv); for a workload, its operators. Because the
+model is a sum, coefficients fitted to totals apply to operators too. The maximum of arithmetic and traffic
+for each operator lacks this property and scored worse; see docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -38,28 +37,27 @@ HOST_POWER = 2.0
 HOST_SHARE_LIMIT = 0.7
 """Host time over step time above which the host, not the GPU, sets the pace."""
 WINOGRAD_SAVES = 4.0
-"""Largest ratio of counted multiplications to performed ones: 144 to 36 for 4x4 tiles of 3x3 kernels (Lavin
-and Gray 2015, arXiv:1509.09308)."""
+"""Largest ratio of counted to performed multiplications: 144 to 36 for 4x4 tiles of 3x3 kernels (Lavin and
+Gray 2015, arXiv:1509.09308)."""
 CHAIN_SAVED = 0.6
-"""Share of the traffic of chains of operators that a compiler, or fused kernels, keep in registers.
+"""Share of the traffic of chains of operators that a compiler or fused kernels keep in registers.
 
-With it, predictions for adapters under fused kernels on an A100 and for compiled GPT-2 are near the
-measurements.
+It was chosen to match measurements of adapters with fused kernels on an A100 and of compiled GPT-2.
 """
 JOINED_FREES = 0.5
 """Share of the products of usual width that run at the measured rate if chains are joined.
 
-Joining the chains removes half of their slowdown in published steps: chosen on compiled GPT-2 on 16 cards.
+It was chosen on compiled GPT-2 on 16 cards: there, joining the chains removes half of the products' slowdown.
 """
 USUAL_WIDTH = 512.0
 """Width of the products of published networks; for m x k times k x n, it is 1 / (1/m + 1/n + 1/k).
 
 That is twice the FLOPs over the bytes at 4 per element. The fit gives the slowdown of a product of that
-width, in addition to its traffic. It falls with the width: a product of infinite width runs at the measured
-rate.
+width, in addition to its traffic. The slowdown falls with the width: a product of infinite width runs at the
+measured rate.
 """
 ABOVE_STATED_CLOCK = 1.1
-"""Largest ratio of the clock to that of the data sheet: consumer cards boost a few percent above it."""
+"""Largest ratio of the actual clock to the data sheet's: consumer cards boost a few percent above it."""
 EAGER_HOST_S_PER_OPERATOR = Execution.EAGER.facts.host_s_per_operator or 0.0
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     **{
@@ -70,12 +68,12 @@ HOST_S_PER_OPERATOR: Mapping[str, float] = {
     "": EAGER_HOST_S_PER_OPERATOR,
     "fused": EAGER_HOST_S_PER_OPERATOR,
 }
-"""Host time per operator if it was not measured [s], by the execution that a row states ("" for none)."""
+"""Host time per operator if it was not measured [s], by the execution that a row states ("" if none)."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 
-They are fitted per architecture. A factor for a single GPU would be learned from the few harnesses that ran
-on it, and does more harm than good on the next harness. docs/decisions.md has the figures.
+They are fitted per architecture. A factor per GPU would be learned from the few harnesses that ran on it, and
+does more harm than good on the next harness. docs/decisions.md has the figures.
 """
 
 
@@ -85,12 +83,12 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations per lane (GA10x and later).
         winograd_*: Gain of 3x3 convolutions of stride 1, which can need fewer multiplications than counted.
-            No published row has strict-FP32 convolutions on a dual-issue chip: there the priors are kept, and
-            their product stays below the peak.
+            No published row has strict-FP32 convolutions on a dual-issue chip, so the priors are kept there.
+            The product of gain and efficiency stays below the peak there.
         depthwise: Share of the FP32 peak.
         width, width_matmul: Exponents with which the efficiency of tensor cores falls as those of a
-            multiprocessor get wider, in convolutions and in products of usual width: a Hopper core, which
-            does four times the work of a Turing core per clock, is harder to feed.
+            multiprocessor get wider, in convolutions and in products of usual width. A Hopper core does four
+            times the work of a Turing core per clock and is harder to feed.
         cache: Exponent with which the traffic that reaches the memory falls as the L2 cache gets larger.
         operator_floor_s: Time of the smallest kernel [s].
         power_exponent: Exponent with which the sustained clock of a chip grows with its watts per
@@ -98,7 +96,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
         channels_last: Log gain of convolutions on tensor cores in that layout.
         no_optimizer: Log of the factor by which steps without an optimizer, but with a copy from the host,
             are slower.
-        fused: Log of the traffic that torch.compile saves by keeping values in registers between operators.
+        fused: Log of the factor by which torch.compile reduces the traffic, as it keeps values in registers.
     """
 
     conv_fp32: float
@@ -134,10 +132,10 @@ class Work:
         flops: (n, 4) FLOP per step by ``KINDS``.
         bytes_: (n,) bytes per step at 4 per element, without the optimizer.
         optimizer_bytes: (n,) bytes that stay at fp32 under AMP.
-        cast_bytes: (n,) bytes that autocast adds in half precision, to cast weights and their gradients.
+        cast_bytes: (n,) bytes that autocast adds in half precision to cast weights and their gradients.
         operators: (n,) kernels per step.
-        wide_flops: (n,) the part of ``flops`` in products wider than ``USUAL_WIDTH``, which run at the
-            measured rate instead of the fitted one. 0 if the shapes of the products are not known.
+        wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``, which runs at the measured
+            rate instead of the fitted one. 0 if the shapes of the products are unknown.
         chain_bytes, chain_operators: (n,) the parts of ``bytes_`` and ``operators`` outside products,
             convolutions and the optimizer: torch.compile joins chains of these operators.
     """
@@ -235,8 +233,8 @@ def arithmetic_of(
     compiled: bool = False,
     joined: bool = False,
 ) -> Arithmetic:
-    """The arithmetic of n steps timed by gpubench, which always include the optimizer, at one precision."""
-    assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused it
+    """The arithmetic of n steps timed by gpubench at one precision; they always include the optimizer."""
+    assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused other precisions
     mode = np.full(n, int(Mode[precision.facts.predicted_as.upper()]))
     return Arithmetic(
         conv=mode,
@@ -250,15 +248,15 @@ def arithmetic_of(
 
 
 def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
-    """Arithmetic that most of the FLOPs of each step run in, (n,)."""
+    """The arithmetic in which most FLOPs of each step run, (n,)."""
     conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
     return np.where(conv, arithmetic.conv, arithmetic.matmul)
 
 
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
-    """Deviations of any GPUs, (len(gpu_keys), 3): of their architecture, else of its last known predecessor.
+    """Deviations of GPUs, (len(gpu_keys), 3), from their architecture or its last known predecessor.
 
-    0 if neither was learned.
+    They are 0 if neither was fitted.
     """
     nothing = (0.0,) * len(DEVIATIONS)
     names = [architecture_of(key) for key in gpu_keys]
@@ -285,9 +283,8 @@ def step_times(
         arithmetic: Their arithmetic.
         coefficients: From the calibration.
         host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
-        host_power: Exponent of the sum of GPU and host: 1 means one after the other, infinity complete
-            overlap.
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
+        host_power: Exponent of the sum of GPU and host time: 1 is no overlap, infinity is complete overlap.
     """
     c = coefficients
     conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
@@ -332,17 +329,17 @@ def moved_bytes(work: Work, half: Flags | bool, *, joined: Flags | bool = False)
 def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: bool = False) -> Floats:
     """Return a lower bound on the time of each step, (n,): its FLOPs at the peak of the data sheet [s].
 
-    Convolutions that Winograd may shorten are counted with its largest possible savings. Bytes set no such
-    bound, since the number that a fused kernel or a cache saves is not known.
+    Convolutions that Winograd may shorten are counted with its largest possible savings. Bytes set no bound,
+    since the traffic that a fused kernel or a cache saves is unknown.
 
     Args:
         work: n steps or one.
         chips: n GPUs or one.
-        arithmetic: What they compute in.
-        as_read: Whether tensor cores run at the best rate read in their family, ``chips.product_best``, and
-            Winograd saves nothing on NVIDIA's. Of 165 published readings of VGG on those, one is faster than
-            that, by 2 %. Of 73 on NVIDIA's FP32 pipes, 29 are faster than the peak, by a factor of up to
-            1.8; so is VGG on the matrix instructions of a Radeon.
+        arithmetic: Their arithmetic.
+        as_read: Whether tensor cores run at the best rate measured in their family, ``chips.product_best``,
+            and Winograd saves nothing on those of NVIDIA. Only one of 165 published readings of VGG there is
+            faster than this, by 2 %. On NVIDIA's FP32 pipes, 29 of 73 readings exceed the peak, by a factor
+            of up to 1.8, and so does VGG on the matrix instructions of a Radeon.
     """
     saves = np.where(_pick(chips.tensor, arithmetic.conv) & chips.nvidia & as_read, 1.0, WINOGRAD_SAVES)
     tensor_share = chips.product_best if as_read else ABOVE_STATED_CLOCK
@@ -356,8 +353,8 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: b
 
 def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
     """Log of the share of its stated clock that each chip sustains on its power, (n,); at most 0."""
-    held = coefficients.power_exponent * chips.power
-    return np.asarray(np.minimum(0.0, held - chips.clock), dtype=float)
+    sustained = coefficients.power_exponent * chips.power
+    return np.asarray(np.minimum(0.0, sustained - chips.clock), dtype=float)
 
 
 def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -> tuple[Indices, Floats]:
@@ -381,14 +378,13 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
 
 
 def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
-    """0 FP32, 1 FP32 on two pipes, 2 TF32, 3 half; without tensor cores every mode counts as FP32."""
+    """0 for FP32, 1 for FP32 on two pipes, 2 for TF32, 3 for half; FP32 without tensor cores."""
     plain = np.where(chips.dual_issue, 1, 0)
     return np.where(_pick(chips.tensor, mode), np.where(mode == Mode.TF32, 2, 3), plain)
 
 
 def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> Floats:
-    # Peak, lowered if a multiprocessor's tensor cores are wide: they are faster than the data paths that feed
-    # them.
+    # The peak, lowered if a multiprocessor's tensor cores are wide: the data paths cannot feed them fully.
     wide = np.where(index < 2, 0.0, width * _pick(chips.width, mode))
     result: Floats = _pick(chips.peaks, mode) * np.exp(-wide)
     return result
@@ -404,7 +400,7 @@ _T = TypeVar("_T")
 
 
 def take(table: _T, rows: NDArray[Any]) -> _T:
-    """The chosen rows of a dataclass of arrays (Work, Chips, Arithmetic ...), nested ones included."""
+    """Return the chosen rows of a dataclass of arrays, including nested dataclasses."""
 
     def chosen(value: Any) -> Any:
         return take(value, rows) if is_dataclass(value) else value[rows]
@@ -413,7 +409,7 @@ def take(table: _T, rows: NDArray[Any]) -> _T:
 
 
 def stack(tables: Sequence[_T]) -> _T:
-    """Concatenate dataclasses of arrays by row, nested ones included."""
+    """Concatenate dataclasses of arrays by row, including nested dataclasses."""
 
     def joined(name: str) -> Any:
         values = [getattr(table, name) for table in tables]

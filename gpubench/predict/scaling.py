@@ -1,8 +1,8 @@
 """Several GPUs in one data-parallel job: the cost of exchanging gradients, and how much of it is hidden.
 
-The cost is modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link;
-buckets that are ready are sent during the backward pass; waiting for each other costs a share of the step
-with each doubling. The shares are fitted to published rows, see docs/prediction.md.
+The cost is modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link.
+Buckets that are ready are sent during the backward pass. The GPUs wait for each other, which costs a share of
+the step with each doubling. The shares are fitted to published rows; see docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from gpubench.stats import Z90
 Link: TypeAlias = Literal["none", "nvlink", "fabric", "pcie", "host"]
 
 GRADIENT_BYTES = 4  # data parallel training exchanges fp32 gradients, under AMP too
-BACKWARD_SHARE = 2 / 3  # of the step: two of the three products of every layer
+BACKWARD_SHARE = 2 / 3  # of the step: two of the three products of each layer
 BUCKET_BYTES = 25 * 1024**2  # nothing overlaps the last bucket of torch's DistributedDataParallel
 PCIE_LANES = 16
 _PCIE_LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 SHARES = ("waiting", "hidden", "nvlink", "fabric", "pcie", "host")
-"""The fitted shares, in the order of ``ScalingShares``: of the step for each doubling of the GPUs, of the
-backward pass that hides the exchange, and of each link's one-way rate."""
+"""The fitted shares, in the order of ``ScalingShares``: the share of the step lost with each doubling of the
+GPUs, the share of the backward pass that hides the exchange, and the share of each link's one-way rate that
+is reached."""
 _SMALL = 1e-3
 
 
@@ -37,10 +38,10 @@ class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput of n GPUs over n times that of one, with a 90 % interval.
 
     Attributes:
-        efficiency: 1 is perfect; the batch per GPU is unchanged.
+        efficiency: 1 is perfect, at the same batch per GPU.
         link: The link that carries the gradients; ``host`` is PCIe through the memory of the host.
         gradient_bytes: Bytes exchanged in each step per GPU, before the ring's factor.
-        exposed_s: Part of the exchange that the backward pass does not hide.
+        exposed_s: Part of the exchange that the step waits for.
         log_deviation: Standard deviation of the log efficiency, for draws.
     """
 
@@ -62,8 +63,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rate: Rate of the link in one direction [B/s].
-        hidden_wholly: Whether no step ever waits for it, as when weights are sent ahead of their use.
-        unhidden_bytes: The part that nothing overlaps.
+        hidden_wholly: Whether the step never waits for it, as when weights are sent ahead of their use.
+        unhidden_bytes: The part that overlaps with nothing.
         cover_share: Share of the step that can overlap the exchange.
     """
 
@@ -86,8 +87,8 @@ def scaling(
         spec: The GPU.
         n: GPUs in one host, at least 1.
         samples_per_s: Throughput of one of them.
-        sharded: Whether weights, gradients and states are sharded (FSDP), and the weights gathered twice in
-            each step.
+        sharded: Whether weights, gradients and optimizer states are sharded (FSDP); the weights are then
+            gathered twice in each step.
 
     Raises:
         MisuseError: If n is below 1 or the throughput is not positive.
@@ -130,10 +131,10 @@ def scaling(
 
 
 def _exchange(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool) -> Exchange:
-    """The exchange of a step: all gradients; with FSDP, also all weights for each pass.
+    """The exchange of a step: all gradients; with FSDP, also all weights for each of the two passes.
 
-    Each of the three moves half the bytes of an all-reduce of the same size. They overlap the whole step, one
-    block ahead of its use; nothing overlaps the first block.
+    Each of these three transfers moves half the bytes of an all-reduce of the same size. Each block is sent
+    ahead of its use, so they overlap with the whole step, except for the first block.
     """
     profile, (link, rate) = question.profile, link_of(spec)
     if not sharded:
@@ -157,24 +158,24 @@ def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: in
     shares = dict(zip(SHARES, (math.exp(v) for v in logs), strict=True))
 
     def longer(n: int) -> float:
-        waits = exposed_s(exchange, n, shares[exchange.link], min(1.0, shares["hidden"]))
+        waits = exposed_s(exchange, n, shares[exchange.link], shares["hidden"])
         return math.log(1 + shares["waiting"] * math.log2(n) + waits / exchange.step_s)
 
     return longer(few) - longer(many)
 
 
 def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
-    """Usual error of ``log_efficiency``: the uncertainty of the shares, and effects outside the exchange.
+    """Usual error of ``log_efficiency``, from the uncertainty of the shares and from other effects.
 
-    The latter depend on the harness (how it feeds and logs), so they add up with each doubling.
+    Other effects, such as the feeding and logging of the harness, add up with each doubling.
     """
     slope = slopes(fitted.logs, exchange, few, many)
-    open_ = float(slope @ np.array(fitted.covariance) @ slope)
-    return math.hypot(math.sqrt(max(0.0, open_)), fitted.noise * math.log2(many / few))
+    variance = float(slope @ np.array(fitted.covariance) @ slope)
+    return math.hypot(math.sqrt(max(0.0, variance)), fitted.noise * math.log2(many / few))
 
 
 def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
-    """Derivatives of ``log_efficiency`` by the log of each share, (6,)."""
+    """Derivatives of ``log_efficiency`` with respect to the log of each share, (6,)."""
     at = tuple(map(float, logs))
     base = log_efficiency(at, exchange, few, many)
     result = np.zeros(len(SHARES))
@@ -188,8 +189,8 @@ def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many:
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
     """The link that carries the gradients, and its rate in one direction [B/s].
 
-    NVLink and Infinity Fabric count if every such GPU has them (SXM, OAM): no offer says whether PCIe cards
-    have a bridge. GeForce cards do not communicate directly over PCIe.
+    NVLink and Infinity Fabric count if every GPU of this model has them (SXM, OAM), because offers do not
+    say whether PCIe cards have a bridge. GeForce cards do not communicate directly over PCIe.
     """
     if spec.is_linked and spec.link is not None and spec.nvlink_bytes_per_s:
         return spec.link, spec.nvlink_bytes_per_s / 2
@@ -198,13 +199,16 @@ def link_of(spec: GpuSpec) -> tuple[Link, float]:
 
 
 def exposed_s(exchange: Exchange, n: int, share: float, hidden_share: float) -> float:
-    """Exchange time that the step waits for: what the backward pass cannot hide, at least a last bucket."""
+    """Exchange time that the step waits for, at least that of the last bucket.
+
+    The backward pass hides at most as much as it takes, even if the fitted share exceeds 1.
+    """
     if n == 1 or exchange.hidden_wholly:
         return 0.0
     ring, rate = 2 * (n - 1) / n, exchange.rate * share
     whole = ring * exchange.gradient_bytes / rate
     last = ring * min(exchange.gradient_bytes, exchange.unhidden_bytes) / rate
-    return max(last, whole - hidden_share * exchange.cover_share * exchange.step_s)
+    return max(last, whole - min(1.0, hidden_share) * exchange.cover_share * exchange.step_s)
 
 
 _LINK_WORDS = {

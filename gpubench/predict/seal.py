@@ -1,4 +1,4 @@
-"""Sealed forecasts: predictions made before anybody measured the cases, under one hash."""
+"""Sealed forecasts: predictions made before anybody measured the cases, with a hash of all of them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from gpubench.units import figure_in, plain
 SEAL_VERSION = 1
 RATE = "samples_per_s"
 """The column of a measurement, next to those of its case."""
-# Columns that are ignored: they tell a reader where a line comes from
+# Ignored columns, for a human reader
 _REMARKS = frozenset({"source", "note"})
-_SWITCHES = {"lora", "qlora"}
+_SWITCHES = ("lora", "qlora")
 
 
 class Forecast(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The forecast for one case, to four digits; ``refused`` says why there is none.
+    """The forecast for one case, to four digits.
 
     Attributes:
         case: The arguments of `gpubench predict show` that reproduce it.
+        refused: Why there is no forecast; None if there is one.
     """
 
     case: str
@@ -52,7 +53,7 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Forecasts, and the versions behind them.
 
     Attributes:
-        commit: The commit of the checkout that made it; None for an installed package.
+        commit: The commit of the checkout that made the seal; None for an installed package.
         coefficients: SHA-256 of the current calibration.
         sha256: Hash of the seal without this field, as JSON with sorted keys and no spaces.
     """
@@ -68,9 +69,9 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def hashed(self) -> str:
         """The hash that the seal should have."""
-        told = msgspec.to_builtins(self)
-        del told["sha256"]
-        return hash_of(msgspec.json.encode(told, order="sorted"))
+        content = msgspec.to_builtins(self)
+        del content["sha256"]
+        return hash_of(msgspec.json.encode(content, order="sorted"))
 
 
 def seal(cases: Path) -> Seal:
@@ -79,52 +80,56 @@ def seal(cases: Path) -> Seal:
     Raises:
         MisuseError: If the table cannot be read, a line is not a valid case, or the user has a calibration.
     """
-    asked = dict.fromkeys(request for request, _ in _lines(cases))
+    requests = dict.fromkeys(request for request, _ in _lines(cases))
     made = Seal(
         schema_version=SEAL_VERSION,
         version=__version__,
         commit=commit_of_checkout(),
         sealed=today().isoformat(),
         coefficients=_coefficients(),
-        forecasts=tuple(map(_forecast, asked)),
+        forecasts=tuple(map(_forecast, requests)),
     )
     return msgspec.structs.replace(made, sha256=made.hashed)
 
 
 def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
-    """Compare readings with the forecasts of a seal: each line a case with its reading.
+    """Compare readings with the forecasts of a seal.
+
+    Args:
+        sealed: The seal.
+        readings: A table of cases, as for ``seal``, with the reading of each.
 
     Raises:
-        MisuseError: If the seal was changed or made by other coefficients, the user has a calibration, or no
-            reading can be used.
+        MisuseError: If the seal was changed or made with other coefficients, the user has a calibration, or
+            no reading can be used.
     """
     made = read_seal(sealed)
     if made.coefficients != _coefficients():
         commit = f", commit {plain(made.commit, 40)}" if made.commit else ""
         raise MisuseError(
-            f"{sealed} was sealed with other coefficients than the current ones: "
+            f"{sealed} was sealed with coefficients other than the current ones: "
             f"score it with gpubench {plain(made.version, 20)}{commit}"
         )
-    held = {each.case: each for each in made.forecasts}
+    by_case = {each.case: each for each in made.forecasts}
     rows, skipped = [], []
     for request, line in _lines(readings):
         case, rate = shlex.join(words_of(request)), figure_in(line.get(RATE, ""))
-        told = held.get(case)
-        if told is None:
-            why = "the seal has no such case"
-        elif told.samples_per_s is None:
-            why = f"the seal has no figure: {told.refused}"
+        forecast = by_case.get(case)
+        if forecast is None:
+            why = "the seal does not have this case"
+        elif forecast.samples_per_s is None:
+            why = f"the seal has no figure: {forecast.refused}"
         elif rate is None or rate <= 0:
             why = f"no {RATE} above 0"
         else:
-            is_inside = None if told.low is None or told.high is None else told.low <= rate <= told.high
-            rows.append(msgspec.to_builtins(told) | {"read": rate, "is_inside": is_inside})
+            is_inside = forecast.low <= rate <= forecast.high if forecast.low and forecast.high else None
+            rows.append(msgspec.to_builtins(forecast) | {"read": rate, "is_inside": is_inside})
             continue
         skipped.append({"case": case, "reason": why})
     if not rows:
         first = f": {skipped[0]['case']}: {skipped[0]['reason']}" if skipped else ""
         raise MisuseError(f"{readings}: no line can be scored against the seal{first}")
-    # in time: forecast over measured, minus one
+    # Errors of the time per sample, which is the inverse of the rate
     error = np.array([abs(row["read"] / row[RATE] - 1) for row in rows])
     known = [row["is_inside"] for row in rows if row["is_inside"] is not None]
     return {
@@ -171,21 +176,25 @@ def read_seal(path: Path) -> Seal:
 
 
 def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
-    columns = {each.name for each in options_of(PredictRequest)} - {"results"}
+    # A forecast is the speed without a power limit
+    columns = {each.name for each in options_of(PredictRequest)} - {"results", "sort", "power_limit"}
     try:
-        lines = list(csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines()))
+        table = csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines())
+        table.fieldnames = names = [name.strip().casefold() for name in table.fieldnames or ()]
+        lines = list(table)
     except csv.Error as error:
         raise MisuseError(f"{path}: not a CSV table ({error})") from None
     if not lines:
         raise MisuseError(f"{path}: no line below the header")
+    if unknown := set(names) - columns - _REMARKS - {RATE}:
+        known = ", ".join(sorted(columns))
+        raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise MisuseError(f"{path}: more than one column {repeated[0]!r}")
     for number, cells in enumerate(lines, start=2):
         if None in cells:
             raise MisuseError(f"{path}, line {number}: more cells than columns")
-        given = {(name or "").strip().casefold(): (cell or "").strip() for name, cell in cells.items()}
-        unknown = given.keys() - columns - _REMARKS - {RATE}
-        if unknown:
-            known = ", ".join(sorted(columns))
-            raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
+        given = {name: (cell or "").strip() for name, cell in cells.items()}
         try:
             yield _case_of({name: cell for name, cell in given.items() if cell and name in columns}), given
         except MisuseError as error:
@@ -194,9 +203,12 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
 
 def _case_of(given: dict[str, str]) -> PredictRequest:
     """Return the case of a line, the same for each spelling of a GPU and for a default given explicitly."""
-    switches = {name: given[name].casefold() == "yes" for name in _SWITCHES & given.keys()}
-    request = request_from(PredictRequest, given | switches)
+    switches = {name: given[name].casefold() for name in _SWITCHES if name in given}
+    for name, cell in switches.items():
+        if cell not in {"yes", "no"}:
+            raise MisuseError(f"{name} {plain(cell, 40)!r}: must be yes or no")
+    request = request_from(PredictRequest, given | {name: cell == "yes" for name, cell in switches.items()})
     if len(request.gpus) != 1:
-        raise MisuseError("a case is of one GPU: name it in the column gpu")
+        raise MisuseError("a case needs exactly one GPU: give it in the column gpu")
     gpus = (usual_spec(request.gpus[0]).key,)
     return msgspec.structs.replace(request, gpus=gpus, asked=())

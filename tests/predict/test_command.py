@@ -127,8 +127,8 @@ def test_an_unknown_limit_is_refused_with_the_known_ones(limit_w):
     done = here("predict", "show", "vgg16", "--gpu", "T4", "--power-limit", limit_w)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(
-        f"gpubench: --power-limit {limit_w}: T4 has a limit of 70 W by default, and limits of 24 W and "
-        "more were measured: give one between the two\n"
+        f"gpubench: --power-limit {limit_w}: T4 has a limit of 70 W by default, and the lowest "
+        "measured limit is 24 W: give one between the two\n"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gpubench.models import Execution, MicroResult, Precision
@@ -80,6 +81,17 @@ def test_the_host_is_timed_by_the_same_case_eager_and_as_a_graph(vgg16):
     operators = float(work_of(vgg16.train, 64).operators[0])
     assert host_s_per_operator(readings, operators) == pytest.approx(0.004 / operators, rel=1e-3)
     assert host_s_per_operator(readings[:1], operators) is None
+
+
+def test_the_newest_graph_of_a_case_times_the_host(vgg16):
+    graph, eager = (
+        case_for(Question(profile=vgg16, execution=e), SPECS[H200])
+        for e in (Execution.GRAPH, Execution.EAGER)
+    )
+    question = Question(profile=vgg16, execution=Execution.EAGER)
+    older = msgspec.structs.replace(run_of(H200, (graph, 64 / 0.004)), started_at="2026-11-19T12:00:00Z")
+    readings = readings_of(question, [older, run_of(H200, (graph, 64 / 0.003), (eager, 64 / 0.005))], [])
+    assert host_s_per_operator(readings, 1.0) == pytest.approx(0.004, rel=1e-3)
 
 
 def test_every_precision_of_a_run_finds_its_own_anchor(vgg16):

@@ -12,7 +12,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
 from gpubench.predict.calibration import load_calibration
 from gpubench.predict.question import Question
-from gpubench.predict.scaling import scaling
+from gpubench.predict.scaling import Exchange, exposed_s, scaling
 from gpubench.specs import load_specs
 from predict.profiles import published
 
@@ -58,3 +58,9 @@ def test_jobs_on_another_vendors_gpus_have_a_separate_interval_width():
 def test_impossible_scaling_requests_are_errors(n, speed):
     with pytest.raises(MisuseError):
         scaling(VGG16, SPECS["nvidia-h100-sxm-80gb"], n, speed)
+
+
+def test_the_backward_pass_hides_no_more_than_its_own_time():
+    """A fit of the user's own can give a share above 1, which the efficiency and the shown time both limit."""
+    exchange = Exchange(gradient_bytes=1e9, link="pcie", rate=1e9, step_s=0.3)
+    assert exposed_s(exchange, 2, 1.0, 1.7) == exposed_s(exchange, 2, 1.0, 1.0) == pytest.approx(0.8)

@@ -81,7 +81,7 @@ def test_readings_are_compared_with_the_forecasts(sealed, tmp_path):
     assert held["mape"] == pytest.approx(off / 2, abs=1e-3)
     assert held["coverage_90"] == 0.5
     reasons = [each["reason"] for each in held["skipped"]]
-    assert reasons[0] == "the seal has no such case"
+    assert reasons[0] == "the seal does not have this case"
     assert reasons[1].startswith("the seal has no figure: ")
     assert reasons[2] == "no samples_per_s above 0"
 
@@ -106,7 +106,7 @@ def test_sealed_forecast_of_other_coefficients_is_refused_and_names_its_version(
     other = msgspec.structs.replace(load_calibration(), common_share=0.5)
     monkeypatch.setattr(sealing, "load_calibration", lambda: other)
     with pytest.raises(
-        MisuseError, match=rf"other coefficients .* gpubench {__version__}, commit [0-9a-f]{{40}}"
+        MisuseError, match=rf"coefficients other .* gpubench {__version__}, commit [0-9a-f]{{40}}"
     ):
         score_sealed(sealed, cases)
 
@@ -126,8 +126,10 @@ def test_own_calibration_neither_seals_nor_scores(sealed, cases, tmp_path, monke
     [
         ("workload,gpu\n", "no line below the header"),
         ("workload,gpu,batch\nvgg16,T4,1\n", "unknown column 'batch'; known: batch_size, "),
+        ("workload,gpu,power_limit\nvgg16,T4,60\n", "unknown column 'power_limit'"),
+        ("workload,gpu,GPU\nvgg16,T4,L4\n", "more than one column 'gpu'"),
         ("workload,gpu\nvgg16,T4,1\n", "line 2: more cells than columns"),
-        ("workload,gpu\nvgg16,\n", "line 2: a case is of one GPU"),
+        ("workload,gpu\nvgg16,\n", "line 2: a case needs exactly one GPU"),
         ("workload,gpu,batch_size\nvgg16,T4,0\n", "line 2: --batch-size"),
         ("workload,gpu,samples_per_s\nvgg16,T4,-1\n", None),
     ],
@@ -143,6 +145,12 @@ def test_boolean_column_accepts_yes_and_no():
     cells = {"workload": "llama_1b", "gpu": "T4"}
     found = [sealing._case_of(cells | {"lora": said}).trainable for said in ("yes", "no")]
     assert found == ["lora", None]
+
+
+def test_boolean_column_refuses_anything_else():
+    """A spreadsheet's TRUE must not be read as no."""
+    with pytest.raises(MisuseError, match="lora 'true': must be yes or no"):
+        sealing._case_of({"workload": "llama_1b", "gpu": "T4", "lora": "TRUE"})
 
 
 def test_an_invalid_case_is_named(cases):
