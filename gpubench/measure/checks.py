@@ -425,7 +425,7 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 
 
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
-    """Return the mean of the first and of the last fifth of the losses, over the same batches on both sides.
+    """Return the mean of early losses and of the last fifth of the losses, over the same batches.
 
     The last fifth has at least four losses; each is paired with the earliest unused loss of its batch. The
     result is None if fewer than four have a pair, or a loss is unknown. The rounds start over at the first

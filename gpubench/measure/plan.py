@@ -556,8 +556,8 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     """Reject requests that are invalid on every device, and expand ``all``, before any device is used.
 
     Raises:
-        MisuseError: For an invalid device name, options that exclude each other, or a workload without a
-            stated quality that is to be trained to one.
+        MisuseError: For an invalid device name, options that exclude each other, or ``to_quality`` for a
+            workload without a stated quality.
     """
     check_form(request.device.strip())
     if request.resume is not None:

@@ -1,4 +1,4 @@
-"""Checks the assumptions of the harness, in the measuring process, against loops and graphs written by hand.
+"""Checks the assumptions of the harness, in the measuring process, against hand-written code and independent readings.
 
 The results are raw readings, which their reader judges.
 """

@@ -225,7 +225,7 @@ def _represent_job(line: ParentChannel) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ[STORE_VARIABLE] = f"{folder}/store"
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # that store would listen on every address
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # a TCP store would listen on every address
     os.environ.setdefault("OMP_NUM_THREADS", f"{torch.get_num_threads()}")  # torchrun would set it to 1
     for name in INTERFACE_VARIABLES:  # else other machines might reach the one that gloo or NCCL chooses
         os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
