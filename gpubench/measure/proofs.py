@@ -1,4 +1,4 @@
-"""Checks the assumptions of the harness, in the measuring process, against hand-written code and independent readings.
+"""Checks the assumptions of the harness, in the measuring process, against hand-written and independent code.
 
 The results are raw readings, which their reader judges.
 """
