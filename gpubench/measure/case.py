@@ -213,7 +213,7 @@ class WorkerContext(Bench):
         return limit if limit is None or self.team is None else limit * self.team.size
 
     def is_spent(self, status: Status) -> bool:
-        """Release memory after a case; return whether this process must not measure another.
+        """Return whether this process must not measure another case; if it may, release memory first.
 
         After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
         persist: then only a new process helps. A case that ran out of time ended between two steps and leaves

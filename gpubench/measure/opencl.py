@@ -158,7 +158,7 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
 
 
 def copy_inside(size: Bytes, queue: cl.CommandQueue) -> Action:
-    """Return a copy between two device buffers, each written first, because a driver may allocate it then."""
+    """Return a copy between two device buffers, both written first: drivers may allocate at first use."""
     source, target = (zeros(queue, size, np.uint8) for _ in range(2))
     return lambda: cl.enqueue_copy(queue, target.data, source.data)
 

@@ -154,7 +154,7 @@ def plan_again(
 
 
 def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
-    """Return the cases and launches to measure no further, such as every launch of a failed case."""
+    """Return the cases and launches that are finished, including every launch of a failed case."""
     return frozenset(
         (m.case, index)
         for m in without_cut_off(run).measurements
