@@ -57,7 +57,7 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
 
 
 def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
-    """Guess by the memory model that ranking also uses; 1 if the device's memory is unknown."""
+    """Guess the largest batch with the memory model of the ranking; 1 if the device's memory is unknown."""
     card = card_of_device(device)
     return 1 if card is None else max(1, largest_batch(profile, case, card))
 

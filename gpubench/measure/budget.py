@@ -13,7 +13,7 @@ BudgetName = Literal["quick", "default", "publish"]
 LEAST_ROUNDS = 10
 """The fewest rounds that an estimate is based on."""
 SPARE_ROUNDS = 2
-"""Rounds vary in length: the time planned for ten may fit only nine."""
+"""Rounds planned beyond the fewest, because they vary in length: time for ten may fit only nine."""
 SLOW_STEPS_S = 30.0
 """A case with slow steps may exceed the budget: its warm-up and its timing then take up to this long [s]."""
 MICRO_MOST_S = 15.0
@@ -31,8 +31,8 @@ REFERENCE_SAMPLES = 4
 """Samples computed on the CPU as a reference: enough to expose a wrong result, few enough for VGG16."""
 PROFILED_STEPS = (3, 10)
 PROFILED_S = 0.1
-"""The profiled steps take about this time [s], within the minimum and maximum number above: every kernel is
-counted, so three long steps give the share as well as ten."""
+"""The profiled steps take about this time [s], within the minimum and maximum number above. The profiler
+counts every kernel, so three long steps show the GPU's busy time as well as ten."""
 LATENCY_PASSES = 300
 """Enough that three of them are beyond the 99th percentile."""
 LATENCY_MOST_S = 10.0
@@ -100,7 +100,7 @@ DEFAULT = msgspec.structs.replace(
     timed_least_s=2.0,
     in_haste=False,
 )
-"""It takes four minutes on a data-center card; more launches show more than longer rounds would."""
+"""Four minutes on a data-center card. Further launches would reveal more than longer timed parts."""
 PUBLISH = Budget(
     name="publish",
     launches=8,
@@ -139,6 +139,6 @@ CPU_QUICK = msgspec.structs.replace(
 
 
 def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
-    """Return a budget by name, or the device's default; a CPU warms up longer and skips no measurement."""
+    """Return a budget by name, or the device's default; a CPU has its own ``quick``, which skips nothing."""
     name = name or ("quick" if on_cpu else "default")
     return CPU_QUICK if on_cpu and name == "quick" else BUDGETS[name]

@@ -146,7 +146,9 @@ def preflight(
 
 
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
-    """Return a finding if a process has come during the run; the measuring processes have already ended.
+    """Return a finding if another process has started to use the device during the run.
+
+    This is called when the measuring processes have ended, so they are not counted.
 
     A lost device is not checked, because its rows report the loss.
     """
@@ -284,7 +286,7 @@ def no_blocks(workload: str) -> str:
 
 
 def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
-    """Say why several GPUs do not measure a case together; None if they do, or one GPU does."""
+    """Say why several GPUs cannot measure a case together; None if they can, or the case needs only one."""
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
@@ -310,7 +312,11 @@ def best_amp(*devices: DeviceProfile) -> Precision:
 def default_executions(
     framework: Framework, device: DeviceProfile, *, publish: bool, gpu_count: int
 ) -> tuple[Execution, ...]:
-    """Return graph on a GPU that supports it, else eager; every execution for publishing; or Keras's own."""
+    """Return the executions to measure if none is requested.
+
+    In torch, this is graph on a GPU that supports it, else eager; for publishing, every execution that the
+    device supports. A Keras backend has its own default.
+    """
     if framework is not Framework.TORCH:
         return KERAS[framework].usual
     if device.is_cpu or gpu_count > 1:
@@ -409,7 +415,7 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
 
 @cache
 def fewer_parameters() -> Mapping[str, int]:
-    """Return how many parameters fewer each workload's Keras model has, by workload name.
+    """Return how many parameters each workload's Keras model lacks of the torch model's, by workload name.
 
     Keras itself is not imported.
     """
@@ -447,7 +453,10 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
 
 
 def variables_of(framework: Framework, device: DeviceProfile) -> dict[str, str]:
-    """Return the variables of a framework's child process: its backend, without preallocated memory."""
+    """Return the environment variables of a framework's child process.
+
+    They choose its backend and turn memory preallocation off; torch needs none.
+    """
     if framework is Framework.TORCH:
         return {}
     return {

@@ -163,7 +163,7 @@ class WorkerContext(Bench):
         team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so all start from the same state.
         proved: The control of the fp32 proof on this device, once computed.
-        expected: The latest task's float32 result on the CPU, which takes seconds for a language model.
+        expected: The latest task's results on the CPU, kept because a language model takes seconds.
     """
 
     hardware: Hardware
@@ -213,7 +213,7 @@ class WorkerContext(Bench):
         return limit if limit is None or self.team is None else limit * self.team.size
 
     def is_spent(self, status: Status) -> bool:
-        """Release memory after a case; return whether this process must not measure another.
+        """Return whether this process must not measure another case; if it may, release memory first.
 
         After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
         persist: then only a new process helps. A case that ran out of time ended between two steps and leaves
@@ -304,7 +304,7 @@ def _build(
     The task as built stays on the CPU; the work is a copy of it.
 
     Raises:
-        NotPreparedError: If this torch lacks what the case asks for.
+        NotPreparedError: If this torch lacks what the case asks for, or the model cannot run in a CUDA graph.
     """
     selective = order.case.checkpointing is Checkpointing.SELECTIVE
     if selective and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
@@ -343,7 +343,8 @@ def _build(
 
 
 def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: WorkerContext) -> None:
-    # Record the errors of the first loss and outputs against the CPU's; a graph needs its tensors in place.
+    # Record the errors of the first loss and outputs relative to the CPU's. Refuse a CUDA graph for a model
+    # that carries tensors from step to step without updating them in place.
     expected = context.expected_of(task, work.case)
     seen.draws, seen.carries = expected.draws, expected.carries
     seen.find(FindingKind.NO_REFERENCE, expected.unchecked)

@@ -55,7 +55,7 @@ LEAST_BATCHES = 2
 MOST_OF_DATASHEET = 1.0
 """A faster operation was not waited for, or did not do its work; for a product, the limit is also scaled to
 the card's own clock."""
-# A shorter region may be too short for an energy reading, as in older files.
+# Older files have no energy for shorter regions, so its absence is reported only from this length on [s].
 TELLING_REGION_S = 10.0
 # Clock setback beyond any correction by network time.
 CLOCK_SLACK = timedelta(minutes=1)
@@ -97,8 +97,8 @@ def judge_measurement(
     Args:
         measurement: Status ok and raw launches, or a status that already says why there is no figure.
         planned_launches: How many launches the budget has.
-        siblings: The other measurements of the run: eager is compared with graph.
-        allow_throttled: Whether a throttled row may still be ranked; a row that was judged so stays so.
+        siblings: The other measurements of the run: eager is compared with graph, several GPUs with one.
+        allow_throttled: Whether a throttled row may still be ranked; a row that was once allowed stays so.
     """
     trace = loss_trace(measurement.launches)
     if measurement.status not in {Status.OK, Status.INVALID}:
@@ -132,7 +132,7 @@ def find(
     for launch in launches:
         yield from launch.findings
         if case.task is TaskKind.TRAIN and launch.batch_count == 1:
-            # memorized, so its gradients vanish: later steps are unlike real training
+            # the model memorizes a single batch, so gradients vanish: later steps are unlike real training
             yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
@@ -153,7 +153,7 @@ def find(
 
 
 def of_run(run: Run) -> tuple[Finding, ...]:
-    """Return findings on the device rather than on a case; a CPU has no datasheet peak."""
+    """Return findings on the run as a whole rather than on one case; a CPU is not expected to have a peak."""
     sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
     silent = bool(sources) and sources <= {"none"}
     hint = f"{pip_install('amdsmi')} reads an AMD GPU's" if run.device.backend == "rocm" else None
@@ -425,7 +425,7 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 
 
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
-    """Return the mean of the first and of the last fifth of the losses, over the same batches on both sides.
+    """Return the mean of early losses and of the last fifth of the losses, over the same batches.
 
     The last fifth has at least four losses; each is paired with the earliest unused loss of its batch. The
     result is None if fewer than four have a pair, or a loss is unknown. The rounds start over at the first

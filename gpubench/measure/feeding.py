@@ -116,7 +116,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
 
 
 def _end_with(parent_pid: int, _worker: int) -> None:
-    # End a worker with its parent: torch's own check starts too late if the parent ends before it.
+    # End a worker with its parent: torch's own check misses a parent that ends before the check starts.
     children.die_with_parent(parent_pid)
 
 

@@ -171,7 +171,7 @@ def _captured(
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """Start captures with an empty cache, and explain a failed one: out of memory, the model, or its step.
+    """Start captures with an empty cache, and turn a failed one into an error that names the true cause.
 
     Raises:
         NotPreparedError: With the reason why the step cannot be captured.
@@ -217,7 +217,7 @@ def _hides_the_cause(error: BaseException) -> bool:
 
 # Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
-# Length of all these readings together, in rounds.
+# Approximate time that the readings below take together, in rounds.
 PASSES = 4
 # Approximate time that the profiler needs to start and to summarize [s].
 LEAST_LEFT_S = 2.0
@@ -226,7 +226,10 @@ LATENCY_MARGIN = 1.5
 
 
 def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
-    """Return the device time of each step of one round from start to end, with gaps between kernels [s]."""
+    """Return the device time of each step of one round, including gaps between kernels [s].
+
+    At most ``MOST_EVENTS`` steps are timed.
+    """
     edges = [torch.cuda.Event(enable_timing=True) for _ in range(min(steps, MOST_EVENTS) + 1)]
     edges[0].record()
     for index, edge in enumerate(edges[1:]):
@@ -314,9 +317,9 @@ class Expected(NamedTuple):
         is_whole: Whether the results are for the whole batch, because no part of it works.
         unchecked: Why nothing can be compared with the device; None if something can.
         draws: Whether the forward pass draws random numbers, other than for dropout.
-        needs_grad: Whether it fails without autograd, because model or loss take derivatives.
+        needs_grad: Whether the forward pass or the loss fails without autograd, because it takes derivatives.
         carries: Whether a second pass of the same model gives another loss, because it keeps state.
-        rebinds: Whether that state is in tensors that each pass creates again.
+        rebinds: Whether each pass stores that state in new tensors.
     """
 
     loss: float | None
@@ -369,7 +372,8 @@ def expected_of(task: Task, case: Case) -> Expected:
     """Return a task's results on the CPU, for at most four samples if the batch can be cut.
 
     They are computed twice, from two seeds: a model that draws random numbers, or gives two different losses,
-    has no reference. A user's own model is built again for each, because a pass may change its state.
+    has no reference. A user's own model is copied or built again for each, because a pass may change its
+    state.
     """
     train = case.task is TaskKind.TRAIN
     ways = list(itertools.product((False, True), (False, True)))
@@ -427,7 +431,7 @@ def _differ(loss: float | None, other: float | None) -> bool:
 def _on_cpu(
     task: Task, batch: Batch, *, train: bool, seed: int, grad: bool
 ) -> tuple[float | None, Any, bool]:
-    """Return the loss and outputs of a batch on the CPU, and whether they took random numbers.
+    """Return the loss and outputs of a batch on the CPU, and whether the forward pass drew random numbers.
 
     The loss is None for inference if the loss function does not accept the model's output.
     """
@@ -465,10 +469,10 @@ def _randomness() -> tuple[object, ...]:
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
     """Return the relative error of two replays' or compiled steps' losses against those of two eager steps.
 
-    Both start from the same state, which is restored afterwards. There are two steps, so the second loss
-    depends on the first update. A replay draws dropout's random numbers from the generator as a step does.
-    Compiled code and recurrent layers draw their own: for these, dropout is turned off, and the step is
-    captured again without it.
+    None means that they cannot be compared. Both start from the same state, which is restored afterwards.
+    There are two steps, so the second loss depends on the first update. A replay draws dropout's random
+    numbers from the generator as a step does. Compiled code and recurrent layers draw their own: for these,
+    dropout is turned off, and a graph is captured again without it.
 
     Args:
         work: The case, past its first steps.

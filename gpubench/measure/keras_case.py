@@ -134,7 +134,7 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.Ker
     loss = keras.losses.get(model.loss)
     is_sparse = "sparse" in f"{getattr(loss, 'fn', loss)}".lower()
 
-    def batch() -> tuple[Any, Any]:  # tokens of the first embedding if there is one, else N(0, 1)
+    def batch() -> tuple[Any, Any]:  # random tokens for the first embedding if any, else N(0, 1)
         if tables:
             inputs: Any = draw.integers(tables[0].input_dim, size=shape, dtype=np.int32)
         else:
@@ -395,7 +395,7 @@ class Steps:
         return [np.array(_host(variable.value)) for group in self._groups() for variable in group]
 
     def restore(self, values: Values) -> None:
-        """Write all values back, or none."""
+        """Write the values back; an empty list changes nothing."""
         for variable, value in zip(chain.from_iterable(self._groups()), values, strict=False):
             variable.assign(value)
 
@@ -431,7 +431,7 @@ def on_device(framework: Framework, *, is_cpu: bool) -> Any:
         NotHereError: If a GPU is to be measured and the backend sees none.
     """
     if is_cpu:
-        # torch calls it "cpu": Keras would copy each variable from there to "cpu:0", without its gradient
+        # torch's name is "cpu": under "cpu:0", Keras would copy each variable, and the copy has no gradient
         return keras.device("cpu" if framework is Framework.KERAS_TORCH else "cpu:0")
     facts, why = capability.KERAS[framework], ""
     try:
@@ -527,7 +527,7 @@ def _first_steps(
     """Prepare the execution, compare it with eager steps, and keep the losses of its first steps.
 
     Raises:
-        NotHereError: For cuDNN's LSTM in jax, which Keras uses on a GPU whatever the type.
+        NotHereError: For cuDNN's LSTM in jax, which Keras uses on a GPU at every precision.
     """
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")

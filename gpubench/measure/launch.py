@@ -99,8 +99,8 @@ class HostTimes(NamedTuple):
 
 
 INTERVAL_S = 0.1
-# One warm-up sample is kept in this time: it shows how the device heated up, while two minutes at ten samples
-# per second would take more space in the file than the rounds.
+# One warm-up sample is kept per interval of this length: enough to show how the device heated up, while two
+# minutes at ten samples per second would take more space in the file than the rounds.
 WARMUP_INTERVAL_S = 1.0
 # Slightly longer than the probe package waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
@@ -227,7 +227,7 @@ class LostError(GpuBenchError, RuntimeError):
     """Another process of the job is gone, so the case must be measured again."""
 
 
-# Maximum number of times between tokens to keep: eight times as many as a 99th percentile needs.
+# Maximum number of gaps between tokens to keep: eight times as many as a 99th percentile needs.
 MOST_GAPS = 8192
 
 
@@ -442,7 +442,7 @@ def time_job(
     """Make the job of a case, warm it up, time it, and take its second look.
 
     Raises:
-        OutOfTimeError: If it ran out before two rounds were done.
+        OutOfTimeError: If time ran out before two rounds were done.
         StoppedError: If the parent requested a stop.
     """
     job = make()

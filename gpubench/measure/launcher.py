@@ -68,7 +68,7 @@ class Child(ChildProcess[messages.Report]):
         return scrub(super().last_words(limit), limit)
 
     def memory_words(self) -> str:
-        """The memory limit of this container."""
+        """Return a remark on the memory limit of this container; empty if it has none."""
         limit = memory_limit_bytes()
         return "" if limit is None else f" (this container may use {format_bytes(limit)})"
 
@@ -197,7 +197,7 @@ def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> me
 
 # A child that ends at its deadline needs a moment to report that.
 GRACE_S = 1.0
-# Under a time limit, micro-benchmarks run along with cases start no probe after this share of the time left.
+# Under a time limit, a run with cases starts no micro-benchmark after this share of the time left.
 MICRO_SHARE = 0.1
 # Time of the slowest micro-benchmark [s].
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
@@ -335,7 +335,7 @@ class Launcher:
 
         Raises:
             JobOverError: If the job ended without a request.
-            ChildEndedError: If it is of another kind, or exceeds ``MOST_REPORTS``.
+            ChildEndedError: If the report is of another kind, or the child sends over ``MOST_REPORTS``.
         """
         while seen.reports < MOST_REPORTS:
             seen.reports += 1

@@ -32,8 +32,8 @@ TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
 """Median difference of neighboring rounds above which they are host-bound: GPU-bound rounds differ by 0.04 to
-0.3 %, host-bound ones by 3 % or more (H200). Below it, waiting until the windows agree costs a minute, and
-ending early would miss slow heating (simulated: 5 % of bias at a spread of 1 %)."""
+0.3 %, host-bound ones by 3 % or more (H200). Below it, the windows must agree: waiting for that costs a
+minute, but ending early would miss slow heating (simulated: 5 % of bias at a spread of 1 %)."""
 DRIFT = 0.005
 # Rounds in each half before the drift guard judges: checking short halves after every round finds drift in
 # noise (simulated at correlation 0.9: in 12 % of series instead of 7).
@@ -378,7 +378,7 @@ class Loop:
         advance: Issues the step with the given index and returns its result.
         edge_loss: Copies the loss of a result to the host, at the end of a round.
         clock: The synchronizing clock.
-        batches: Prebuilt batches; a round of several steps uses each of them equally often.
+        batches: Number of prebuilt batches; a round with at least as many steps uses each equally often.
         deadline_s: Time on the clock after which no further step is issued.
         stopped: Whether the parent has requested a stop.
         report: Called at the end of each round with whether it is timed, the round, the time outside rounds,
@@ -444,7 +444,7 @@ class Loop:
         return self.clock.now_s() - self.inside_s
 
     def steps_for(self, round_s: Seconds, step_s: Seconds) -> int:
-        """Return the number of steps in a round: 1, or a multiple of the number of batches."""
+        """Return the number of steps in a round: fewer than the batches, or a multiple of their number."""
         steps = min(MOST_STEPS, max(1, math.ceil(round_s / step_s)))
         return math.ceil(steps / self.batches) * self.batches if steps >= self.batches else steps
 

@@ -133,7 +133,7 @@ class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
         what: The proof; ``precision`` uses only the precision of the case.
         fours: Number of groups of four blocks, in the order first, second, second, first.
         block_s: Shortest length of a block [s].
-        load_s, settle_s: Length of the load, and of its start that is ignored [s].
+        load_s, settle_s: Length of the load, and of the part at its start that is ignored [s].
     """
 
     what: ProofName
@@ -208,7 +208,7 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
 
 
 class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
-    """The end of a case: its results, and whether the work itself was correct.
+    """The end of a case: its status, and the results so far.
 
     ``lost`` means that the driver has given up on the device, so nothing more can be measured on it.
     ``spent`` means that this process must not be trusted with another case. ``traceback`` goes to a log, and
@@ -236,7 +236,7 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
 class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
     """The reading that a ``Prove`` requested, in the proof's field, or how the proof failed.
 
-    ``spent`` and ``traceback`` as in ``CaseDone``.
+    ``spent`` and ``traceback`` are as in ``CaseDone``.
     """
 
     precision: PrecisionProof | None = None
@@ -252,7 +252,7 @@ class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
 class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
     """The processes of a job ended without a request from the parent: the reason, and the case's status.
 
-    ``traceback`` as in ``CaseDone``.
+    ``traceback`` is as in ``CaseDone``.
     """
 
     status: Status

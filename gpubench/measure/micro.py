@@ -62,7 +62,7 @@ LAUNCHES = 1000
 # From a size at which only latency matters up to the gradients of many layers.
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
-# Most exchanges between two waits for all processes, each of which takes as long as a small exchange.
+# Most exchanges between two waits for all processes; a wait takes as long as a small exchange.
 MOST_ALL_REDUCES = 100
 # Bytes written before each repetition: more than any card's L2 cache, so no operand stays in it.
 CACHE_BYTES = 256 * MIB

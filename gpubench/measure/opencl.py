@@ -19,7 +19,7 @@ from gpubench.units import Bytes, Seconds, plain
 
 # Chains of dependent operations in one work-item; these are enough to hide the latency.
 CHAINS = 8
-# Steps of a chain; with these, the launch takes only a few thousandths of the time.
+# Steps of a chain; with this many, the launch takes only a few thousandths of the time.
 CHAIN_STEPS = 4096
 # Work-items per compute unit, which is several for each of its lanes.
 ITEMS_PER_UNIT = 1 << 14
@@ -158,7 +158,7 @@ def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
 
 
 def copy_inside(size: Bytes, queue: cl.CommandQueue) -> Action:
-    """Copy one device buffer to another; both are written first, because they may not be allocated before."""
+    """Return a copy between two device buffers, both written first: drivers may allocate at first use."""
     source, target = (zeros(queue, size, np.uint8) for _ in range(2))
     return lambda: cl.enqueue_copy(queue, target.data, source.data)
 

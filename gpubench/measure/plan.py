@@ -1,4 +1,4 @@
-"""Plans a run: the cases of a request, their order, and the expected time. Nothing is measured here.
+"""Plans a run: the cases of a request, their order, and the time they may take. Nothing is measured here.
 
 Contradictory options are refused before any device is used.
 """
@@ -216,7 +216,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.micro == "only" or (self.micro == "also" and in_torch and not self.has_micro)
 
     def most_s(self) -> Seconds:
-        """Return the longest time for the remaining warm-ups and rounds [s]; steps over 0.3 s take longer."""
+        """Return the longest time for the remaining warm-ups and rounds [s]; slow steps may take longer."""
         rounds_s = len(self.units()) * (self.budget.warmup_most_s + self.budget.timed_s)
         return min(rounds_s, self.time_limit_s or math.inf)
 
@@ -224,8 +224,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Return every remaining case of every launch in measuring order, shuffled by the seed.
 
         Launches are interleaved, each with its own process, so heat and drift affect all cases equally.
-        The executions of one case follow each other, except compile, which comes at the very end. The first
-        launch begins with the AMP case that has the most arithmetic, so the first figure is meaningful.
+        The executions of one case follow each other, except compile, which comes last in its process. In the
+        first launch, each process begins with its AMP case that has the most arithmetic, so the first figure
+        is meaningful.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
@@ -445,7 +446,7 @@ def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ..
 
 
 def asked_executions(request: RunRequest) -> tuple[str, ...]:
-    """Return the requested executions; empty means the device's defaults."""
+    """Return the requested executions, or those of the suite; empty means the device's defaults."""
     if request.executions or request.workloads:
         return request.executions
     return _EXECUTIONS[request.suite or "default"]
@@ -555,7 +556,8 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     """Reject requests that are invalid on every device, and expand ``all``, before any device is used.
 
     Raises:
-        MisuseError: For an unknown precision or execution, an impossible number or workload list.
+        MisuseError: For an invalid device name, options that exclude each other, or ``to_quality`` for a
+            workload without a stated quality.
     """
     check_form(request.device.strip())
     if request.resume is not None:

@@ -27,8 +27,8 @@ from gpubench.units import MIB, Bytes, Seconds, format_bytes
 # A probe that would take more of the device's memory than this is halved until it fits.
 MEMORY_SHARE = 0.4
 LOOK_AGAIN = 1.25
-"""Growth of the number of repetitions between two evaluations of the stop rule: evaluating it after each of
-thousands would take longer than the repetitions."""
+"""Growth of the number of repetitions between two evaluations of the stop rule: evaluating it after each
+of thousands of repetitions would take longer than the repetitions themselves."""
 # Maximum number of repetition times to keep; a kernel of microseconds is repeated far more often.
 MOST_TIMES = 1000
 
@@ -168,8 +168,7 @@ def repeat(
     """Repeat one probe until its interval is narrow enough or its time is up.
 
     The time limit is in wall time: a launch's kernel takes microseconds, but clearing the cache before it
-        takes
-    a hundred times as long, or a thousand times on a card of 200 GB/s.
+    takes a hundred times as long, or a thousand times on a card of 200 GB/s.
 
     Args:
         probe: The probe to repeat.

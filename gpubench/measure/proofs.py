@@ -1,4 +1,4 @@
-"""Checks the assumptions of the harness, in the measuring process, against code that shares nothing with it.
+"""Checks the assumptions of the harness, in the measuring process, against hand-written and independent code.
 
 The results are raw readings, which their reader judges.
 """
@@ -120,7 +120,7 @@ class Waiting(nn.Module):
         self.layer = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale the output by its own largest value.
+        """Divide the output by one plus the magnitude of its largest value.
 
         Shapes:
             x: (N, 64) float32; result: (N, 64).
@@ -130,7 +130,7 @@ class Waiting(nn.Module):
 
 
 def build(batch_size: int, seed: int) -> Task:
-    """Build the model with random rows and targets for regression.
+    """Build the model with random rows as inputs, and zeros as the targets of a regression.
 
     Shapes:
         inputs: (N, 64) float32; targets: (N, 64) float32.

@@ -54,8 +54,10 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     Attributes:
         workloads: Empty means those of the suite.
         suite: The workloads if none is requested; None means the default suite.
-        precisions: Empty means fp32 and the device's best AMP precision; ``amp`` means only the latter.
-        executions: Empty means graph on a GPU that supports it, else eager; ``publish`` measures all.
+        precisions: Empty means those of the suite or the workload, or else fp32 and the device's best AMP
+            precision; ``amp`` means only the latter.
+        executions: Empty means those of the suite, or else graph on a GPU that supports it and eager
+            elsewhere; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
         gpus: Number of GPUs per machine that work at once; one of them is also measured alone.
         jobs: How they work: one job that averages gradients, one that also shards the model, or a separate

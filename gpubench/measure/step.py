@@ -1,4 +1,4 @@
-"""Runs the training step and the forward pass; only this module depends on the precision."""
+"""Runs the training step and the forward pass in torch, at the precision of a case."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 # --- the fp32 switches of torch, and the proof that they took effect --------------------------------------
 
 
-# Images of a convolution to compare with float64; the host takes over a second for all of the largest.
+# Images of a convolution to compare with float64; the host takes over a second for all images of the largest.
 HELD_IMAGES = 4
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
@@ -657,7 +657,7 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     parameters = [p for p in model.parameters() if p.requires_grad]
     sharded = any(hasattr(p, "to_local") for p in parameters)
     unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED
-    # torch refuses these at the first step, not when the optimizer is created.
+    # torch refuses a fused update of these parameters at the first step, not when the optimizer is created.
     sparse = any(getattr(module, "sparse", False) for module in model.modules())
     unfused = unfused or sparse or any(p.is_complex() for p in parameters)
     try:

@@ -1,9 +1,10 @@
 """Runs several GPUs in one job: one process each, all in step with the first.
 
-They share one model: each has a whole copy (DDP) or a part of it (FSDP2). torchrun starts the processes. The
-parent talks only to the first process, which alone decides and times. It announces each block before the
-block's clock starts, and the others carry out what is announced. Announcements go through torch's store,
-waits through gloo, and the exchanges within a step through NCCL (gloo on a CPU).
+The processes train one model, of which each has a whole copy (DDP) or a part (FSDP2), or they work
+independently. torchrun starts them. The parent talks only to the first process, which alone decides and
+times. It announces each block before the block's clock starts, and the others carry out what is announced.
+Announcements go through torch's store, waits through gloo, and the exchanges within a step through NCCL (gloo
+on a CPU).
 """
 
 from __future__ import annotations

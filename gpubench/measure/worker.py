@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
 
 RANK = "rank"
-"""The argument of a process that is one of the job, not the one that represents all of them."""
+"""The argument of a process that is one rank of a job, unlike the process that represents the whole job."""
 LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 KILLED_S: Seconds = 1.0
@@ -225,9 +225,9 @@ def _represent_job(line: ParentChannel) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ[STORE_VARIABLE] = f"{folder}/store"
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # it would listen on every address
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # a TCP store would listen on every address
     os.environ.setdefault("OMP_NUM_THREADS", f"{torch.get_num_threads()}")  # torchrun would set it to 1
-    for name in INTERFACE_VARIABLES:  # gloo and NCCL might choose one that others can reach
+    for name in INTERFACE_VARIABLES:  # else other machines might reach the one that gloo or NCCL chooses
         os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
     status, reason, trace = Status.FAILED, "every process of the job has ended early", None
     try:

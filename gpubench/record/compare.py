@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with a result in A that was tried in B and gave no result."""
+    """A case with a result in A that was also tried in B, but gave no result there."""
 
     case: Case
     status: Status
@@ -108,9 +108,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
     """Compare two runs case by case: B over A.
 
-    Only equal cases are compared: workload and its version, task, precision, execution, memory format,
-    batch and GPU count. A case with a result in A that failed in B is ``broken``; a case that B never tried
-    only gets a remark.
+    Only cases that agree in every field are compared, such as workload and its version, task, precision,
+    execution, batch and GPU count. A case with a result in A that failed in B is ``broken``; a case that B
+    never tried only gets a remark.
 
     Raises:
         MisuseError: If the devices differ without ``across_devices``, the protocols differ, or no case is in

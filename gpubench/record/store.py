@@ -44,7 +44,7 @@ if sys.platform != "win32":
     import fcntl
 
 PATIENCE_S: Seconds = 2.0
-"""Patience for short operations: an import holds the lock for milliseconds, a measurement for minutes."""
+"""How long to wait for a lock [s]: an import holds it for milliseconds, a measurement for minutes."""
 LOOK_EVERY_S: Seconds = 0.05
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)

@@ -154,7 +154,7 @@ def plan_again(
 
 
 def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
-    """Return the cases and launches that need no further measurement, as every launch of a failed case."""
+    """Return the cases and launches that are finished, including every launch of a failed case."""
     return frozenset(
         (m.case, index)
         for m in without_cut_off(run).measurements
@@ -232,7 +232,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             raise MisuseError(
                 f"{name} is now {plain(value)}, but was {plain(was)} when the run began: start a new run"
             )
-    for name in sorted(then.variables.keys() | now.variables.keys()):  # the rows would look alike
+    for name in sorted(then.variables.keys() | now.variables.keys()):  # a row does not show its variables
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
             fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"
@@ -335,7 +335,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         profiles: Profiles of its workloads, by reference.
         run_id: Id of a new run, if torchrun may start it more than once.
-        place: Rank of this process under a user's torchrun; None without torchrun.
+        place: Place of this process under a user's torchrun; None without torchrun.
     """
 
     device: DeviceProfile
@@ -549,7 +549,7 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
 
 
 def _at_the_end(state: Run, prepared: Prepared, launcher: Launcher, *, stopped: bool) -> Run:
-    # Look for programs that came during the run, unless it was stopped, and judge the run as a whole.
+    # Look for programs that appeared during the run, unless it was stopped, and judge the run as a whole.
     if not stopped:
         # torchrun's other processes are still running on the peers
         others = prepared.plan.peers if prepared.place is None else ()
