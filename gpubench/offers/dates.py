@@ -108,7 +108,8 @@ class PriceChange(NamedTuple):
 def change_of(old: Offer, new: Offer) -> PriceChange | None:
     """Return the change of a list price from one table to the next.
 
-    None for hosts' prices, for "starting at" prices, and within one day.
+    None for hosts' prices, for "starting at" prices, if the kind of offer changed, and unless the new price
+    has a later date.
     """
     if new.kind == "marketplace" or old.kind != new.kind or old.is_floor or new.is_floor:
         return None
