@@ -15,7 +15,7 @@ from gpubench.models import Offer
 from gpubench.units import count
 
 STALE_AFTER_DAYS = 30
-"""Age above which a price is marked: in six weeks of 2026, cloud prices moved by 15 % and street prices by
+"""Age above which a price is stale: in six weeks of 2026, cloud prices moved by 15 % and street prices by
 38 %."""
 
 NOT_CURRENT_AFTER_DAYS = 180
