@@ -15,7 +15,7 @@ from gpubench.models import Offer
 from gpubench.units import count
 
 STALE_AFTER_DAYS = 30
-"""Age above which a price is marked: in six weeks of 2026, cloud prices moved by 15 % and street prices by
+"""Age above which a price is stale: in six weeks of 2026, cloud prices moved by 15 % and street prices by
 38 %."""
 
 NOT_CURRENT_AFTER_DAYS = 180
@@ -108,7 +108,8 @@ class PriceChange(NamedTuple):
 def change_of(old: Offer, new: Offer) -> PriceChange | None:
     """Return the change of a list price from one table to the next.
 
-    None for hosts' prices, for "starting at" prices, and within one day.
+    None for hosts' prices, for "starting at" prices, if the kind of offer changed, and unless the new price
+    has a later date.
     """
     if new.kind == "marketplace" or old.kind != new.kind or old.is_floor or new.is_floor:
         return None

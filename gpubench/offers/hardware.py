@@ -146,14 +146,15 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         own_keys: Devices that only occur in the user's own runs: ``cpu``, a Mac.
 
     Returns:
-        Key and number of the GPUs, and the given values: ``purchase_usd`` of all of them without the host,
+        Key and number of the GPUs, and the given values: ``purchase_usd`` of all GPUs without the host (0 if
+        not given),
         ``host_usd``, ``resale_usd`` of GPUs and host at the end, ``years`` of life, ``utilization`` as a
         share of all hours, ``power_w`` and ``idle_w`` of one GPU, ``pue``, ``tariff_usd_per_kwh``, and
         ``upkeep_usd_per_hour`` under load.
 
     Raises:
-        MisuseError: If the GPU is unknown, or a part is not understood; the message names the part and shows
-            a complete example.
+        MisuseError: If the GPU is missing, unknown or never ranked, or if a part is not understood, given
+            twice, or outside its limits.
     """
     parts = [" ".join(part.split()) for part in plain(spec, 500).split(",")]
     if not parts[0]:
@@ -166,7 +167,7 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         gpu = usual_spec(name)
         key = gpu.key
         if gpu.variants or gpu.not_ranked_because:
-            why = gpu.not_ranked_because or f"its form factor is open: name one of {', '.join(gpu.variants)}"
+            why = gpu.not_ranked_because or f"its form factor varies: name one of {', '.join(gpu.variants)}"
             raise MisuseError(f"--have: {gpu.short_name} cannot be ranked: {why}")
     if not 1 <= gpu_count <= 64:
         raise MisuseError(f"--have: {gpu_count} GPUs; give 1 to 64")

@@ -64,12 +64,12 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     """Return the offers that pass a filter, cheapest GPU-hour first.
 
     Args:
-        offers: Every known offer, because each price is compared with the others, except the user's own.
+        offers: Every known offer, because each price that is not the user's own is compared with the others.
         wanted: The request.
         today: The day as of which ages are computed.
 
     Raises:
-        MisuseError: If a GPU, provider, region or choice is unknown, or a figure is outside its limits.
+        MisuseError: If a GPU, provider or region is unknown.
     """
     every = Offers.of(offers)
     keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
@@ -96,10 +96,11 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
-    """Return the prices that newer ones supersede, with reasons; the user's own prices are never superseded.
+    """Return why each superseded price does not rank; the user's own prices are never superseded.
 
-    A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
-    without a day does not rank if there is one with a day for the same GPU, provider, region and count.
+    A price over 180 days old does not rank if the same GPU and pricing have a price that is not that old. A
+    price without a day does not rank if there is one with a day for the same GPU, pricing, provider, region
+    and count.
     """
     there = [
         (offer, (offer.gpu_key, offer.pricing), (offer.provider, offer.region, offer.gpu_count))

@@ -2,7 +2,7 @@
 
 There are two tests. First, a fetched price that jumps from the last known price of the same instance is set
 aside. Second, an unconfirmed price far below or far above the others is listed with the reason, and is not
-ranked by default. The others are the other hosts of its source, else the other providers; if nobody else
+ranked by default. The others are the other hosts of its source and the other providers; if nobody else
 sells the GPU, they are the cheapest GPUs by memory bandwidth. Only an independent source can confirm a price:
 another provider, in a table by another author, because one file can contain any number of provider names.
 """
@@ -83,7 +83,7 @@ class _Asks(NamedTuple):
     Attributes:
         usd: Price per GPU-hour.
         gpus: Number of GPUs in the offer.
-        pricing, is_host: The pricing, and whether on a marketplace (prices there may be a sixth as high).
+        pricing, is_host: The pricing, and whether a host asks it (hosts may ask a sixth of a cloud's price).
         provider, origin: Indexes of the provider and the table.
     """
 
@@ -174,8 +174,8 @@ class AskedPrices:
           and no second provider in another table is within a factor of two.
         - Nobody else sells the GPU, the price is not a shipped one, and it is below half the price of the
           cheapest GPUs by bandwidth.
-        - It is no higher than the same provider's price for half as many GPUs, and neither shipped nor
-          confirmed.
+        - The whole offer costs no more than the same provider's offer with at most half as many GPUs, and the
+          price is neither shipped nor confirmed.
         """
         if (standard := self._doubted_by(offer)) is None:
             return None
@@ -195,10 +195,11 @@ class AskedPrices:
         return standard is not None and offer.usd_per_gpu_hour < standard.usd
 
     def caution(self, offer: Offer) -> str | None:
-        """Return the caution for a plausible but unconfirmed price; None if it is confirmed.
+        """Return the caution for a plausible but unconfirmed price; None if there is none.
 
-        It applies to a price under half of the others', and to a GPU that nobody else sells, unless the price
-        is the user's own or a company's list price in the shipped table.
+        It applies to a company's "starting at" price and to an unconfirmed price under half of the others'.
+        It also applies to a GPU that nobody else sells, unless the price is the user's own or a company's
+        list price in the shipped table.
         """
         if offer.pricing is Pricing.OWNED:
             return None
@@ -215,7 +216,7 @@ class AskedPrices:
         return _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
-        """Return which prices are likely a mistake, for offers of the arranged table."""
+        """Return which prices are likely mistakes; the offers are some of those given at the start."""
         return offers.spread(self._every, self._flags)
 
     @cached_property
@@ -232,7 +233,8 @@ class AskedPrices:
         return suspects
 
     def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        # Return the limits outside which a price must be checked; one with its hosts' median always is.
+        # Return the limits outside which a price must be checked. A price listed with the median of its hosts
+        # is always checked.
         gpu_key, pricing, kind, provider, origin, gpu_count = alike
         author = _Author(self._names[_name(provider)], self._tables[origin])
         hosts = self._hosts.get((provider, gpu_key, pricing)) if kind == "marketplace" else None
@@ -246,7 +248,7 @@ class AskedPrices:
     # --- the reference for a price -----------------------------------------------------------------------
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
-        # Return the reference price if it makes a price doubtful.
+        # Return the first reference price that makes the price of an offer doubtful; None if none does.
         usd, gpu_key, author = offer.usd_per_gpu_hour, offer.gpu_key, self._author(offer)
         hosts = None
         if offer.ask_median_usd_per_hour is not None:
@@ -337,7 +339,8 @@ class AskedPrices:
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
     def _is_independent(self, asks: _Asks, author: _Author) -> Flags:
-        # Return which prices can confirm one: those of another provider, in a table by another author.
+        # Return which prices can confirm one of this author: those of another provider, in the shipped table
+        # or in another author's.
         is_another: Flags = (asks.provider != author.provider) & (asks.origin != (author.origin or -1))
         return is_another
 

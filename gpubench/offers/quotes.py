@@ -167,7 +167,8 @@ def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
     """Return the instance's name, plus what distinguishes it from others.
 
     Google's N1 machines take any GPU, so their name includes the GPU. A marketplace names instances after the
-    GPU, with one name for both A100, so their name includes the memory unless the GPU name is unique.
+    GPU, with one name for both sizes of the A100, so their name includes the memory unless the GPU name is
+    unique.
     """
     if quote.provider == "gcp" and machine is None and quote.gpu and not quote.gpu.startswith("tpu-"):
         return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"

@@ -1,7 +1,7 @@
 """Fetches today's prices, from each source or from a published snapshot; a failure loses no prices.
 
 If a source fails, its old prices stay and keep their dates. A published snapshot needs no keys or libraries.
-It is compared with the known prices like answers of its sources: answers older than the user's are ignored,
+Its prices are treated like answers from the sources themselves: answers older than the user's are ignored,
 jumps are set aside, and an empty answer loses nothing.
 """
 
@@ -68,7 +68,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a refresh; ``path`` is None if no source answered and nothing was written.
 
-    ``notes`` name unreadable earlier snapshots that were replaced by an older one.
+    ``notes`` name earlier snapshots that were unreadable, so an older one was used.
     """
 
     path: Path | None
@@ -77,7 +77,7 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def named(self, state: str) -> tuple[str, ...]:
-        """Names of the queried sources with a state: ok, failed or skipped."""
+        """Return the names of the queried sources in a state: ok, failed or skipped."""
         return tuple(name for name, source in self.sources.items() if source.state == state)
 
 
@@ -153,7 +153,7 @@ def _read_known(results: Path | None) -> _Known:
 def _write(
     known: _Known, answers: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
 ) -> Refreshed:
-    # Write the known prices as a snapshot of this time; return None if nothing is new.
+    # Write the known prices as a snapshot of this time; write nothing if there is no time, as nothing is new.
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | answers))
@@ -382,7 +382,7 @@ def _split_claims(
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
     """Return the claims of completeness with at least one listed offer, and those without.
 
-    If an answer claims completeness but lists none of these offers, they may be gone or renamed.
+    If an answer claims to list all of some offers but lists none of them, they may be gone or renamed.
     """
     confirmed: list[Coverage] = []
     unknown: list[Coverage] = []
@@ -446,7 +446,7 @@ def import_offers(
     results: Path | None = None,
     accept_outliers: bool = False,
 ) -> Imported:
-    """Read a price table and store it; from then on it overrides the refreshed ones.
+    """Read a price table and store it; from then on its prices override refreshed ones.
 
     A catalog replaces an earlier import for the same cloud; the user's own table replaces one with the same
     folder and file name.

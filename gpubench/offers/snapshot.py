@@ -101,7 +101,11 @@ class ReadSource(NamedTuple):
 def load_offers(
     results: Path | None = None, extra: Path | None = None, as_of: date | None = None
 ) -> OfferTable:
-    """Return every known offer: refreshed offers override shipped ones, the user's file overrides both."""
+    """Return every known offer.
+
+    Refreshed offers override shipped ones, imported offers override both, and the file ``extra`` overrides
+    all of them.
+    """
     root = results_root(results)
     require_folder(root)
     folder = offers_folder(root)
@@ -140,7 +144,8 @@ def load_dated(
 ) -> tuple[OfferTable, date, str | None]:
     """Return every known offer, and the day as of which ages are computed: the requested day, else today.
 
-    If today's date is before the newest price or the release of gpubench, the later of the two replaces it.
+    If the newest price or the shipped tables are dated more than a day after today, the later of the two
+    dates is used as today's.
     Arguments are those of ``load_offers``.
 
     Returns:
@@ -311,7 +316,7 @@ _DAYS_AHEAD = 366
 
 
 def latest_day(present: date, days_ahead: int = _DAYS_AHEAD) -> date:
-    """Return the last day with valid prices.
+    """Return the last day on which a valid price may be dated.
 
     A clock that is earlier than the shipped prices is wrong, and cannot show which dates are in the future.
     """

@@ -187,7 +187,7 @@ def read_own(path: Path, latest: date | None = None) -> OfferTable:
         latest: The last valid day of a price; None for tomorrow.
 
     Raises:
-        MisuseError: If the file cannot be read; single bad rows are set aside instead.
+        MisuseError: If the file cannot be read; individual bad rows are set aside instead.
     """
     table = _read_rows(path)
     if (format_ := _format(table, None)) != "own":
@@ -436,8 +436,8 @@ def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, 
     """Return the most specific name of a GPU, and its memory [GiB].
 
     Catalogs differ. They have the memory of a GPU in two places: that of one GPU and the sum, that of one GPU
-    twice, or the sum twice; some are in gigabytes. The result is the first known card with a form factor
-    that matches both name and memory.
+    twice, or the sum twice; some are in gigabytes. The result is the first name and memory that identify
+    a card with its form factor, else the first that identify a card without it.
     """
     one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
     sizes: list[float | None] = [one]

@@ -68,7 +68,13 @@ class HttpTransport:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the body of a success, after up to three retries on 429, 5xx or a lost connection."""
+        """Return the body of a success, after up to three retries on 429, 5xx or a lost connection.
+
+        With a time limit on all requests, there are no retries.
+
+        Raises:
+            SourceError: If no attempt succeeds.
+        """
         host, most = _host(url), MAX_RETRIES + 1 if self._deadline_s is None else 1
         for attempt in range(most):
             try:
@@ -145,7 +151,7 @@ class _Session(requests.Session):
 
 
 class _ByUrl(AuthBase):
-    """Disables other authorization: by default, requests would send a password from ~/.netrc."""
+    """Sends only a password in the URL: by default, requests would also send one from ~/.netrc."""
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         name, password = get_auth_from_url(r.url or "")

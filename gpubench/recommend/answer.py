@@ -74,7 +74,7 @@ BASES = {
     "predicted": "predicted",
     "guess": "extrapolated guess",
 }
-"""The bases of a throughput."""
+"""How a throughput is known, in words."""
 
 # A sentence compares at most this many machines to buy with renting; the table has all of them.
 _MOST_MACHINES = 2
@@ -85,7 +85,7 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
 
     Args:
         found: The offers that can do the job.
-        priced: The same, plus all rentals to compare with owned hardware.
+        priced: The same offers, plus all rentals to compare with owned hardware.
         ranking: The figures of the answer.
     """
     request, pool = found.request, found.pool

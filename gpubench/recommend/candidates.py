@@ -38,7 +38,7 @@ IMAGES_PER_VCPU_S = 150.0
 """Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
 decoding not counted. That verb measures your own host."""
 FEED_FACTOR = 2.0
-"""Factor by which a host may prepare more or less than that, in nine of ten cases; also assumed."""
+"""Factor by which a host may be above or below ``IMAGES_PER_VCPU_S``, in nine of ten cases; also assumed."""
 LINK_SIGMA = 0.3
 """Standard deviation of the logarithm of the link speed between the GPUs of a private host. Assumed, because
 no list says how many lanes each card has, and no run has measured eight of those cards together."""
@@ -52,8 +52,8 @@ class Work:
 
     Attributes:
         samples: Number of samples, at the expected speeds.
-        reference: Row, among the speeds, of the GPU that processes them in the given hours; their number
-            then differs between draws. None if the work is a fixed number of samples.
+        reference: Row, among the speeds, of the reference GPU, if the job is given in hours of it; the number
+            of samples then differs between draws. None if the work is a fixed number of samples.
     """
 
     job: Job
@@ -128,10 +128,11 @@ class Candidates:
     private hosts, where work is lost. Every rate includes it. ``pace`` is the rate per GPU of an instance
     over that of a single GPU: the scaling efficiency, times the speedup from the recipe at that number of
     GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the share of the
-    log width of the rate that remains: less than 1 only for the measured machine itself. ``price`` is the
-    expected price of the instance [USD/h], ``prices`` its distribution. ``machine`` is the row of each offer
-    in ``scalings``: a GPU and its number. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` relative
-    to the reference GPU, without their common error. ``work`` is the job, if there is one.
+    log width of the rate that remains without the difference between two cards of a model: less than 1 only
+    for the measured machine itself. ``price`` is the expected price of the instance [USD/h], ``prices`` its
+    distribution. ``machine`` is the row of each offer in ``scalings``: a GPU and its number. ``ratio_low``
+    and ``ratio_high`` are the ends of ``rate`` relative to the reference GPU, without their common error.
+    ``work`` is the job, if there is one.
     """
 
     request: RankRequest
@@ -326,9 +327,9 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
     """Return the widths of ratios to the reference GPU; unknown if it has no figure.
 
     Returns:
-        down, up: Widths of the logarithm of each GPU's speed; unknown is NaN. The reference GPU is 1 relative
+        down, up: Widths of the logarithm of each GPU's ratio; unknown is NaN. The reference GPU is 1 relative
             to itself, within the difference between two machines of the same model.
-        low, high: The factors for the ends of a certain rate.
+        low, high: The factors for the ends of the ratio of a certain rate to the uncertain reference.
     """
     row = speeds.row_of_one(reference_gpu)
     if row is None:
@@ -367,7 +368,7 @@ def drawn_rates(pool: Candidates, rows: Indices) -> Floats:
 
 
 def startup_factors(pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) factors by which startup takes longer than assumed, one per kind of machine.
+    """Return the (N, D) factors on the assumed startup time; the offers of one machine share a factor.
 
     The logarithm is uniform, so the factor is bounded; 90 % are within ``startup_factor``.
     """
@@ -393,5 +394,5 @@ _DRAWN_SHARE = 0.9
 
 
 def feed_errors(seed: int, draws: int) -> Floats:
-    """Return (D,) the factor by which hosts prepare more than assumed, common to all hosts in a draw."""
+    """Return the (D,) factors on the images that a vCPU prepares, common to all hosts in a draw."""
     return np.exp(FEED_SIGMA * normals(draws, seed, "feeding"))

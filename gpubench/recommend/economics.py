@@ -1,8 +1,8 @@
 """Time and money: pure formulas in hours and US dollars, the expected price, and the cost of tokens.
 
-The formulas take numbers or arrays and have worked examples. The expected price is used to sort the rows, for
-the printed price, and for cost and budget. It is the median of the draws, nine tenths of which are within its
-interval.
+The formulas take numbers or arrays and have worked examples. The expected price is the one that is
+printed and that sorting, costs and budgets use. It is the median of the draws, nine tenths of which are
+within its interval.
 """
 
 import math
@@ -178,7 +178,8 @@ class Prices:
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     """Return the expected price of each offer; the price of quoted hardware is certain.
 
-    Card prices move together in every set of hardware, in proportion to the share of the cards in its cost.
+    The price of a card moves together in all hardware with it, each in proportion to the share of the cards
+    in its cost.
     """
     every = Offers.of(offers)
     expected = every.price.copy()
@@ -255,8 +256,8 @@ def _listing_price(usd_per_hour: float, gpu_count: int, asks: Asks, days: float)
 
     With each half-life, the logarithm of the price moves halfway to the median of all hosts, and its spread
     grows toward that of all hosts. Example: after one half-life, a price of 0.20 is expected at
-    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few hosts, even the price of a fresh one is
-    shifted by the weight of the clouds' prices.
+    sqrt(0.20 x 0.40) = 0.283 if the median is 0.40. If there are few hosts, even a fresh price is shifted
+    toward that median, by the weight that the clouds' prices have in it.
     """
     kept = asks.own_weight * 0.5 ** (days / ASKS_HALF_LIFE_DAYS)
     middle = math.log(asks.median_usd_per_hour * gpu_count)

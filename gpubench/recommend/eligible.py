@@ -57,8 +57,8 @@ class FilterResult:
         possible: Offers to rank, with any pricing.
         for_sale: Hardware to buy that would pass the filters.
         excluded: The excluded offers, with reasons.
-        doubted_as_asked: Excluded offers with an uncorroborated price, at the requested pricing.
-        accepted: Ranked offers with an uncorroborated price: the buyer's own, and admitted ones.
+        doubted_as_asked: Excluded offers with a doubted price, at the requested pricing.
+        accepted: Ranked offers with a doubted price: the buyer's own, and admitted ones.
         asked: The price of every provider.
         market: The expected prices, and the day from which ages are computed.
         owned: The machine behind each owned offer.
@@ -401,7 +401,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 
 
 def _misses(pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, with the reasons; the closest one comes last.
+    """Return the rows that may miss the deadline or the budget, with the reasons; per limit, closest last.
 
     A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its
     estimate.

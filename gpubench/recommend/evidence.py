@@ -56,14 +56,14 @@ MS_PER_S = 1000.0
 
 
 class Runs(NamedTuple):
-    """Measurements of the user, and those shipped with the package."""
+    """The user's runs, and those shipped with the package."""
 
     own: tuple[Run, ...]
     reference: tuple[Run, ...]
 
     @property
     def every(self) -> tuple[Run, ...]:
-        """All measurements, the user's last."""
+        """All runs, the user's last."""
         return (*self.reference, *self.own)
 
 
@@ -176,7 +176,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     """Answer for the GPUs of the table, then for other devices that the user measured.
 
     If a card cannot be predicted (Kepler), or only with a wide interval (AMD), the user's run on it is the
-    answer if it has this batch, in either kind of AMP.
+    answer if it has this batch.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
     known = {
@@ -203,7 +203,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
 
 
 def mean_power_w(runs: Runs) -> dict[str, float]:
-    """Return the mean power of one GPU in training by key, if a run measured it [W]."""
+    """Return the mean power of one GPU under load by key, the median of all measurements of it [W]."""
     seen = grouped(
         (key, power_w / measurement.case.gpu_count)
         for run in runs.every
@@ -294,7 +294,8 @@ def measured_by_the_user(
     """Return the user's measurements on devices without another answer, by key.
 
     The requested case is used if it was measured, else the closest one: first with another execution (a CPU
-    has no graphs), then with another batch. The estimate names its case, so the reader sees the difference.
+    has no graphs), then with another batch, and if AMP is requested, then at another precision. The estimate
+    names its case, so the reader sees the difference.
 
     Args:
         question: Workload, precision, execution, task and batch.

@@ -70,7 +70,7 @@ def link_of(spec: GpuSpec) -> str | None:
 def cooling_of(spec: GpuSpec) -> str | None:
     """Return active (a fan), passive (server airflow), liquid or module.
 
-    The default is the usual cooling of the line.
+    If the table does not state it, it follows from the form factor, or else from the product line.
     """
     if spec.cooling is not None:
         return spec.cooling
@@ -105,7 +105,7 @@ def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     """Yield the option and the test of each property that the request restricts.
 
-    An unknown value fails the test, and the reason says that it is unknown.
+    An unknown value fails the test.
 
     Raises:
         MisuseError: If the table does not have a requested line, architecture or memory type.

@@ -1,4 +1,4 @@
-"""Whether this host can supply a GPU with augmented images: compares prepared and consumed rates."""
+"""Compares the rate at which this host augments images with the rate at which a GPU consumes them."""
 
 import math
 from collections.abc import Sequence
@@ -104,7 +104,7 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
 def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
-    """Return images per second of each model on each GPU with its best AMP, and a line for each refusal."""
+    """Return images per second of each model on each GPU at its best AMP precision, and the refusals."""
     specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
     answers = [
         (name, key, answer)

@@ -52,7 +52,7 @@ class Filter:
     """One restriction: ``reason`` returns why an offer is dropped, or None if it stays.
 
     An ``owned`` filter applies only to owned hardware. A filter that only depends on some ``fields`` runs
-    once per distinct value, of which there are a few hundred in 100,000 offers. A filter with ``suspects``
+    once per combination of their values, a few hundred in 100,000 offers. A filter with ``suspects``
     tests only the offers that this function flags.
     """
 
@@ -73,7 +73,7 @@ class Exclusion(NamedTuple):
 
     @property
     def offer(self) -> Offer:
-        """The offer."""
+        """The dropped offer."""
         return self.among[self.at]
 
 
@@ -187,12 +187,12 @@ def leave_out_doubted(
 ) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
 
-    This runs after all filters chosen by the buyer.
+    A ranking calls it on the offers that pass the filters of ``filters_of``.
 
     Args:
         asked: The price of every provider.
-        offers: The remaining offers.
-        accept: Whether uncorroborated prices are allowed.
+        offers: The offers to split.
+        accept: Whether to keep all doubted prices.
 
     Returns:
         The offers to keep, the others with the reasons, and those kept despite a doubt: the buyer's own, and
@@ -348,7 +348,7 @@ def filters_of(
 ) -> Iterator[Filter]:
     """Yield the filters of a request except those on pricing, cheapest test first.
 
-    Owned hardware has no provider and no region, so it passes their filters.
+    Owned hardware has no seller and no region, so it passes the filters on them.
 
     Args:
         request: The request with the restrictions.

@@ -165,9 +165,10 @@ def _drawn_merits(
 
 
 def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) rate of these rows at which the expected work takes its time in every joint draw.
+    """Return the (N, D) rates of these rows in every joint draw, for a job of the expected number of samples.
 
-    For a job in hours of a reference GPU the work is drawn too, so only the ratio of the speeds counts.
+    For a job in hours of a reference GPU the work is drawn too. The rates are scaled instead of the work, so
+    only the ratio of the speeds counts.
     """
     return drawn_rates(pool, rows) * _work_expected_over_drawn(pool)
 
@@ -373,7 +374,7 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     once = _cost_of_billed(pool, none, rows, price)
     of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
-    # One unit less than would cost the same, which is not cheaper.
+    # One unit less than the hours at which both cost the same, because an equal cost is not cheaper.
     most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit
     start = hours(pool, none + np.inf, rows)
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
@@ -458,7 +459,7 @@ _FARTHEST = 7.0
 CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """Names of the fields with a row's chances."""
 
-# An offer behind three better ones of the same machine is almost never the best.
+# An offer behind three better ones of the same kind is almost never the best.
 _CHANCES = 3
 
 
@@ -469,7 +470,7 @@ class Chances:
     Attributes:
         p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost plus hours, and by time,
             whatever the order of the rows. NaN if not computed: for a row that might lead, but is below the
-            detailed rows or after three of the same machine.
+            detailed rows and after three of the same kind.
     """
 
     ranks: list[int]
@@ -483,7 +484,8 @@ class Chances:
 def chances_of(pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` is the result of the function ``order``.
 
-    Rank and tie use the expected prices, since a measurement could distinguish the speeds. A guess outside
+    Rank and tie use the expected prices: a tie means that only a measurement could distinguish the speeds. A
+    guess outside
     the fit never shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
@@ -539,11 +541,11 @@ def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Inte
 
 
 def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
-    """Return the positions to draw, and which of all positions are never the best.
+    """Return the positions to draw, and which of the others are never the best.
 
-    The positions to draw are the detailed ones, and three of each machine that may lead in a draw. A machine
-    is a GPU, its number, and its pricing. Among offers of one machine, the one with the lower listed price is
-    better; between one GPU and eight, startup or billing increments may favor either.
+    The positions to draw are the detailed ones, and of each kind (see ``Candidates.kind``) the first three if
+    they may lead in a draw. Offers of a kind differ only in price, so the first ones are the cheapest;
+    between one GPU and eight, startup or billing increments may favor either.
     """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():

@@ -51,7 +51,7 @@ def _percent(shares: Range, whole: str) -> str:
     return f"{likely} % of {whole} ({low} to {high} %)"
 
 
-# Text of each assumed value, by the request field that overrides it.
+# Values that can be assumed, each with its text and the request field that overrides it, if there is one.
 _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "years": (f"a life of {_DEFAULTS.years:g} years", "years"),
     "utilization": (_percent(_DEFAULTS.utilization, "all hours at work"), "utilization"),
@@ -78,7 +78,7 @@ class Ownership:
         purchase_usd: Price of the GPUs, plus ``host_usd``.
         host_usd: The part of the host's price that is counted.
         condition: Kind of the card price.
-        resale_usd: Resale value of the cards at the end of their life.
+        resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and idle.
         host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
         host: The host of the cards, with limits that apply; None for a complete computer.
@@ -169,8 +169,9 @@ def ownerships(
 ) -> list[Ownership]:
     """Return the hardware to compare: the buyer's quotes and, with ``--buy``, every card with a dated price.
 
-    A quote for a GPU replaces those prices. With a purchase limit or a number of jobs per month, sets of 1 to
-    8 of each card are considered, otherwise the requested number. A computer is sold as a unit.
+    A quote for a GPU replaces those prices. Sets have the requested number of cards. If none is requested,
+    they have 1 to 8 with a purchase limit or a number of jobs per month, else 1. A computer is sold as a
+    unit.
 
     Args:
         request: Has the quotes, and the ranges for every value that the quotes omit.
@@ -285,7 +286,7 @@ def _host_of(
 
 
 def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
-    """Return the cheapest host with room for this many cards, else the largest."""
+    """Return the cheapest host that can take this many cards, else the most expensive."""
     has_fan = spec is None or cooling_of(spec) == "active"
 
     def holds(host: Host) -> bool:

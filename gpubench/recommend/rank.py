@@ -1,4 +1,4 @@
-"""Ranks offers by the cost of a job: checks the request, gathers the evidence, judges it, writes JSON.
+"""Ranks offers by the cost of a job: checks the request, gathers evidence, judges it, builds the document.
 
 ``judge_offers`` is pure: it needs only offers and estimates, no files, clock or network.
 """
@@ -137,10 +137,10 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer if the sum buys no machine: what to rent, for how many jobs, and which card it buys for a PC.
+    """Answer if the sum buys no machine: what to rent, for how many jobs, and what it adds to the buyer's PC.
 
     Raises:
-        NothingLeftError: If no sum was given, or no rental is left either.
+        NothingLeftError: If no sum was given, rentals were ruled out, or no rental is left either.
     """
     sum_usd = request.max_purchase_usd
     if sum_usd is None or request.rent_or_buy == "buy":
@@ -257,8 +257,8 @@ BRIEF_DIGITS = 6
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return the parts of the document that a script needs: the question, and the answers with their rows.
 
-    Figures in rows have six digits. Above 8 kB, sentences are left out in ascending order of weight, and
-    counted in ``more``; the question and all cautions stay.
+    Figures in rows have six digits, and notes are left out. Above 8 kB, other sentences are left out in
+    ascending order of weight, and counted in ``more``; cautions and what the user asked about stay.
 
     Arguments are those of ``document``.
     """

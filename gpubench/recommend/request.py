@@ -410,7 +410,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         date | None, Option("Rank as of this day; later prices are left out.", panel=EVIDENCE)
     ] = None
     accept_outliers: Annotated[
-        bool, Option("Also rank prices far below all others.", EVIDENCE, way="setting")
+        bool, Option("Also rank prices far below or above others.", EVIDENCE, way="setting")
     ] = False
     reference_gpu: Annotated[
         str, Option("GPU to which speeds are relative.", EVIDENCE, name="reference", way="setting")

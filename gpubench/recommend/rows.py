@@ -312,7 +312,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     Args:
         found: The offers that can do the job.
         row: One of its rows, or a row shown next to the ranking.
-        among: Other positions of the same GPU.
+        among: The offers among which to look for others of the same GPU.
     """
     offer, filtered, market = row.offer, found.filtered, found.filtered.market
     machine = filtered.machines.get(offer)
@@ -376,7 +376,7 @@ def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhe
 def cheapest_of_a_cloud(found: Eligible) -> int | None:
     """Return the position of the cheapest cloud offer; guesses outside the fit come after all others.
 
-    None if the cheapest of all offers is a cloud's, or there is no cloud offer.
+    None if the cheapest of all offers is a cloud's or owned hardware, or there is no cloud offer.
     """
     by_cost = found.pool.asking(sort="cost")
     first = objective.first(by_cost)
@@ -387,14 +387,14 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
 
 def places_of_answers(found: Eligible) -> set[int]:
-    """Return the positions of the answers, of the best of each GPU, and of the buyer's machines."""
+    """Return the positions of answers, a cloud's offer, named GPUs, owned hardware, and each GPU's best."""
     cloud = cheapest_of_a_cloud(found)
     beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
     return {*best_places(found), *found.answers.values(), *beside}
 
 
 def named_gpus(found: Eligible) -> dict[str, int | None]:
-    """Return the cheapest position of each named GPU, if only a few were named; None if none was."""
+    """Return the cheapest position of each named GPU, or None for it; empty unless 2 to 4 are named."""
     names = found.request.gpus
     if not 1 < len(names) <= MOST_NAMED:
         return {}
@@ -415,7 +415,7 @@ def places_of_named(found: Eligible) -> list[int]:
 
 
 def best_to_own(found: Eligible) -> Choice | None:
-    """Return the best hardware to buy, ranked or not; None if nothing qualifies."""
+    """Return the best hardware that is ranked as owned, else the best for sale; None if nothing qualifies."""
     if found.is_owned.any():
         (row,) = rows_of(found, [int(np.argmax(found.is_owned))])
         return choice_of(found, row, found)

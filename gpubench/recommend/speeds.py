@@ -464,7 +464,7 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Scaling:
-    # Return an efficiency with the interval from the errors of its measurements; an unknown one is assumed.
+    # Return an efficiency with the interval from the errors of its measurements, or an assumed one.
     width = math.hypot(*(each.relative_half_width or UNKNOWN_NOISE for each in by))
     return Scaling(likely, likely / (1 + width), likely * (1 + width), "measured")
 

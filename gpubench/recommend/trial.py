@@ -142,7 +142,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     Attributes:
         script: Script that rents the machine, measures there and shuts it down.
-        machine: Its name, with the likely and the maximum cost.
+        machine: The GPUs and the seller, with the likely and the maximum cost.
         passed_over: Better rows that neither tool can launch, with the reasons.
         without_task: The reasons of the tools without a task.
     """
