@@ -100,7 +100,7 @@ AMOUNTS = Amounts()
 class PartEndedError(Exception):
     """A part ended early; the exception has its state, the reason, and the traceback of its process.
 
-    The part is cut off if its time ran out, and left out if it does not apply to this machine.
+    The part is cut off if its time ran out; otherwise it has failed.
     """
 
     def __init__(self, state: PartState, reason: str, traceback: str | None = None) -> None:
