@@ -348,8 +348,9 @@ class Measurement(Record, frozen=True, kw_only=True):
         """Half-width of the 95 % interval relative to the estimate.
 
         With at least ``ENOUGH_LAUNCHES`` it comes from the spread between launches, which includes the
-        variation within them. With fewer it is the larger of that spread and the median width within a launch.
-        With one launch it combines the width within it and the usual difference between processes on a GPU.
+        variation within them. With fewer it is the larger of that spread and the median width within a
+        launch. With one launch it combines the width within it and the usual difference between processes
+        on a GPU.
         """
         if not self.within_launches:
             return None
