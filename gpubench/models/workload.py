@@ -341,7 +341,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """The requested task; inference if the workload is never trained, because training is the default.
+        """The requested task; for a workload with settings that is never trained, the task that it has.
+
+        It cannot be refused there, because training is the default.
 
         Raises:
             MisuseError: If inference is requested and the workload is only trained.
