@@ -343,7 +343,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     def task_for(self, asked: str) -> TaskKind:
         """The requested task; for a workload with settings that is never trained, the task that it has.
 
-        It cannot be refused there, because training is the default.
+        Training is the default, so a request for it is not refused here.
 
         Raises:
             MisuseError: If inference is requested and the workload is only trained.
