@@ -75,7 +75,7 @@ class Column:
     """A column of a table; numbers are right-aligned in tabular figures.
 
     Attributes:
-        optional: A narrow terminal omits columns from the highest number down; it always shows 0.
+        optional: A narrow terminal omits the columns with the highest number first, and never those with 0.
         below: Whether a page shows the text below that of the first column, to save width.
         link: Whether a page shows a URL as a link.
         glyph: Whether the text starts with a symbol. A narrow terminal that omits the column puts the symbol
@@ -385,7 +385,8 @@ PALETTE: Mapping[str, str] = {
     BAND: "#1b2a3a",
     SLATE: "#93a0b0",
 }
-"""The dark equivalent of each light color; every color has a contrast of at least 3 to 1."""
+"""The dark equivalent of each light color. Text and marks have a contrast of at least 3 to 1 with the page;
+rules and bands are fainter on purpose."""
 
 BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predicted": "○"}
 """The symbol of each basis in a table, as ``BASIS_LOOKS`` draws it in a chart."""
@@ -533,7 +534,11 @@ def _trace(look: Look, marks: Sequence[Mark], rows: Sequence[str]) -> dict[str, 
 
 
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
-    """Return an axis with full labels at 1, 2 and 5 of each decade; plotly would label 200 as just 2."""
+    """Return a logarithmic axis with full labels; plotly would label 200 as just 2.
+
+    The ticks are at 1, 2 and 5 of each decade; more often on a short axis, and only at powers of ten on a
+    long one.
+    """
     low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)
     decades = range(math.floor(low - pad), math.ceil(high + pad) + 1)

@@ -55,7 +55,10 @@ _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
 
 
 def normalize_columns() -> None:
-    """Ignore COLUMNS unless it is a positive number, as shutil does; otherwise rich would print nothing."""
+    """Ignore COLUMNS unless it is a positive number, as shutil does, and raise it to ``_LEAST_WIDTH``.
+
+    At a width of 0, rich would print nothing.
+    """
     try:
         columns = int(os.environ.pop("COLUMNS", ""))
     except ValueError:

@@ -66,7 +66,7 @@ def _is_a_model(word: str) -> bool:
     from gpubench.user_model import is_own
 
     known = word in workload_names() or is_own(word) or find_decoder(word) is not None
-    return known or any(map(str.isdigit, word))  # no verb has this name: rank suggests the nearest model
+    return known or any(map(str.isdigit, word))  # no verb has a digit in its name; rank suggests models
 
 
 ABOUT = """From the GPU in this machine to the GPU you should pay for.

@@ -65,12 +65,12 @@ def say_meanings(gpus: Iterable[str]) -> None:
 
 
 def say(*messages: str) -> None:
-    """Print messages on stderr, one per line, with escape sequences removed."""
+    """Print messages on stderr, one per line, without control characters."""
     sys.stderr.writelines(f"{printable(message)}\n" for message in messages)
 
 
 def print_path(path: str | Path) -> None:
-    """Write a path to stdout: unchanged for a program, without escape sequences for a terminal."""
+    """Write a path to stdout: unchanged for a program, without control characters for a terminal."""
     if sys.stdout.isatty():
         print(printable(str(path)))
     else:

@@ -480,7 +480,7 @@ def _workloads() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
-    # Return GPU names: first names of several variants such as "H100", then each GPU's short name and key.
+    # Return GPU names, sorted: names that several variants share, such as "H100", short names, and keys.
     from gpubench.specs import find_spec, load_specs
 
     short = [spec.short_name for spec in load_specs().values() if "(" not in spec.short_name]

@@ -127,7 +127,7 @@ def _safe(text: str) -> str:
 
 
 State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
-"""``cut off`` means no result in time, ``left out`` not started, and ``shown`` not judged."""
+"""``cut off`` means no result in time, ``left out`` not measured, and ``shown`` not judged."""
 CORE = frozenset({"precision", "clock", "graph", "faults"})
 """Parts that are required for a confirmation."""
 BY_HAND = (0.99, 1.01)
@@ -139,8 +139,8 @@ GPU_BOUND = 0.8
 UNSYNCHRONIZED = 0.8
 """The time without synchronizing must be less than this share of the time with it."""
 ENERGY = 0.10
-"""Maximum difference of counted from integrated energy. Power is an average over at most a second, and the
-counter updates every 0.1 s, so the two agree over ten seconds."""
+"""Maximum relative difference between counted and integrated energy. Power is an average over at most a
+second, and the counter updates every 0.1 s, so the two agree over ten seconds."""
 UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
 """A case that needs less than this share of the memory, by the memory model, must not run out of memory."""

@@ -100,7 +100,7 @@ AMOUNTS = Amounts()
 class PartEndedError(Exception):
     """A part ended early; the exception has its state, the reason, and the traceback of its process.
 
-    The part is cut off if its time ran out, and left out if it does not apply to this machine.
+    The part is cut off if its time ran out; otherwise it has failed.
     """
 
     def __init__(self, state: PartState, reason: str, traceback: str | None = None) -> None:
@@ -204,7 +204,7 @@ def expected_bytes(case: Case) -> float:
 
 
 def proof_case(device: DeviceProfile) -> Case:
-    """Return the case of the proofs: GPU-bound, and as large as fits on the card."""
+    """Return the case of the proofs: GPU-bound, and the largest within ``PROOF_MEMORY_SHARE``."""
     room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
     amp = capability.best_amp(device)
     smaller, larger = (load_profiles()[name].batches for name in ("vgg16", "cnn"))
@@ -217,7 +217,7 @@ def proof_case(device: DeviceProfile) -> Case:
 
 
 def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
-    """Yield every trained workload at every usual precision, the most informative cases first.
+    """Yield every classic training workload at every usual precision, the most informative cases first.
 
     Graphs precede eager cases, because the trial of a graph includes as many eager steps as replays. Only a
     few workloads are compiled.

@@ -78,7 +78,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(found, cache_tokens=length) if found.new_tokens else found
 
     def at(self, precision: Precision) -> Recipe:
-        """The recipe at a precision: weights are float32 unless it runs the entire model in another type.
+        """The recipe at a precision: float32 weights, unless the whole model runs in another type.
 
         A quantized model keeps its weight type at the precision that it computes in.
         """

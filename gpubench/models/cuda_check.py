@@ -41,7 +41,7 @@ class PartLog(Record, frozen=True, kw_only=True):
     """The outcome of one part.
 
     Attributes:
-        took_s: Wall time [s]; None if it did not finish.
+        took_s: Wall time until it finished, failed or was cut off [s]; None if it was not recorded.
         reason: Why it failed, or why it was left out.
         traceback: Traceback of a failure, with library frames only.
     """

@@ -264,9 +264,9 @@ BatchChoice = Literal["fixed", "largest"]
 POWER_TOLERANCE = 1.2
 # Shorter timed parts miss events that recur every few seconds and show no temperature trend [s].
 LONG_LOOK_S = 8.0
-# From this many launches on, their spread includes the variation within them.
+# With at least this many launches, the interval comes from the spread between them alone.
 ENOUGH_LAUNCHES = 5
-# Reduction of multiplications by Winograd's 2 x 2 form; undeclared TF32 in fp32 rows exceeds it.
+# Factor by which Winograd's 2 x 2 form reduces multiplications; fp32 rows with undeclared TF32 exceed it.
 FP32_CONVOLUTION = 2.25
 # Digits of a throughput from one process; further digits would differ in another process.
 DIGITS_OF_ONE_LAUNCH = 3
@@ -347,9 +347,10 @@ class Measurement(Record, frozen=True, kw_only=True):
     def relative_half_width(self) -> float | None:
         """Half-width of the 95 % interval relative to the estimate.
 
-        With ``ENOUGH_LAUNCHES`` it comes from the spread between launches, which includes the variation
-        within them. With fewer it is the larger of that spread and the median width within a launch. With one
-        launch it combines the width within it and the usual difference between processes on a GPU.
+        With at least ``ENOUGH_LAUNCHES`` it comes from the spread between launches, which includes the
+        variation within them. With fewer it is the larger of that spread and the median width within a
+        launch. With one launch it combines the width within it and the usual difference between processes
+        on a GPU.
         """
         if not self.within_launches:
             return None
@@ -480,7 +481,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def peak_reserved_bytes(self) -> int | None:
-        """Most memory that torch's allocator held in any launch, with the peak of tensors."""
+        """Most memory that torch's allocator held in any launch, including that of tensors."""
         return max(self._known("peak_reserved_bytes"), default=None)
 
     @property

@@ -170,7 +170,7 @@ class MeasuredMemory(Record, frozen=True, kw_only=True):
 
 
 class MemoryFit(Record, frozen=True, kw_only=True):
-    """The answer to "does it fit": compares the upper end of the need with the card's memory.
+    """The answer to "does it fit": the interval of the need compared with the card's memory.
 
     Attributes:
         verdict: Maybe if the lower end fits and the upper end does not.

@@ -67,7 +67,7 @@ class Elsewhere(Record, frozen=True, kw_only=True):
 
 
 class Choice(Record, frozen=True, kw_only=True):
-    """A row, with everything else to know before paying. Unknown is None.
+    """A row, with everything else to know before paying. An unknown value is None.
 
     Attributes:
         row: The ranked offer. It has no rank if it is only shown next to the ranking, like hardware to buy
@@ -141,7 +141,7 @@ SentenceKind = Literal["answer", "asked", "sureness", "caution", "note"]
 
 
 class BuyOrRent(Record, frozen=True, kw_only=True):
-    """Compares owning one machine with the best rented offer at equal throughput.
+    """A comparison of owning one machine with the best rented offer at equal throughput.
 
     A break-even of None means never. ``_low`` is the end of the interval that favors owning, and ``_high``
     the other end. The interval covers the ranges of resale value, utilization and tariff, and the interval of

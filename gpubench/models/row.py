@@ -35,7 +35,7 @@ class Estimate(Record, frozen=True, kw_only=True):
             these GPUs.
         first_token_s: Known only for a measured generation [s].
         per_token_s: Time of each later token, measured or predicted [s].
-        power_w: Mean power of one GPU, measured or as the usual share of board power.
+        power_w: Mean power of one GPU, measured or the usual share of board power.
         capped_time, capped_energy: Factors on time and energy of a job under ``power_limit_w``.
         published: Published readings of this card, in words. The interval was widened to include them.
         most_samples_per_s: Limit set by the peak of the GPU; None for a measurement.
@@ -110,7 +110,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An offer among others: its expected price, its throughput, and the time and cost of the job.
 
     Attributes:
-        rank: Shared by the rows of a band, see ``gpubench.recommend.objective.bands``. None if not ranked.
+        rank: Shared by the rows of a band (``gpubench.recommend.objective.bands``). None if not ranked.
         tie: Whether the row cannot be distinguished from the first of its band.
         estimate: Of one GPU; ``parts`` has the estimates of single workloads if several are combined.
         usd_per_hour: Expected price of the instance with a 90 % interval; every figure of the row is based on

@@ -176,7 +176,8 @@ class StartState(Record, frozen=True, kw_only=True):
 class MicroResult(Record, frozen=True, kw_only=True):
     """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval.
 
-    ``value`` is ``work * repeats`` over the median of ``times_s``, or that median over ``repeats``.
+    ``value`` is ``work * repeats`` over the median time of the repetitions that count; without ``work`` it is
+    that median over ``repeats``.
 
     Attributes:
         n: Number of repetitions that count.
@@ -300,8 +301,8 @@ LOSS_ROUNDING = 1e-7
 def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
     """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
 
-    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. A row of
-    theirs is proven only by the same case at another precision of the same run.
+    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. Their rows
+    are proven only by the same case at another precision in the same run.
 
     Args:
         row: Measured on a device with TF32.

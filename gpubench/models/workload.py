@@ -94,7 +94,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         optimizer_bytes: Optimizer state, included in every line.
         saved: Other memory left alive by the forward pass and the loss, including the prebuilt batches.
         recipe: Weight type, checkpointing and similar settings of the traced case.
-        points: Sorted by batch; the lines are valid up to the first. None if they are valid for all batches.
+        points: Sorted by batch; the lines are valid up to the first. Empty if they are valid for all batches.
         largest_traced: The batch up to which the lines are known to be valid, if no larger batch could be
             traced; None if a large one was.
         keeping: The same step in a loop that keeps a reference to the model outputs until its end, as most
@@ -170,8 +170,9 @@ class StepMemory(Record, frozen=True, kw_only=True):
         """Upper bound on actual memory over the estimate at this batch size.
 
         It is 1 if the estimate is certain: on the lines, at a traced batch, and between points where memory
-        grows more and more steeply, so no sum of powers is above the chord. Otherwise it is the ratio
-        for the next larger traced batch.
+        grows more and more steeply, so no sum of powers is above the chord. It is also 1 beyond the traced
+        range, where no bound is known. Otherwise it is the larger peak of the two traced batches around this
+        one, over the estimate.
         """
         if self.is_on_lines(batch_size) or not self.is_traced_at(batch_size):
             return 1.0
@@ -194,7 +195,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return low ** (1 - share) * high**share if low > 0 else share * high
 
     def _only_steepens(self, peaks: Sequence[float], place: int) -> bool:
-        # Whether the growth exponent rises before and after this pair of points.
+        # Whether the growth exponent never falls from the pair of points before this one to the pair after.
         around = range(max(0, place - 1), min(len(peaks), place + 3))
         exponents = [
             math.log(peaks[b] / peaks[a]) / math.log(self.points[b].batch_size / self.points[a].batch_size)
@@ -273,7 +274,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         is_run: Whether it can be built and measured; otherwise only memory and ranking support it.
         is_by_shape: Whether it was derived from the shape of a language model, not from a trace.
         tokens_per_sample: Tokens of one sample; None if the input is not tokens.
-        decode: The profile of each generated token; None if nothing is generated.
+        decode: The work of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails with channels_last images.
         is_eager_only: Whether a step reads tensor values on the host, which is impossible in a CUDA graph.
         why_no_amp: Why a training step fails under autocast on a GPU; None if it does not.
@@ -340,7 +341,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """The requested task; inference if the workload is never trained, because training is the default.
+        """The requested task; for a workload with settings that is never trained, the task that it has.
+
+        Training is the default, so a request for it is not refused here.
 
         Raises:
             MisuseError: If inference is requested and the workload is only trained.
@@ -353,7 +356,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """All precisions that the workload supports; empty for every precision."""
+        """All precisions that the workload supports; empty if it supports every precision."""
         return (*self.precisions, *self.also_at)
 
     def why_not_at(self, precision: Precision) -> str | None:
@@ -382,7 +385,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
     @property
     def hardware_flops_per_sample(self) -> float:
-        """Arithmetic of a training step, including recomputation [FLOP]."""
+        """Arithmetic of a training step for one sample, including recomputation [FLOP]."""
         return sum(operator.count * operator.flops_per_sample for operator in self.train)
 
     def operators_of(self, task: TaskKind) -> tuple[Operator, ...]:
@@ -394,7 +397,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return any(operator.kind in CONVOLUTIONS for operator in self.operators_of(task))
 
     def memory_format_at(self, precision: Precision) -> MemoryFormat | None:
-        """Return the faster image layout: channels_last except at strict fp32; None for other inputs.
+        """Return the faster image layout that works; None for other inputs.
+
+        It is channels_last, except at strict fp32 and for a workload that fails with it.
 
         VGG16 at amp-fp16 on an H200: 3045 against 2086 images/s; at strict fp32 channels_last costs 7 %.
         """

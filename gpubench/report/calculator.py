@@ -47,7 +47,7 @@ _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 _HAVE_COUNTS = (1, 2, 4, 8)
 
 MOST_OFFERS = 1000
-"""Maximum number of offers for the script. If there are more, it gets the possible best of each kind."""
+"""Maximum number of offers for the script. If there are more, it gets the cheapest of each kind."""
 
 MOST_ALIKE = 3
 """Number of offers of one kind that can be the best, as in the library's draws."""
@@ -130,7 +130,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
             inputs of the page.
 
     Raises:
-        MisuseError: If the question is wrong, or no machine runs any of its workloads.
+        MisuseError: If the question is invalid, or no machine runs any of its workloads.
     """
     from gpubench.offers.snapshot import load_dated
 

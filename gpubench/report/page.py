@@ -1,7 +1,7 @@
 """The report: one self-contained HTML page, and the same figures for programs and notebooks.
 
-The page shows the sections, JSON has everything, and CSV has one line per figure. Notebooks show rankings and
-runs as plotly figures, and as blocks of the page without a script.
+The page shows the sections, JSON has everything, and CSV has one line per figure. Notebooks show rankings,
+runs, predictions and memory as plotly figures, and a ranking also as blocks of the page without a script.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ MOST_ROWS = 40
 
 @takes_options_of(ReportRequest)
 def report(request: ReportRequest) -> str:
-    """Write the report on the newest run and on the ranking, and return the path of the file.
+    """Write the report on a run (the newest by default) and the ranking, and return the path of the file.
 
     Returns:
         The path of the file.
@@ -133,7 +133,7 @@ def report(request: ReportRequest) -> str:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
         path = results_root(request.results) / "reports" / f"{data.today.isoformat()}-{safe}.{kind}"
-    # A driver's name may have lone surrogates, which UTF-8 cannot encode; they become "?".
+    # A name from a driver may have lone surrogates, which UTF-8 cannot encode; they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
     write_file(path, text, hint=elsewhere)
     return str(path)

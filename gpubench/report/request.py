@@ -54,7 +54,7 @@ def format_of(output: Path | None) -> str:
     """Return the format of a file's extension; html if there is none.
 
     Raises:
-        MisuseError: If the extension belongs to another format.
+        MisuseError: If the extension is not that of a report.
     """
     ending = "" if output is None else output.name.rpartition(".")[2].lower() if "." in output.name else ""
     by_ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)

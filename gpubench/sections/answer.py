@@ -152,7 +152,7 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
-# Words reserved for the value and cost of an hour of waiting.
+# Words that the first screen may have in addition if it has replies to options.
 _WORDS_OF_THE_RATE = 15
 
 # Words reserved for the rule below the table's header and for the hint that there is more.
@@ -333,7 +333,8 @@ def _ranking(data: ReportData) -> Block | None:
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
     """Return the rows for a terminal: the best rental of each GPU, and all hardware owned or for sale.
 
-    If there is only one GPU, or on request, it returns every offer.
+    On request, or if there is only one GPU or nothing to rent, the rows are all offers. There are at most
+    ``data.most_offers`` rows.
     """
     rows = ranking.rows
     if not _each_is_an_offer(data, ranking):
@@ -453,7 +454,7 @@ def factor_table(rows: Sequence[Row]) -> Table:
 
 # --- offers as a table ----------------------------------------------------------------------------------
 
-# Length limit of the note on a price in its row; the answers below have the full note.
+# Length limit of the note on an offer in its row.
 _NOTE_CHARACTERS = 80
 
 RANK, P_BEST = "Rank", "P(best)"
@@ -472,7 +473,7 @@ def offers(
     """Return a table of offers, one per row, in the order of the ranking.
 
     Args:
-        data: Has the user's device; rows with its model are marked.
+        data: The data, with the user's device; rows with its model are marked.
         ranking: The ranking of the rows, with its units, job and batches.
         rows: The rows to show.
         caption: Title of the table.

@@ -158,8 +158,8 @@ def processor(data: ReportData) -> list[Part]:
 def _need(cpus: Sequence[Result]) -> str:
     """Return whether a GPU is needed, judged by the interval of this CPU's fastest row.
 
-    "Not needed" and "too slow" require both ends of the interval. If the expected time is over ``_FAR_OFF``
-    times the limit, a GPU is needed, whatever the interval.
+    "Not needed" and "too slow" require that the whole interval is on one side of the limit. If the expected
+    time is over ``_FAR_OFF`` times the limit, a GPU is needed, whatever the interval.
     """
     lows = [result.measurement.samples_per_s_low for result in cpus]
     highs = [result.measurement.samples_per_s_high for result in cpus]

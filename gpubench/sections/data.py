@@ -243,7 +243,7 @@ def place(result: Result) -> tuple[bool, float]:
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
-    """Return the newest usable (or unusable) measurement of each case from ``runs``, sorted newest first."""
+    """Return the newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
     results = (
         Result(run=run, measurement=m)
         for run in runs
@@ -377,7 +377,7 @@ def title_of(result: Result) -> str:
 
 
 def layout_words(case: Case) -> str:
-    """Return the layout of images if it is not the usual one."""
+    """Return the layout of images if it is channels_last; nothing for the default layout of torch."""
     return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 

@@ -30,7 +30,7 @@ from gpubench.units import (
     plain,
 )
 
-# The page mentions a larger relative difference between driver and data sheet.
+# Relative difference between driver and data sheet above which the page mentions it.
 _DIFFERS = 0.05
 
 _Row = tuple[str, str, str]

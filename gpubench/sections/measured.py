@@ -148,7 +148,7 @@ def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
         version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title names the best
+        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says "best batch"
         marks.append(
             Mark(
                 row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),

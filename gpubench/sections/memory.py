@@ -153,8 +153,8 @@ def _verdict(fit: MemoryFit) -> str:
 
 
 _AS_PUBLISHED = (
-    "the upper ends are the memory of the card, since a published step with as many tensors ran on a card "
-    "with no more memory"
+    "the upper ends are the memory of the card, since a published step with as many bytes of tensors ran "
+    "on a card with no more memory"
 )
 
 

@@ -38,8 +38,8 @@ MOST_RUNS = 6
 
 _WORDS = (
     "Throughput is samples over wall time of the accepted rounds. A round is a timed block of several "
-    "steps, with the device synchronized at both ends; a launch is a fresh process. A 95 % interval is the "
-    "wider of those within and between launches. Batches are prebuilt and already on the device: these "
+    "steps, with the device synchronized at both ends; a launch is a fresh process. A 95 % interval covers "
+    "the variation within and between launches. Batches are prebuilt and already on the device: these "
     "figures exclude the input pipeline (`gpubench feed` measures it). Raw rounds are embedded at the end "
     "of this page."
 )
@@ -144,7 +144,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def cases(data: ReportData) -> list[Part]:
-    """Return every measured case on a line of a terminal, with the numbers of its findings in the list."""
+    """Return every measured case on a line of a terminal; findings are numbers in the list of findings."""
     numbers = {kind: number for number, kind in enumerate(_seen(data), 1)}
     apart = distinguishing_settings([result.case for result in data.results])
     executions = {result.case.execution for result in data.results}

@@ -18,7 +18,8 @@ from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent,
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
 """Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Regret of a choice by prediction for a job of $100. A test compares it with docs/decision.md."""
+"""Number of measured settings, and the mean regret of a choice by prediction in them, as a share of the cost
+of the best choice. A test compares them with docs/decision.md."""
 CAPPED = (
     "time and energy are ratios of the job under a limit of {limit} W to the job without one; the power "
     "without a limit is the reading if the case was measured, else the usual share of board power"
@@ -143,7 +144,7 @@ def _published(answers: Predictions) -> Iterator[str]:
     for each in read if len(answers) <= MOST_ROWS else ():
         yield f"{gpu_name(each.gpu_key)}: {each.published}"
     if len(answers) > MOST_ROWS and read:
-        yield f"{count(len(read), 'card')} have a published reading of this workload: select one with --gpu"
+        yield f"{count(len(read), 'card')} with a published reading of this workload: select one with --gpu"
 
 
 def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -219,7 +220,7 @@ def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
-    # Return a column with one score of a slice, or of one of its subsets.
+    # Return a column with one score of a slice, or of the simpler model whose scores are nested in it.
 
     def cell(item: tuple[str, Mapping[str, Any]]) -> str:
         found = item[1] if within is None else item[1].get(within) or {}

@@ -1,6 +1,6 @@
 """Prices with their dates, owning compared with renting, and doubts about the specifications in use.
 
-It also shows what published MLPerf Training runs cost today.
+Also the table of published MLPerf Training runs, with today's cost of each.
 """
 
 from collections import Counter
@@ -170,7 +170,7 @@ def _ages(rows: list[Row]) -> list[int]:
 
 def _footnotes(data: ReportData) -> Block | None:
     keys = [] if data.spec is None else [data.spec.key]
-    if data.ranking is not None:  # and the cases behind the chart of offers
+    if data.ranking is not None:  # and the GPUs of the ranking
         keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking.rows)]
     doubtful = [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs and data.specs[key].doubt]
     if not doubtful:
