@@ -140,7 +140,8 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
         ("fp64", request.fp64, _gate(fp64_share, lambda share: share >= _FAST_FP64, _NO_FP64)),
         ("nvlink", request.nvlink, _gate(attrgetter("is_linked"), bool, _NO_LINK)),
         ("cooling", cooling is not None,
-         _gate(cooling_of, lambda kind: kind == cooling, f"its cooling is not {cooling}")),
+         _gate(cooling_of, lambda kind: kind == cooling, "its cooling is not known",
+               lambda kind: f"its cooling is {kind}, not {cooling}")),
     )  # fmt: skip
     yield from ((f"the setting {name}", reason) for name, is_asked, reason in gates if is_asked)
 

@@ -667,7 +667,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
                 f"{format_percent(PSU_SHARE)} of a power supply of {psu_w:,.0f} W (setting psu-watts)"
             ),
         ),
-        (slots > room, f"its cards take {slots:g} slots, above {room} (setting slots)"),
+        (slots > room, f"its cards take {slots:g} slots, above {room:g} (setting slots)"),
         (
             months > 1 + _ROUNDING,
             (
