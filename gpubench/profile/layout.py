@@ -14,8 +14,8 @@ from gpubench.profile.quick_fakes import gpu_without_values
 from gpubench.tensors import with_tensors
 from gpubench.workload import Workload, forward, seeded, set_mode
 
-IMAGES = 4
-"""Dimensions of a batch of images."""
+IMAGE_DIMENSIONS = 4
+"""Number of dimensions of a batch of images."""
 _BATCH, _SEED = 2, 0
 
 
@@ -27,7 +27,7 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
     Args:
         workload: Any workload.
-        with_values: Whether the step reads tensor values, so it must be computed.
+        with_values: Whether the step reads tensor values, so it needs real tensors.
     """
     if not workload.is_image:
         return None
@@ -56,14 +56,14 @@ def _step(
     workload: Workload, layout: torch.memory_format, how: AbstractContextManager[Any] | None = None
 ) -> None:
     def laid(tensor: Tensor) -> Tensor:
-        return tensor.contiguous(memory_format=layout) if tensor.dim() == IMAGES else tensor
+        return tensor.contiguous(memory_format=layout) if tensor.dim() == IMAGE_DIMENSIONS else tensor
 
     with seeded(_SEED):
         task = workload.build(_BATCH, _SEED)
         model = set_mode(task.model, train=TaskKind.TRAIN in workload.tasks)
         for module in model.modules():
             for name, weight in module._parameters.items():  # noqa: SLF001 - torch's own swaps refuse fakes
-                if weight is not None and weight.dim() == IMAGES:
+                if weight is not None and weight.dim() == IMAGE_DIMENSIONS:
                     module._parameters[name] = torch.nn.Parameter(laid(weight.detach()), weight.requires_grad)  # noqa: SLF001 - as above
         inputs, targets = task.batches[0]
         with how or nullcontext():

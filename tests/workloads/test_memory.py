@@ -262,11 +262,11 @@ def test_a_requested_recipe_is_traced_even_if_no_time_is_left() -> None:
 
     workload = replace(_own(Pairs), build=build)
     asked = Asked(fields={"checkpointing": "full"}, optional=("checkpointing",), precisions=("bf16",))
-    told = asked.told(workload)
+    requested = asked.requested(workload)
     wanted = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL)
-    assert wanted in told
+    assert wanted in requested
     assert wanted not in {step.recipe for step in trace_memory(workload, 0)}
-    assert wanted in {step.recipe for step in trace_memory(workload, 0, told=told)}
+    assert wanted in {step.recipe for step in trace_memory(workload, 0, requested=requested)}
 
 
 # --- tensors that a GPU keeps -------------------------------------------------------------------------------
