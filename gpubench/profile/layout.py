@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpubench.foreign_code import one_line
+from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind
 from gpubench.profile.quick_fakes import gpu_without_values
 from gpubench.tensors import with_tensors
@@ -44,11 +44,14 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
 
 def why_no_amp(workload: Workload) -> str | None:
-    """Say why a step that reads tensor values fails under autocast on the CPU; None if it does not."""
+    """Say why a step that reads tensor values fails under autocast on the CPU; None if it does not.
+
+    A lack of memory here says nothing about autocast.
+    """
     try:
         _step(workload, torch.contiguous_format, torch.autocast("cpu", dtype=torch.bfloat16))
     except Exception as error:  # noqa: BLE001 - the author's code, which ran in full precision
-        return one_line(error)
+        return None if lacks_memory(error) else one_line(error)
     return None
 
 

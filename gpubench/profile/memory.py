@@ -172,7 +172,7 @@ def judge_fit(
     one = False
     if not largest:
         alone = msgspec.structs.replace(case, batch_size=1)
-        of_one = need if batch == 1 else need_on(profile, alone, card, scale=scale)
+        of_one = need if batch == 1 else need_on(profile, alone, card, scale=scale, accumulate=accumulate)
         one = card.verdict_of(of_one.device) is Verdict.MAY_FIT
     fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest, one_may_fit=one)
     if verdict is Verdict.FITS or case.execution is not Execution.GRAPH:

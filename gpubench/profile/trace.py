@@ -94,15 +94,17 @@ def trace_workload(
     traced = trace_operators(workload, until_s)
     missing = traced.missing_kernel
     on_cpu = traced.why_on_cpu is not None
-    contiguous = None
-    if missing is None and not (on_cpu and time.process_time() >= until_s):
-        contiguous = why_contiguous(workload, with_values=on_cpu)
+
+    def has_time() -> bool:
+        return not on_cpu or time.process_time() < until_s
+
+    contiguous = why_contiguous(workload, with_values=on_cpu) if missing is None and has_time() else None
     refused: list[str] = []
     memory, memory_untraced = (
         _memory(workload, variants_s, requested, refused) if missing is None else ((), missing)
     )
     is_trained = missing is None and TaskKind.TRAIN in workload.tasks
-    if memory_untraced is not None and is_trained:
+    if memory_untraced is not None and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)

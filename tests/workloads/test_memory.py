@@ -49,6 +49,7 @@ from gpubench.profile.allowance import load_allowance
 from gpubench.profile.cache import Asked
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.growth import BATCHES, Moment, StepTrace, on_lines
+from gpubench.profile.layout import why_no_amp
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import (
     COMPILED_LEAST,
@@ -1185,6 +1186,16 @@ def test_accumulated_gradients_count_on_each_of_several_gpus() -> None:
     assert not judge_fit(profile, msgspec.structs.replace(plain, batch_size=four + 1), on, accumulate=4).fits
 
 
+def test_a_micro_batch_of_one_that_may_fit_counts_as_a_batch_of_one_that_may_fit() -> None:
+    """The gradients are kept, so a batch of 1 alone would fit there."""
+    profile = load_profiles()["transformer"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 4)
+    on = card(need_of(profile, case, CardClass.GDDR, accumulate=4).device.high / GIB - 0.1)
+    assert judge_fit(profile, msgspec.structs.replace(case, batch_size=1), on).fits
+    fit = judge_fit(profile, case, on, accumulate=4)
+    assert (fit.verdict, fit.largest_batch, fit.one_may_fit) == (Verdict.MAY_FIT, 0, True)
+
+
 # --- steps that cannot be traced ----------------------------------------------------------------------------
 
 
@@ -1289,6 +1300,42 @@ def test_optional_trace_of_a_value_dependent_model_is_skipped_on_timeout(
     assert told.profile.saved_bytes_per_pair == 0
     with pytest.raises(MisuseError, match="takes too long on this CPU"):
         trace_workload(_routed(slow_beyond_four), 0, on_cpu_s=0.0)
+
+
+def test_a_step_too_slow_for_the_cpu_does_not_run_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent_s = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: spent_s[0])
+
+    class Slow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if type(x) is torch.Tensor and not x.is_meta:
+                spent_s[0] += 100.0
+            return super().forward(x) if x.sum() < 9e9 else x
+
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=Slow(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    workload = replace(_routed(lambda _: None), build=build)
+    traced = trace_workload(workload, 0, on_cpu_s=50.0)
+    assert "took too long" in (traced.why_on_cpu or "")
+    assert spent_s == [100.0]
+
+
+def test_a_cpu_without_memory_says_nothing_about_autocast() -> None:
+    class Large(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise MemoryError
+
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=Large(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    assert why_no_amp(replace(_routed(lambda _: None), build=build)) is None
 
 
 def test_different_operators_at_another_batch_leave_one_line_through_the_peaks() -> None:
