@@ -229,7 +229,7 @@ class _Made:
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """The same for a large batch; None if it fails, or would take too much time or memory."""
-        like = self if self._lengths else self._shorter[-1]
+        like = self if {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys() else self._shorter[-1]
         if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
