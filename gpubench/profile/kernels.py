@@ -229,7 +229,7 @@ def _dropout(
     with recorder.pause():
         out = func(*args, **kwargs)
     x = args[0] if args else kwargs["input"]
-    if out is not x or kwargs.get("inplace"):
+    if out is not x or (kwargs.get("inplace") and kwargs.get("training", True)):
         recorder.add(memory(3 * x.numel()))  # input, output, mask
     return out
 
