@@ -191,7 +191,7 @@ def profile_of(
         kept, key = _traced.get({}), (reference, msgspec.json.encode(wanted, order="deterministic"))
         is_new = key not in kept
         if is_new:
-            kept[key] = _ask(reference, wanted)
+            kept[key] = _trace_in_child(reference, wanted)
         answer = kept[key]
         if answer.uncounted is not None and not for_memory:
             raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
@@ -316,7 +316,7 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     Raises:
         MisuseError: As in ``profile_of``.
     """
-    answer = _ask(reference)
+    answer = _trace_in_child(reference)
     if answer.folder is None:
         raise MisuseError(f"{called(reference)}: its process did not report the model's files")
     return Path(answer.folder), tuple(map(Path, answer.files))
@@ -327,7 +327,7 @@ def called(reference: str) -> str:
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
-def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
+def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
     name = called(reference)
     is_config = reference.startswith(HUGGING_FACE)
@@ -336,7 +336,7 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     if is_own(reference):
         check_own(reference, wanted.fields)
     with _notice(name, cpu_limit_s, time_limit_s):
-        asked = run_child(
+        reply = run_child(
             ("-m", "gpubench.profile.child"),
             [reference, msgspec.json.encode(wanted).decode()],
             Answer,
@@ -345,14 +345,14 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
             # tracing needs no GPU, and must not use one
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
-    if asked.swept:
-        _logger.warning("%s: ended the processes that it left running: %s", name, ", ".join(asked.swept))
-    answer = asked.answer
+    if reply.swept:
+        _logger.warning("%s: ended the processes that it left running: %s", name, ", ".join(reply.swept))
+    answer = reply.answer
     if answer is None or (answer.profile is None and answer.error is None):
-        kept = write_log(name, None, asked.output)
-        raise MisuseError(f"{name}: its process {asked.how} while building and tracing the model ({kept})")
+        kept = write_log(name, None, reply.output)
+        raise MisuseError(f"{name}: its process {reply.how} while building and tracing the model ({kept})")
     if answer.profile is None:
-        kept = write_log(name, answer.traceback, asked.output)
+        kept = write_log(name, answer.traceback, reply.output)
         where = f" ({kept})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
     if wrong := contradiction(reference, answer.profile):
