@@ -99,8 +99,9 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
     def by(loop: StepMemory) -> Held:
         line = loop.peak(batch_size, gradients=0.0 if kept else 1.0)
         held = _held(loop, line, batch_size)
-        gradients = loop.trained_bytes if kept else held.gradients
-        return msgspec.structs.replace(held, gradients=gradients + (loop.trained_bytes if buckets else 0.0))
+        return msgspec.structs.replace(
+            held, gradients=(loop.trained_bytes if kept else held.gradients) + buckets * loop.trained_bytes
+        )
 
     return _by_either_loop(step, by)
 
@@ -311,8 +312,7 @@ def measured_figures(
     device = Interval(overhead + held + pinned_bytes, overhead / spread + low, most + pinned_bytes)
     if measured.device_bytes is not None and there is not None:
         used = min(max(low, measured.device_bytes + overhead - there.overhead_bytes), most)
-        moved = abs(overhead - there.overhead_bytes) / 2
-        moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
+        moved = abs(overhead - there.overhead_bytes) / 2 + (0 if measured.same_card else OTHER_CARD_BYTES)
         device = Interval(used + pinned_bytes, max(low, used - moved), used + moved + pinned_bytes)
     return Figures(Interval(peak, peak, peak), reserved, device)
 

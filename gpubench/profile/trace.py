@@ -258,7 +258,9 @@ def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:
 def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
     """Fit both parts of every kernel, and merge equal kernels."""
     one, two = kernels
-    if [k.kind for k in one] != [k.kind for k in two]:
+    if [k.kind for k in one] != [k.kind for k in two] or any(
+        large.flops < small.flops for small, large in zip(one, two, strict=True)
+    ):
         return _operators_by_kind(one, two)
     found: Counter[tuple[OperatorKind, float, float, float, float]] = Counter(
         (a.kind, *_parts(a.flops, b.flops), *_parts(a.bytes, b.bytes)) for a, b in zip(one, two, strict=True)
@@ -280,7 +282,7 @@ def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Op
     """Fit the sums of each kind if single kernels cannot be matched.
 
     A model with operators that depend on its data, like an augmentation that touches only some images, runs
-    other operators at another batch.
+    other operators at another batch. An expert may even get fewer samples of a larger batch.
     """
     found = []
     for kind in OperatorKind:

@@ -46,7 +46,7 @@ from gpubench.models import (
 )
 from gpubench.profile import classic_names, load_profiles, profile_of
 from gpubench.profile.allowance import load_allowance
-from gpubench.profile.cache import Asked
+from gpubench.profile.cache import Asked, contradiction
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.growth import BATCHES, Moment, StepTrace, on_lines
 from gpubench.profile.layout import why_no_amp
@@ -64,7 +64,7 @@ from gpubench.profile.memory import (
     with_adapters,
 )
 from gpubench.profile.memory_figures import WORKSPACE_BYTES, blas_bytes
-from gpubench.profile.trace import profile_workload, trace_workload
+from gpubench.profile.trace import profile_workload, trace_operators, trace_workload
 from gpubench.units import GIB, MIB
 from gpubench.workload import Task, Workload
 
@@ -1278,6 +1278,20 @@ def _routed(wait: Callable[[int], None]) -> Workload:
         name="routed", version=1, sample_unit="x", sample_shape=(8,), batches=(2,), is_image=False,
         source="test", build=build,
     )  # fmt: skip
+
+
+def test_an_expert_with_fewer_samples_in_a_larger_batch_is_no_contradiction() -> None:
+    """Two samples go to the first expert, four to the second one."""
+    fixed = _routed(lambda _: None)
+
+    def build(batch_size: int, seed: int) -> Task:
+        task = fixed.build(batch_size, seed)
+        task.model.gate.bias.data[int(batch_size > 2)] = 9e9
+        return task
+
+    profile = trace_operators(replace(fixed, build=build)).profile
+    assert contradiction(fixed.name, profile) is None
+    assert profile.forward_flops_per_sample == 2 * (8 * 2 + 8 * 8)
 
 
 def test_the_limit_of_a_value_dependent_model_ignores_other_programs() -> None:
