@@ -22,7 +22,7 @@ from gpubench.models import (
     WorkloadProfile,
 )
 from gpubench.profile import liveness, load_profiles
-from gpubench.profile.growth import BATCHES, StepTrace, on_lines, without_what_is_alike
+from gpubench.profile.growth import BATCHES, StepTrace, on_lines, without_equal_loop
 from gpubench.profile.liveness import GPU_OPTIONS, step_trace, with_state
 from gpubench.profile.memory import need_of
 from gpubench.profile.memory_figures import blas_bytes
@@ -43,7 +43,7 @@ def trace_step(
     with gpu_without_values() as mode:
         made = liveness._Made(workload, recipe or workload.recipe, mode)
         one, two = (followed(made.at(n).task, task, is_amp, keep_gradients) for n in BATCHES)
-    return without_what_is_alike(on_lines(one, two, task, is_amp=is_amp, recipe=made.recipe))
+    return without_equal_loop(on_lines(one, two, task, is_amp=is_amp, recipe=made.recipe))
 
 
 def followed(task: Task, kind: TaskKind, is_amp: bool, keep_gradients: bool) -> StepTrace:

@@ -1,6 +1,6 @@
 """The arithmetic and traffic of one step of a workload, traced on the meta device: no GPU, no weights.
 
-Nothing here needs torch in this process; ``trace.profile_workload`` does.
+These functions work without torch in this process; ``trace.profile_workload`` requires it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Memory that a trace cannot see, fitted on measurements: the only reader of data/memory_allowance.json.
+"""Memory that a trace cannot see, fitted to measurements. Only this module reads memory_allowance.json.
 
 Context and driver take a fixed amount that differs with the class of card; the scratch space of the
-libraries, the rounding of the allocator and the gaps that it leaves grow with what is allocated.
+libraries, the rounding of the allocator and the gaps that it leaves grow with the allocated memory.
 ``tools/make.py`` writes the file.
 """
 
@@ -19,18 +19,18 @@ from gpubench.units import GIB, MIB
 
 ALLOWANCE_FILE = "memory_allowance.json"
 GDDR_SHARE = 15 / 16
-"""Error correction leaves this share of GDDR memory: a 48 GiB L40S shows 45.0, a 16 GiB T4 15.0."""
+"""Error correction leaves this share of GDDR memory: a 48 GiB L40S reports 45.0 GiB, a 16 GiB T4 15.0."""
 HBM_SHARE = 0.985
-"""HBM corrects errors in bits of its own: 79.6 of 80 GiB on an H100, 140.4 of 141 on an H200, 15.8 of 16 on a
-V100."""
+"""HBM has separate bits for error correction: an H100 reports 79.6 of 80 GiB, an H200 140.4 of 141, a V100
+15.8 of 16."""
 TRACE_SHARE = 0.03
-"""Real steps agree with the trace to within this share, by the memory events of torch's profiler."""
+"""Real steps agree with the trace to within this share, according to torch's memory profiler."""
 
 
 BLAS_BYTES = {CardClass.HBM: 32 * MIB, CardClass.GDDR: 8.125 * MIB, CardClass.OTHER: 32 * MIB}
 """Workspace that torch keeps for cuBLAS, counted as allocated: one for each thread that multiplies matrices,
-so two if there is a backward pass. 32 MiB on Hopper and AMD's cards (128 on an MI300), 8.1 on NVIDIA's others
-(aten/src/ATen/cuda/CublasHandlePool.cpp); the HBM class is counted as Hopper."""
+so two if there is a backward pass. It takes 32 MiB on Hopper and AMD cards (128 on an MI300) and 8.1 on other
+NVIDIA cards (aten/src/ATen/cuda/CublasHandlePool.cpp). The HBM class counts as Hopper."""
 
 
 class ClassAllowance(Record, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class ClassAllowance(Record, frozen=True, kw_only=True):
         factor: Reserved memory over the allocated memory of the trace.
         half_width: Half-width of the 95 % interval for an unseen model, in the logarithm of memory in use.
         half_width_within: The same for another batch of a seen model.
-        readings, models: Number of each behind the fit.
+        readings, models: Numbers of readings and models in the fit.
     """
 
     overhead_bytes: float
@@ -53,7 +53,7 @@ class ClassAllowance(Record, frozen=True, kw_only=True):
 
 
 class Ran(Record, frozen=True, kw_only=True):
-    """A published step that ran on a card, and so fits there.
+    """A published step that ran on a card, so it fits there.
 
     Attributes:
         traced_bytes: Lower bound on the memory of its tensors.
@@ -64,13 +64,13 @@ class Ran(Record, frozen=True, kw_only=True):
 
 
 class CompiledLoss(Record, frozen=True, kw_only=True):
-    """The memory of a step whose loss is compiled with the model, relative to its eager trace.
+    """The memory of a step with model and loss compiled together, relative to its eager trace.
 
     Attributes:
         share: Reserved memory over the allocated memory in the trace of the eager step.
         half_width: Half-width of the 95 % interval for a card without readings, in the logarithm; None if
-            only one card was measured, which does not show how cards differ.
-        readings, cards: Number of each behind the fit.
+            only one card was measured: that does not show how cards differ.
+        readings, cards: Numbers of readings and cards in the fit.
     """
 
     share: float
@@ -79,7 +79,7 @@ class CompiledLoss(Record, frozen=True, kw_only=True):
     cards: int
 
     def of(self, traced_bytes: float) -> Interval:
-        """Reserved memory of such a step, from the allocated memory in the trace of the eager one [B]."""
+        """Reserved memory of the compiled step, from the allocated memory in its eager trace [B]."""
         likely = self.share * traced_bytes
         if self.half_width is None:
             return Interval(likely)
@@ -90,11 +90,11 @@ class Allowance(Record, frozen=True, kw_only=True):
     """The fit, by class of card, with its date.
 
     Attributes:
-        convolving: For models with convolutions on other vendors' cards, whose convolution library takes
-            extra memory. None if no such reading was fitted; then the class of the card is used.
-        ran: Steps that ran on cards where the fit says that they do not fit.
-        compiled_loss: For steps with a compiled loss, which gpubench does not run; None if no such reading
-            was fitted.
+        convolving: For models with convolutions on other vendors' cards: their convolution library takes
+            extra memory. None if the fit has no reading of one; then the class of the card is used.
+        ran: Steps that ran on cards although the fit says that they do not fit there.
+        compiled_loss: For steps with a compiled loss, which gpubench does not run; None if the fit has no
+            reading of one.
     """
 
     fitted: str
@@ -104,7 +104,7 @@ class Allowance(Record, frozen=True, kw_only=True):
     compiled_loss: CompiledLoss | None = None
 
     def of(self, card_class: CardClass, *, convolves: bool) -> ClassAllowance:
-        """The memory added to a step of such a model on a class of card."""
+        """The memory added to a step on a class of card; ``convolves``: whether the step has convolutions."""
         if card_class is CardClass.OTHER and convolves and self.convolving is not None:
             return self.convolving
         return self.classes[card_class]
@@ -122,7 +122,7 @@ def device_bytes(allowance: ClassAllowance, allocated_bytes: float) -> float:
 
 
 def class_of(card: GpuSpec | DeviceProfile) -> CardClass:
-    """The class of a card; if its type of memory is not known, a large memory is assumed to be HBM."""
+    """The class of a card; if its memory type is unknown, a large memory is assumed to be HBM."""
     if not card.is_nvidia:
         return CardClass.OTHER
     memory_type = card.memory_type if isinstance(card, GpuSpec) else None
@@ -145,7 +145,7 @@ def card_of(spec: GpuSpec) -> CardMemory | None:
 
 
 def _ran_bytes(spec: GpuSpec) -> float:
-    """Tensors of the largest step that ran on a card of the line with no more memory than this one [B]."""
+    """Size of the tensors of the largest step that ran on a card of this line with at most its memory [B]."""
     found = 0.0
     for ran in load_allowance().ran:
         other = load_specs().get(ran.gpu_key)

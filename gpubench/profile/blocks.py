@@ -2,7 +2,7 @@
 
 FSDP gathers one block at a time, checkpointing recomputes blocks, and a frozen base consists of their linear
 layers, possibly in 4 bits, with low-rank adapters in parallel (LoRA, QLoRA). For 4-bit layers a trace sees
-the stored tensors, and those that each use allocates and frees. They have no values, so torchao, which
+the stored tensors, and the tensors that each use allocates and frees. They have no values, so torchao, which
 computes with them, is not needed.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.nn import functional as F  # noqa: N812 - the usual alias
 from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
@@ -31,7 +31,7 @@ _ATTENTION = "attention"
 
 
 def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
-    """The members of a list or a sequence if they have one class, are at least two, and contain layers.
+    """The blocks in the model's lists and sequences that contain layers and share their class with another.
 
     Examples are the layers of a transformer or the bottlenecks of a ResNet; no block is inside another.
     """
@@ -49,7 +49,7 @@ def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def block_sizes(model: nn.Module) -> BlockSizes | None:
-    """The sizes that sharding by blocks gathers at once; None for a model without blocks."""
+    """The sizes that FSDP gathers at once; None for a model without blocks."""
     blocks = repeated_blocks(model)
     if not blocks:
         return None
@@ -60,7 +60,7 @@ def block_sizes(model: nn.Module) -> BlockSizes | None:
 
 
 def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
-    """The linear layers of the repeated blocks with frozen weights, which a 4-bit base stores in 4 bits.
+    """The linear layers with frozen weights in the repeated blocks: a 4-bit base stores these in 4 bits.
 
     Embedding and head are outside the blocks and stay unchanged.
     """
@@ -91,7 +91,8 @@ def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
 
 def _selection() -> Any:
     """Contexts of one block in one step; their policy counts the products of each pass."""
-    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts  # from 2.5 on
+    # Since torch 2.5
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
     products: Counter[bool] = Counter()
 
@@ -123,7 +124,7 @@ def packed(task: Task) -> Task:
 def _exchange(
     model: nn.Module, layers: Container[nn.Module], made_of: Callable[[nn.Module], nn.Module]
 ) -> None:
-    # Replace each of these layers by the result of a function, wherever it occurs in a model.
+    # Replace each of these layers with its substitute, wherever it occurs in a model.
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if child in layers:
@@ -197,7 +198,7 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
         in_4_bits: Whether these layers are stored in 4 bits; embedding and head stay unchanged.
 
     Raises:
-        MisuseError: If it has none.
+        MisuseError: If no repeated block has a linear layer that can take adapters.
     """
     task.model.requires_grad_(False)
     read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear  # reads its weight directly
@@ -212,7 +213,7 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen layer, and two narrow trained ones in parallel.
+    """A frozen layer with two narrow, trained ones in parallel.
 
     Shapes:
         x: (..., inputs); out: (..., outputs).
@@ -229,5 +230,5 @@ class Adapted(nn.Module):
         self.up = nn.Linear(RANK, layer.out_features, bias=False, **like)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both."""
+        """Add the outputs of both branches."""
         return torch.add(self.held(x), self.up(self.down(x)))

@@ -1,6 +1,6 @@
 """Profiles without torch in this process: from the package, or from a child process that traces the model.
 
-``python -m tools.make profiles`` writes the file of the standard workloads again.
+``python -m tools.make profiles`` regenerates the file of the standard workloads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRACE_CPU_S = 60.0
 CONFIG_CPU_S = 300.0
 """The same for a Hugging Face config: its library is slow to import, and its models may be large."""
 TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
-"""Wall-clock limit, for a model that waits forever. A busy machine slows a working one several times."""
+"""Wall-clock limit, for a model that waits forever. A busy machine slows a working model severalfold."""
 NOTICE_AFTER_S = 5.0
 """Most models are traced by then; after that, a message says that a trace is running."""
 _NOTE_CHARACTERS = 600
@@ -55,11 +55,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The child's answer: a profile with remarks, or one line and the traceback behind it.
+    """The child's answer: a profile with remarks, or a one-line error and its traceback.
 
     Attributes:
-        folder: For a user's model: ``files`` are below this folder.
-        uncounted: Why the FLOPs of the profile cannot be counted; its memory is known anyway.
+        folder: The folder that contains ``files``, for a user's model.
+        uncounted: Why the FLOPs of the profile cannot be counted; its memory is still known.
     """
 
     profile: WorkloadProfile | None = None
@@ -72,11 +72,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested recipe of a workload, as far as it differs from the workload's own.
+    """The requested changes to the recipe of a workload.
 
     Attributes:
         fields: The requested fields of the recipe.
-        optional: Names of fields that are ignored for a workload without such a setting.
+        optional: Names of fields that are ignored for a workload without that setting.
         gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
         precisions: The requested precisions, by name; ``amp`` is either of its types.
     """
@@ -90,7 +90,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Return the workload's recipe with the request applied, not yet checked."""
         return self._usual(workload).changed(self.of(workload.settings))
 
-    def told(self, workload: Workload) -> frozenset[Recipe]:
+    def requested(self, workload: Workload) -> frozenset[Recipe]:
         """Return every recipe whose memory is requested: one per precision, with the request applied."""
         recipe = self._usual(workload).changed(self.fields)
         return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
@@ -119,7 +119,7 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
 
     Args:
         name: As the user typed it.
-        recipe: For a decoder, whose profile is computed from its shape; a workload has its own.
+        recipe: Of a decoder: its profile is computed from its shape. A workload has its own recipe.
     """
     decoder = None if name in load_profiles() else find_decoder(name)
     if decoder is not None:
@@ -128,13 +128,13 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
 
 
 def classic_names() -> tuple[str, ...]:
-    """The installed workloads that "all" means: those that fit on a usual card."""
+    """The installed workloads that "all" means: those that fit on an ordinary card."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_classic)
 
 
 def run_names() -> tuple[str, ...]:
-    """The installed workloads that can be run, without those that are only described."""
+    """The installed workloads that can be run, excluding those that are only described."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_run)
 
@@ -148,10 +148,10 @@ def profiles_of(
     precisions: Sequence[str | None] = (),
     for_memory: bool = False,
 ) -> dict[str, WorkloadProfile]:
-    """Profile several workloads, each by its reference; the other arguments are as in ``profile_of``.
+    """Profile several workloads, keyed by reference; the other arguments are as in ``profile_of``.
 
     Raises:
-        MisuseError: As ``profile_of``; or if two of the user's models have the same name.
+        MisuseError: As in ``profile_of``, or if two of the user's models have the same name.
     """
     refuse_namesakes([reference for reference in references if is_own(reference)])
     how: dict[str, Any] = {"gpu_count": gpu_count, "optional": optional, "precisions": precisions}
@@ -169,14 +169,14 @@ def profile_of(
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
-    A standard workload comes from the package. Any other is imported and traced in a child process: its
-    output is limited, it may exit or hang, and its traceback goes to a log file.
+    The package includes the profiles of the standard workloads. Any other workload is imported and traced in
+    a child process, so it may exit or hang; its output is limited, and its traceback goes to a log file.
 
     Args:
         reference: The workload.
         asked: The requested recipe, by field; other fields are the workload's own.
         gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
-        optional: Names in ``asked`` that are ignored for a workload without such a setting.
+        optional: Names in ``asked`` that are ignored for a workload without that setting.
         precisions: The requested precisions, by name: the memory of each is traced even if no time is left
             for other recipes. None means the workload's usual one, which is always traced.
         for_memory: Whether only memory is requested: then a step whose FLOPs cannot be counted is accepted.
@@ -191,7 +191,7 @@ def profile_of(
         kept, key = _traced.get({}), (reference, msgspec.json.encode(wanted, order="deterministic"))
         is_new = key not in kept
         if is_new:
-            kept[key] = _ask(reference, wanted)
+            kept[key] = _trace_in_child(reference, wanted)
         answer = kept[key]
         if answer.uncounted is not None and not for_memory:
             raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
@@ -213,7 +213,7 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
         if reference not in workload_names():
             from gpubench.discovery import load_workload
 
-            load_workload(reference)  # raises for an unknown name, with the nearest names
+            load_workload(reference)  # raises an error with the nearest names
         return None
     if reference in load_profiles():
         return _by_recipe(usual, asked)
@@ -256,7 +256,7 @@ def profile_as_asked(
     gpu_count: int = 1,
     optional: Sequence[str] = (),
 ) -> WorkloadProfile:
-    """Return a caller's profile at the requested recipe. Args as ``profile_of``.
+    """Return a caller's profile at the requested recipe. Args as in ``profile_of``.
 
     Raises:
         MisuseError: If the workload does not support it, or the profile has no trace of it.
@@ -266,7 +266,7 @@ def profile_as_asked(
     if found is None and wanted.of(usual.settings):
         words = wanted.recipe(usual).words
         raise MisuseError(
-            f"{usual.name}: this profile holds no trace with {words}: name the workload instead"
+            f"{usual.name}: this profile has no trace with {words}; pass the workload's name instead"
         )
     return found or usual
 
@@ -276,9 +276,9 @@ _traced: ContextVar[dict[tuple[str, bytes], Answer]] = ContextVar("_traced")
 
 @contextmanager
 def traced_once() -> Iterator[None]:
-    """Within the block, trace each model once per recipe; later its file may have changed.
+    """Within the block, trace each model only once per recipe.
 
-    A nested block is part of the outer one.
+    A later block traces it again, because its file may have changed. A nested block is part of the outer one.
     """
     before = _traced.set(_traced.get({}))
     try:
@@ -314,11 +314,11 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     """Return the folder of a user's model, and the files below it that it consists of.
 
     Raises:
-        MisuseError: As ``profile_of``.
+        MisuseError: As in ``profile_of``.
     """
-    answer = _ask(reference)
+    answer = _trace_in_child(reference)
     if answer.folder is None:
-        raise MisuseError(f"{called(reference)}: its process did not say which files it is made of")
+        raise MisuseError(f"{called(reference)}: its process did not report the model's files")
     return Path(answer.folder), tuple(map(Path, answer.files))
 
 
@@ -327,7 +327,7 @@ def called(reference: str) -> str:
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
-def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
+def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     """Trace a model in a child process; the answer has a profile."""
     name = called(reference)
     is_config = reference.startswith(HUGGING_FACE)
@@ -336,7 +336,7 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     if is_own(reference):
         check_own(reference, wanted.fields)
     with _notice(name, cpu_limit_s, time_limit_s):
-        asked = run_child(
+        reply = run_child(
             ("-m", "gpubench.profile.child"),
             [reference, msgspec.json.encode(wanted).decode()],
             Answer,
@@ -345,14 +345,14 @@ def _ask(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
             # tracing needs no GPU, and must not use one
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
-    if asked.swept:
-        _logger.warning("%s: ended the processes that it left running: %s", name, ", ".join(asked.swept))
-    answer = asked.answer
+    if reply.swept:
+        _logger.warning("%s: ended the processes that it left running: %s", name, ", ".join(reply.swept))
+    answer = reply.answer
     if answer is None or (answer.profile is None and answer.error is None):
-        kept = write_log(name, None, asked.output)
-        raise MisuseError(f"{name}: its process {asked.how}, while it was built and traced ({kept})")
+        kept = write_log(name, None, reply.output)
+        raise MisuseError(f"{name}: its process {reply.how} while building and tracing the model ({kept})")
     if answer.profile is None:
-        kept = write_log(name, answer.traceback, asked.output)
+        kept = write_log(name, answer.traceback, reply.output)
         where = f" ({kept})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
     if wrong := contradiction(reference, answer.profile):

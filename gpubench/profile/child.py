@@ -22,11 +22,11 @@ from gpubench.user_model import files_of, is_own, version_of
 from gpubench.workload import Workload, forward, seeded, set_mode, uncompiled
 
 MOST_VARIANTS_S = 10.0
-"""CPU time for tracing other ways to train a model. With billions of parameters, the formula is used
-instead."""
+"""CPU time for tracing other ways to train a model. A model with billions of parameters may need more; then a
+formula estimates the rest."""
 
 MOST_ON_CPU_S = 30.0
-"""CPU time for a model that reads tensor values. A slow one is counted without values."""
+"""CPU time for a model that reads tensor values. A slower one is traced without values."""
 SAMPLES = 2
 MOST_PARAMETERS = 200e6
 """Drawing this many weights takes two cores about 2 s and 0.8 GB."""
@@ -53,7 +53,7 @@ def _answer(
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        is_plain = isinstance(cause, MisuseError)  # its one line is sufficient
+        is_plain = isinstance(cause, MisuseError)  # its message is sufficient
         return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: any failure becomes one line
         return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
@@ -73,7 +73,7 @@ def _profile(
 
     The third value says why its FLOPs cannot be counted; None if they can.
     """
-    workload = load_workload(reference)  # says so if torch is missing
+    workload = load_workload(reference)  # reports a missing torch
     from gpubench.profile.trace import trace_workload
     from gpubench.tensors import OffGpu
 
@@ -81,37 +81,37 @@ def _profile(
     if workload.settings:
         workload = changed
     with OffGpu(), uncompiled():
-        traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S, asked.told(workload))
+        traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S, asked.requested(workload))
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)
     if traced.missing_kernel is not None:
-        note = None  # nothing computes its loss here
+        note = None  # its loss cannot be computed here
     elif traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)
     else:
         note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
     if is_own(reference):
-        return_home()  # the reference is a path from there
+        return_home()  # the reference is relative to it
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     # foreign code sets some of its fields
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
     by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
     remarks = {
         "": note,
-        "its images are kept contiguous at every precision, because a step of channels_last fails: ": (
+        "its images are kept contiguous at every precision, because a step with channels_last fails: ": (
             traced.why_contiguous
         ),
-        "a training step fails under a GPU's autocast, so it is not offered there: ": profile.why_no_amp,
-        "no CUDA graph can hold ": by_values,
-        "its memory was estimated from above by a formula, not traced: ": profile.memory_untraced,
+        "a training step fails under a GPU's autocast, so AMP is not offered: ": profile.why_no_amp,
+        "no CUDA graph can capture ": by_values,
+        "a formula gives an upper estimate of its memory, which was not traced: ": profile.memory_untraced,
     }
     notes = (f"{profile.name}: {begin}{rest}" for begin, rest in remarks.items() if rest is not None)
     return sound, tuple(notes), traced.missing_kernel
 
 
 def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:
-    """Run one real forward pass and its loss on the CPU; return the reason if that was not done.
+    """Run one real forward pass and its loss on the CPU; return the reason if it was skipped.
 
     Raises:
         MisuseError: If the loss is not a finite number, or the pass fails on real values.

@@ -1,9 +1,9 @@
-"""Make a CPU build of torch save the same tensors for the backward pass as a GPU.
+"""Make a CPU build of torch save the same tensors for the backward pass as a GPU does.
 
 Autocast casts by a list of operators, which differs between CUDA and the CPU; some calls are one kernel on a
 GPU and many on a CPU. Both are corrected in torch's dispatcher, below all Python calls, so attention
 inside ``nn.MultiheadAttention`` is found too. Only shapes and types are right: the values are meaningless, so
-this is only for fake tensors.
+this is for fake tensors only.
 
 Sources: torch's documentation of autocast, "CUDA Ops that can autocast to float16", "CUDA Ops that can
 autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload. If
@@ -47,7 +47,7 @@ RESULT_IN_FLOAT32 = frozenset(
 TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
 """Cast to half precision only on CUDA."""
 
-# On padded batches
+# On padded batches only
 _RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
 
 
@@ -64,7 +64,7 @@ def cuda_rules() -> Iterator[None]:
             allowed = (
                 {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
             )
-            for name in _cast_on_a_cpu_alone():  # before our own rules are added
+            for name in _cast_only_on_cpu():  # before our own rules are added
                 library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
             library.impl("binary_cross_entropy", _banned, "AutocastCPU", **allowed)
         for names, rule in (
@@ -92,12 +92,12 @@ def _banned(*_: Any, **__: Any) -> Tensor:
     # binary_cross_entropy_banned
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
-        "binary_cross_entropy_with_logits or BCEWithLogitsLoss, without the sigmoid before them"
+        "binary_cross_entropy_with_logits or BCEWithLogitsLoss, without a sigmoid before it"
     )
 
 
 def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) -> None:
-    """Register a rule of autocast for an operator of this torch; older ones lack some."""
+    """Register an autocast rule for an operator, unless it has one or this torch lacks the operator."""
     packet, _, overload = name.partition(".")
     found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
     has_rule = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 - torch offers no other way to ask
@@ -109,8 +109,8 @@ def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) ->
 
 
 @cache
-def _cast_on_a_cpu_alone() -> frozenset[str]:
-    # Composite operators that CUDA's autocast has no rule for, such as ``cross_entropy_loss``.
+def _cast_only_on_cpu() -> frozenset[str]:
+    # Operators for which only a CPU's autocast has a rule, such as ``cross_entropy_loss``.
     listed = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001 - torch offers no other list
     found: set[str] = set(listed("AutocastCPU")) - set(listed("AutocastCUDA"))
     return frozenset(name for name in found if name.startswith("aten::"))
@@ -168,7 +168,7 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
 # --- norm ----------------------------------------------------------------------------------------------
 
 _fused_rms_norm = getattr(torch.ops.aten, "_fused_rms_norm", None)
-# From torch 2.9 on, CUDA's kernel also returns the roots; before, the name belonged to a kernel of Apple's
+# Since torch 2.9, CUDA's kernel also returns the roots; before, the name belonged to an Apple kernel
 _HAS_FUSED_RMS_NORM = (
     _fused_rms_norm is not None and len(_fused_rms_norm.default._schema.returns) == 2  # noqa: SLF001
 )
@@ -177,7 +177,7 @@ _HAS_FUSED_RMS_NORM = (
 def _rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """One kernel on CUDA if input and weight have the same type, without keeping normed values; else many."""
+    """One kernel on CUDA that keeps no normalized values; several if input and weight differ in type."""
     if weight is not None and weight.dtype is not x.dtype:
         normed = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + (eps or 0.0))
         return (normed * weight).to(x.dtype)
@@ -186,7 +186,7 @@ def _rms_norm(
 
 
 class _FusedRmsNorm(torch.autograd.Function):
-    """Shapes and types of the kernel: it keeps input, weight and the reciprocals of the roots."""
+    """Shapes and types of the kernel; it keeps input, weight and the reciprocals of the roots."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, normed: int, weight: Tensor | None) -> Tensor:
@@ -221,8 +221,8 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 ) -> Tensor:
     """Save query, key, value, output and the log-sum-exp, never the matrix of scores.
 
-    Flash attention computes half precision, the memory-efficient kernel the rest; a mask that needs a
-    gradient uses the unfused form, as on a GPU.
+    Flash attention handles half precision, the memory-efficient kernel the rest; a mask that needs a
+    gradient requires the unfused form, as on a GPU.
     """
     if attn_mask is not None and attn_mask.requires_grad:
         options = {"scale": scale, "enable_gqa": enable_gqa}
@@ -234,7 +234,7 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 
 
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    # Output and sums of one kernel: its own operator, so checkpointing can choose to keep it.
+    # Output and sums of one kernel. It is a separate operator, so checkpointing can keep its result.
     *batch, length, _ = query.shape
     if batch:
         shape = (*batch[:-1], length, batch[-1], value.shape[-1])
@@ -280,7 +280,7 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        """A recurrent layer of cuDNN, which puts the steps first."""
+        """A recurrent layer of cuDNN, where time steps are the first dimension."""
         del has_biases, dropout
         states = [state] if isinstance(state, Tensor) else list(state)
         first = x.transpose(0, 1) if batch_first else x
@@ -302,8 +302,8 @@ class _FusedRnn(torch.autograd.Function):
     ) -> Any:
         """Return uninitialized output and final states.
 
-        The sizes are in elements: of the gates, on which both passes work, and of the reserve space in
-        training.
+        ``sizes`` are in elements: the workspace for the gates, which both passes use, and the reserve space
+        in training.
         """
         working, kept = sizes
         contiguous = x.contiguous()

@@ -1,10 +1,10 @@
 """FLOPs, bytes, and memory of one training step of a published decoder, computed from its shape.
 
-It is the closed form of a trace of the plain model, operator by operator: attention is fused, and everything
-else is a kernel of its own, as in eager PyTorch and PEFT. No model is built and torch is not needed; tests
-compare it with traces of real models.
+It is the closed form of a trace of the plain model, operator by operator: attention is fused, and every
+other operator is a separate kernel, as in eager PyTorch and PEFT. No model is built and torch is not needed;
+tests compare it with traces of real models.
 
-Sizes are in elements per token until they become an operator or a moment.
+Sizes are in elements per token until they become an operator or a memory line.
 """
 
 from __future__ import annotations
@@ -50,36 +50,38 @@ _COUNTED = 4
 _HALF = 2
 _FLOAT = 4
 _LONG = 8
-# Prebuilt batches of tokens and targets
+# Number of prebuilt batches of tokens and targets
 _PREBUILT = 4
-# Bytes per trained weight in 16 bits: weight, gradient and two states are read, all but one are written
+# Bytes per trained weight in 16 bits: weight, gradient and two states are read, and weight and states written
 _MOVED_BY_ADAMW = 14
 # Bytes alive per weight in 4 bits at the worst moment of its unpacking
 _UNPACKED = 14 + 1 / 32
 # Number of torchao kernels that unpack a layer, and the elements each moves per weight
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
-# The same as _UNPACKED of bitsandbytes, one kernel of which unpacks a layer
+# The same for bitsandbytes, which unpacks a layer with one kernel
 _UNPACKED_BY_KERNEL = 2.0
 _MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
-"""Elements per weight that it moves, and that each of the two kernels for its scales moves."""
+"""Elements per weight moved by that kernel, and by each of the two kernels for its scales."""
 # FLOP per unpacked weight, at the rate of a depthwise convolution, without tensor cores.
 #
-# With it an A800 unpacks 1.5e11 weights per second, as measured (bitsandbytes issue 1319: 0.3 to 0.5 of the
-# time of the product of 2,048 tokens). On a card with more arithmetic per bandwidth, bandwidth is the limit.
+# With this value, an A800 unpacks 1.5e11 weights per second, as measured (bitsandbytes issue 1319: 0.3 to 0.5
+# of the time of the product of 2,048 tokens). On a card with more FLOP/s per bandwidth, the bandwidth is the
+# limit.
 _UNPACKING_FLOPS = 13.0
 _Widths: TypeAlias = tuple[int, float, float, float, float]
 # Kernels and traffic of PEFT in each layer that are not counted elsewhere, by whether its base is in 4 bits:
-# then embedding and norms are cast to float32, and so are the values between two products. Kernels, then
-# elements in multiples of the width of the model, of its queries, its keys and its feed-forward network: for
-# one pass forward and back, and for the recomputation (tests/data/peft_layers.csv).
-_BESIDE: Mapping[bool, tuple[_Widths, _Widths]] = {
+# then embedding and norms are cast to float32, and so are the values between two products. The first entry is
+# for one forward and backward pass, the second for the recomputation. Each has the number of kernels, then
+# elements in multiples of the width of the model, of its queries, its keys and its feed-forward network
+# (tests/data/peft_layers.csv).
+_PEFT_EXTRA: Mapping[bool, tuple[_Widths, _Widths]] = {
     False: ((31, 26, 0, 0, 0), (7, 12, 0, 0, 0)),
     True: ((31 + 34, 26 + 36, 51, 80, 32), (7 + 12, 12 + 2, 26, 38, 5)),
 }
-# Float32 values per score of a chunk, or of the loss of plain torch: its logarithm, the gradient of that, and
-# the gradient of the score
+# Bytes per score of a chunk, or of plain torch's loss: the score's logarithm, the gradient of the logarithm,
+# and the gradient of the score, all in float32
 _CHUNKED_SCORE_BYTES = 12
-# The same if all scores are in memory at once: transformers also holds them in 16 bits and in float32
+# The same if all scores are in memory at once: transformers also keeps them in 16 bits and in float32
 _SCORE_BYTES = 18
 _NF4_BYTES = 0.5 + 1 / 64 + _HALF / (64 * 256)
 
@@ -97,16 +99,16 @@ _KEPT_AND_WIDE = {
     "swiglu": (3, 6), "geglu": (3, 6), "gegelu": (3, 6), "clamped_swiglu": (6, 9), "gelu": (1, 3),
     "gelu_new": (4, 8), "relu": (1, 3),
 }  # fmt: skip
-"""Elements that an activation keeps for its backward pass, and that are alive in it, per unit of width."""
+"""Elements that an activation keeps for its backward pass, and elements alive in it, per unit of width."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
 """Kernels of a norm that work on one number per token."""
-# a sum reads two elements and writes one
+# Elements moved by a sum: two are read, one is written
 _ADD = 3
 
 
-@lru_cache(maxsize=64)  # a ranking asks for the same profile for each of its rows
+@lru_cache(maxsize=64)  # a ranking needs the same profile for each of its rows
 def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
-    """Return the profile of a decoder with a recipe; it needs no torch, no weights, and a few milliseconds.
+    """Return the profile of a decoder with a recipe, in a few milliseconds, without torch and weights.
 
     Args:
         decoder: Its shape.
@@ -140,7 +142,7 @@ def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
         train=train,
         infer=forward,
         tasks=(TaskKind.TRAIN,),
-        memory=tuple(_Step(decoder, other).memory() for other in _alike(recipe)),
+        memory=tuple(_Step(decoder, other).memory() for other in _with_cheaper(recipe)),
         blocks=BlockSizes(
             count=decoder.layers,
             largest_parameters=max(step.layer_parameters),
@@ -158,9 +160,9 @@ def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
 
 
 def config_profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
-    """Return the profile of a decoder that a Hugging Face config describes, as a trace of it would be.
+    """Return the profile of a decoder in a Hugging Face config, as a trace of the model would give it.
 
-    Args and errors as ``profile_at``.
+    Args and errors are as in ``profile_at``.
     """
     return msgspec.structs.replace(
         profile_at(decoder, name, recipe),
@@ -173,8 +175,8 @@ def config_profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadPr
     )
 
 
-def _alike(recipe: Recipe) -> Iterator[Recipe]:
-    # The recipe, and cheaper ones that the memory answer may offer.
+def _with_cheaper(recipe: Recipe) -> Iterator[Recipe]:
+    # The recipe, and cheaper ones that ``gpubench memory`` may suggest.
     yield recipe
     ways = {Trainable.FULL: WeightType.BFLOAT16, **ADAPTER_BASES}
     for (how, base), again, chunks in product(ways.items(), Checkpointing, (1, LOSS_CHUNKS)):
@@ -191,13 +193,13 @@ def _flops(operators: tuple[Operator, ...]) -> float:
 
 @dataclass
 class _Tally:
-    """Operators by FLOPs and bytes; each processes the ``tokens`` of a sample."""
+    """Counts of operators by FLOPs and bytes; each processes the ``tokens`` of a sample."""
 
     tokens: float
     found: Counter[tuple[OperatorKind, float, float, float, float]] = field(default_factory=Counter)
 
     def moves(self, elements: float, times: float = 1, fixed: float = 0.0) -> None:
-        """Add a kernel with this many elements read and written per token, and this many once."""
+        """Add a kernel that moves ``elements`` per token and ``fixed`` elements once."""
         kind, moved = OperatorKind.MEMORY, _COUNTED * elements * self.tokens
         self.found[kind, 0.0, moved, _COUNTED * fixed, 0.0] += round(times)
 
@@ -220,7 +222,7 @@ class _Tally:
         self.found[OperatorKind.DEPTHWISE, 0.0, 0.0, fixed, _UNPACKING_FLOPS * layer.weights] += round(times)
 
     def attends(self, decoder: Decoder, times: float = 1, passes: int = 1) -> None:
-        """Add attention over the whole square of scores, or its backward pass in two passes."""
+        """Add attention over all pairs of tokens; its backward pass counts as two passes."""
         wide = decoder.query_width + decoder.heads * decoder.head_width
         flops = 2.0 * passes * self.tokens**2 * wide
         elements = passes * (wide + decoder.key_width + decoder.value_width)
@@ -266,7 +268,7 @@ class _Step:
         self.is_packed = recipe.weight_type is WeightType.NF4
         self.by_torch = recipe.stack is Stack.TORCH
         self.by_peft = not self.is_full and recipe.stack in {Stack.PLAIN, Stack.NO_FLASH}
-        self.held_chunks = recipe.loss_chunks  # fused kernels never hold all scores at once
+        self.held_chunks = recipe.loss_chunks  # fused kernels never keep all scores at once
         if recipe.stack is Stack.FUSED:
             self.held_chunks = max(LOSS_CHUNKS, recipe.loss_chunks)
         self.tokens = recipe.context_tokens or min(USUAL_CONTEXT, decoder.context)
@@ -281,7 +283,7 @@ class _Step:
 
     @property
     def layer_parameters(self) -> tuple[int, ...]:
-        """One entry per kind of layer, with its adapters."""
+        """Parameters of each kind of layer, adapters included."""
         dense, sparse = self.decoder.dense_layer_parameters, self.decoder.sparse_layer_parameters
         found = [dense] if self.decoder.sparse_layers < self.decoder.layers else []
         found += [sparse] if self.decoder.sparse_layers else []
@@ -300,9 +302,9 @@ class _Step:
         self._forward(forward, layers)
         if how is not Checkpointing.NONE:
             self._forward(again, layers, is_again=True)
-            self._beside(again, 1)
+            self._peft_extra(again, 1)
         self._backward(backward, layers)
-        self._beside(backward, 0)
+        self._peft_extra(backward, 0)
         forward.moves(self.decoder.width, fixed=self.decoder.embedding_parameters)
         self._norm(forward, 1)
         loss, loss_again = self._loss()
@@ -310,9 +312,9 @@ class _Step:
         train.found[OperatorKind.OPTIMIZER, 0.0, 0.0, float(_MOVED_BY_ADAMW * self.trained), 0.0] += 1
         return (forward + loss).operators(), train.operators()
 
-    def _beside(self, into: _Tally, part: int) -> None:
-        # Add PEFT's remaining work in all layers.
-        decoder, (kernels, *elements) = self.decoder, _BESIDE[self.is_packed][part]
+    def _peft_extra(self, into: _Tally, part: int) -> None:
+        # Add PEFT's work in all layers that is not counted elsewhere.
+        decoder, (kernels, *elements) = self.decoder, _PEFT_EXTRA[self.is_packed][part]
         widths = decoder.width, decoder.query_width, decoder.key_width, self._inner
         if self.by_peft:
             moved = sum(each * width for each, width in zip(elements, widths, strict=True))
@@ -330,7 +332,7 @@ class _Step:
         self._norm(into, layers * decoder.layer_norms)
         for layer in decoder.attention:
             self._linear(into, layer, layers * share, adapters=layers)
-        self._turned(into, layers, _ROTARY, _NORM)
+        self._queries_and_keys(into, layers, _ROTARY, _NORM)
         if not selective:
             into.attends(decoder, layers)
         into.moves(2 * decoder.heads * decoder.head_width, layers)
@@ -346,7 +348,9 @@ class _Step:
                 if not is_again or (self.is_packed and self.by_torch):
                     self._linear(into, leave, times * copies, share=tokens)
 
-    def _turned(self, into: _Tally, layers: int, rotary: _Passes, norm: Mapping[str, _Passes]) -> None:
+    def _queries_and_keys(
+        self, into: _Tally, layers: int, rotary: _Passes, norm: Mapping[str, _Passes]
+    ) -> None:
         # Add the work on queries and keys before attention.
         for width in (self.decoder.query_width, self.decoder.key_width):
             if self.decoder.rotary:
@@ -360,7 +364,7 @@ class _Step:
             into.moves(2, _ROOTS * times)
 
     def _networks(self, layers: int) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
-        """Layers by feed-forward network: width, number of layers, share of tokens in each."""
+        """Number of layers of each kind; width, copies and share of tokens of each feed-forward network."""
         decoder = self.decoder
         sparse = decoder.sparse_layers
         if layers > sparse:
@@ -380,7 +384,7 @@ class _Step:
             into.each(_NORM_WEIGHT[decoder.norm], width, norms)
         for layer in decoder.attention:
             self._linear(into, layer, layers, adapters=layers, is_backward=True)
-        self._turned(into, layers, _ROTARY_BACKWARD, _NORM_BACKWARD)
+        self._queries_and_keys(into, layers, _ROTARY_BACKWARD, _NORM_BACKWARD)
         into.attends(decoder, layers, passes=2)
         into.moves(_ADD * width, 5 * layers)
         for times, networks in self._networks(layers):
@@ -436,60 +440,58 @@ class _Step:
     # --- memory ----------------------------------------------------------------------------------------
 
     def memory(self) -> StepMemory:
-        """Return the moments that can be the peak at some batch."""
-        decoder, is_full = self.decoder, self.is_full
+        """Return the memory of the step: a line for each moment that can be the peak at some batch."""
+        decoder = self.decoder
         weights = self._weights_bytes
         trained = float(_HALF * self.trained)
-        optimizer = 2 * trained
-        turned = 2.0 * _FLOAT * self.tokens * (decoder.rotary_width or decoder.head_width) * decoder.rotary
-        base = weights + optimizer + turned
+        tables = 2.0 * _FLOAT * self.tokens * (decoder.rotary_width or decoder.head_width) * decoder.rotary
+        lines = [
+            msgspec.structs.replace(line, bytes_per_sample=line.bytes_per_sample + self._tokens_bytes)
+            for line in self._moments(weights + 2 * trained + tables, trained)
+        ]
+        return StepMemory(
+            task=TaskKind.TRAIN,
+            is_amp=False,
+            lines=tuple(sorted(lines, key=lambda line: (line.bytes_per_sample, line.fixed_bytes))),
+            weights_bytes=weights,
+            trained_bytes=trained,
+            optimizer_bytes=2 * trained,
+            saved=_line(tables, self.saved_bytes + self._tokens_bytes),
+            recipe=self.recipe,
+        )
+
+    def _moments(self, base: float, trained: float) -> Iterator[MemoryLine]:
+        """The moments without the batch itself, on top of ``base`` bytes: loss, backward pass, update."""
+        decoder, is_full = self.decoder, self.is_full
         head = float(_HALF * self.head.weights)
-        head_gradient = head if is_full else 0.0
-        held = self._held(self.recipe.checkpointing)
         stream = self._bytes(decoder.width)
         saved = self.saved_bytes
         at_once = self.held_chunks == 1
         each = _SCORE_BYTES if at_once and not self.by_torch else _CHUNKED_SCORE_BYTES
         scores = each * self.tokens * decoder.vocabulary / self.held_chunks
-        leaving = max(layer.weights for layer in self._widest_network) * _HALF
-        last = decoder.layers - 1
-        at_work = self._at_work
-        kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0  # they count in both
-        moments = [_line(base, saved - kept_scores + stream + scores)]
+        kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0  # in both terms
+        yield _line(base, saved - kept_scores + stream + scores)
         if self.held_chunks > 1 and is_full:
-            moments.append(_line(base + head, saved + stream + scores))
-            moments.append(_line(base + 3 * head, saved + stream))
-        moments.append(
-            _line(base + head_gradient + (leaving if is_full else 0.0), held * last + stream + at_work)
-        )
+            yield _line(base + head, saved + stream + scores)
+            yield _line(base + 3 * head, saved + stream)
+        layers = self._held(self.recipe.checkpointing) * (decoder.layers - 1) + stream
+        at_work = self._at_work
+        widest = max(layer.weights for layer in self._widest_network)
+        leaving = widest * _HALF
+        yield _line(base + (head + leaving if is_full else 0.0), layers + at_work)
         if is_full:
-            untouched = _HALF * (decoder.embedding_parameters + min(self.layer_parameters))
-            done = max(0.0, trained - untouched)
-            moments.append(_line(base + done + leaving, stream + at_work, done))
+            done = max(0.0, trained - _HALF * (decoder.embedding_parameters + min(self.layer_parameters)))
+            yield _line(base + done + leaving, stream + at_work, done)
             tied = 3 * head if decoder.tied else head
             rest = max(0.0, trained - head)
-            moments += [_line(base + rest + tied, stream, rest), _line(base + trained, 0.0, trained)]
+            yield _line(base + rest + tied, stream, rest)
+            yield _line(base + trained, 0.0, trained)
         if self.is_packed:
             narrow = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
-            unpacked = narrow * max(layer.weights for layer in self._widest_network)
-            moments.append(_line(base + unpacked, held * last + stream + self._unpacking))
-        moments = [
-            msgspec.structs.replace(line, bytes_per_sample=line.bytes_per_sample + self._tokens_bytes)
-            for line in moments
-        ]
-        return StepMemory(
-            task=TaskKind.TRAIN,
-            is_amp=False,
-            lines=tuple(sorted(moments, key=lambda line: (line.bytes_per_sample, line.fixed_bytes))),
-            weights_bytes=weights,
-            trained_bytes=trained,
-            optimizer_bytes=optimizer,
-            saved=_line(turned, saved + self._tokens_bytes),
-            recipe=self.recipe,
-        )
+            yield _line(base + narrow * widest, layers + self._unpacking)
 
     def _bytes(self, elements: float) -> float:
-        # Elements of activations per token
+        # Bytes of activations with this many elements per token
         return _HALF * elements * self.tokens
 
     @property
@@ -513,7 +515,7 @@ class _Step:
 
     @property
     def _upcast_bytes(self) -> float:
-        # PEFT's extra memory when it prepares a 4-bit base: embedding and head are cast to float32.
+        # Memory that PEFT adds when it prepares a 4-bit base: embedding and head are cast to float32.
         tables = self.decoder.embedding_parameters * (1 if self.decoder.tied else 2)
         return 0.0 if self.by_torch else float((_FLOAT - _HALF) * tables)
 
@@ -575,7 +577,7 @@ class _Step:
     @property
     def _inner_kept(self) -> int:
         # Elements that the feed-forward network keeps, in multiples of its width. The result of relu is kept
-        # once: for its own gradient and for that of the trained layer after it.
+        # once, for both its own gradient and that of the trained layer after it.
         kept, _ = _KEPT_AND_WIDE[self.decoder.activation]
         return kept + (self.is_full and self.decoder.activation != "relu")
 
@@ -585,7 +587,7 @@ class _Step:
         decoder = self.decoder
         inside = self._bytes((_KEPT_AND_WIDE[decoder.activation][1] - self._inner_kept) * self._inner)
         if decoder.score_bytes:
-            # Gradients of the scores: in float32; in torch without flash kernels twice, plus once in 16 bits
+            # Gradients of the scores in float32; without flash kernels, torch holds two, plus one in 16 bits
             more_bytes = _HALF + 2 * _FLOAT if self.recipe.stack is Stack.NO_FLASH else _FLOAT
             inside = max(inside, more_bytes * self.tokens**2 * decoder.heads)
         whole = self._held(Checkpointing.NONE)

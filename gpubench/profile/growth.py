@@ -1,8 +1,8 @@
-"""How the memory of a step grows with its batch, from traces at a few: lines if possible, else points.
+"""How the memory of a step grows with its batch, from traces at a few batch sizes: lines, or else points.
 
 Two small batches determine a line for each moment of the step, and the peak is the highest of the lines: at a
 small batch that may be the update of the weights, at a large one the loss. A third, large batch checks
-whether the lines hold. If they do not (samples interact in pairs, or a large batch runs other operators), the
+whether the lines fit. If they do not (samples interact in pairs, or a large batch runs other operators), the
 step is traced at batches up to the largest that can be requested.
 """
 
@@ -22,12 +22,12 @@ from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKin
 BATCHES = (2, 4)
 """Not 1: at a batch of 1 some layouts coincide and copies vanish."""
 LARGE_BATCHES = (4096, 512, 64, 16)
-"""The largest of these that can be traced checks whether the lines hold."""
+"""The largest of these that can be traced checks whether the lines fit."""
 LADDER = tuple(4**n for n in range(2, 11))
-"""Batches to trace if the lines do not hold, up to the largest batch that is searched."""
+"""Batches to trace if the lines do not fit, up to the largest batch that is searched."""
 TOLERANCE = 1e-3
 """Tolerance of a peak around its line: far below the error of the fit, far above the rounding of a trace."""
-# Shares of the gradients that one GPU of several may hold
+# Shares of the gradients that may be on one GPU of several
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 
 
@@ -36,8 +36,8 @@ class Moment(NamedTuple):
 
     Attributes:
         gradients: The part in gradients of the weights.
-        outputs: Outputs of the model that are freed here, but that a loop with a variable for them would
-            still hold.
+        outputs: The part in outputs of the model that are already freed, but that a loop with a variable for
+            them would still hold. It is not in the total.
     """
 
     total: int
@@ -75,22 +75,22 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""Shorter middles would match in several places if one of their events may differ."""
+"""A shorter middle could match in several places when one of its events may differ."""
 
 
 def longer(
     one: Sequence[_T], two: Sequence[_T], times: int, at: Callable[[_T, _T], _T] | None = None
 ) -> list[_T] | None:
-    """The sequence of events of a model with more periods of layers, from two models one period apart.
+    """The events of a model with more periods of layers, from those of two models that differ by one period.
 
     A sequence passes each period once, or once forward and once backward with a middle between them.
 
     Args:
         one: The events of the shorter model, in order.
         two: The events of the longer one.
-        times: Number of periods that the model has more than the shorter one.
-        at: The event of the model from those of the two, if one event of the middle may differ: what all
-            layers hold is freed at once. None if none may.
+        times: How many periods the model has in addition to those of the shorter one.
+        at: Computes an event of the model from those of the two. With it, one event of the middle may differ:
+            the one where everything that the layers hold is freed at once. None if no event may differ.
 
     Returns:
         None if the two differ in another way.
@@ -172,11 +172,11 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
-    """The step with the result of tracing large batches: points, if the lines do not hold.
+    """The step with the result of tracing large batches: points, if the lines do not fit.
 
     Args:
-        step: As lines.
-        trace_at: Batches for which it returns None are left out.
+        step: The step as lines.
+        trace_at: Traces a batch; batches for which it returns None are left out.
     """
     assert step.keeping is not None
     once = cache(trace_at)
@@ -189,8 +189,8 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     return msgspec.structs.replace(_beyond_lines(step, once), keeping=kept)
 
 
-def without_what_is_alike(step: StepMemory) -> StepMemory:
-    """The step without the loop that keeps the outputs, if its extra memory is within a trace's tolerance."""
+def without_equal_loop(step: StepMemory) -> StepMemory:
+    """The step without the loop that keeps the outputs, if its extra memory is within the tolerance."""
     kept = step.keeping
     batches = (1, *BATCHES, *LADDER)
     if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
@@ -202,7 +202,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     traced: dict[int, MemoryPoint] = {}
 
     def holds(batch_size: int) -> bool | None:
-        """Whether the lines hold at this batch; None if it could not be traced."""
+        """Whether the lines fit this batch; None if it could not be traced."""
         found = trace_at(batch_size)
         if found is None:
             return None
@@ -242,7 +242,7 @@ def _point(batch_size: int, trace: StepTrace) -> MemoryPoint:
 
 
 def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
-    # The point of a step at a batch where its lines hold.
+    # The point of a step at a batch that its lines fit.
     moments = dict.fromkeys(step.peak(batch_size, share) for share in _SHARES)
     return MemoryPoint(
         batch_size=batch_size,
@@ -263,7 +263,7 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
     Both cases count: all gradients held, and only a share of them, as when several GPUs shard them; then
     another moment may be the highest.
     """
-    if len(one) != len(two):  # other operators at another batch: only the peaks can be compared
+    if len(one) != len(two):  # the operators differ between batches: only the peaks can be compared
         one, two = [max(one)], [max(two)]
     lines = {
         _line(first.total, second.total, first.gradients) for first, second in zip(one, two, strict=True)
@@ -277,7 +277,7 @@ def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
     found: dict[float, tuple[tuple[float, float, float], MemoryLine]] = {}
     for line in lines:
         held = line.fixed_bytes - (1 - share) * line.gradient_bytes
-        # of two that are equal at this share, the one that is higher at others
+        # if two are equal at this share, the one that is higher at other shares
         rank = held, line.fixed_bytes, -line.gradient_bytes
         if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < rank:
             found[line.bytes_per_sample] = rank, line

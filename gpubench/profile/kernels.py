@@ -40,7 +40,7 @@ class Kernel:
 
 
 def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Cost of one aten call, as the kernels a GPU would run for it.
+    """Cost of one aten call, as the kernels that a GPU would run for it.
 
     Args:
         name: Name of the operator, without overload: ``addmm``.
@@ -57,7 +57,7 @@ def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple
 
 
 def moved(*values: Any) -> float:
-    """Bytes of all tensors in these arguments; an expanded tensor counts its storage."""
+    """Bytes of all tensors in these arguments; an expanded tensor counts only its storage."""
     stored = (
         min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) for t in tensors_in(values)
     )
@@ -156,7 +156,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
 RNN_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Recurrent layers, and the number of gates of each."""
 STATES_KEPT = 2
-"""Besides its gates, cuDNN's reserve space holds the state and output of each step."""
+"""In addition to its gates, cuDNN's reserve space holds the state and output of each step."""
 
 
 @dataclass
@@ -199,19 +199,17 @@ class FusedCalls(TorchFunctionMode):
             return _rnn(self._recorder, name, args)
         if name == "scaled_dot_product_attention":
             return _attention(self._recorder, args, kwargs)
-        if name in {
-            "multi_head_attention_forward",
-            "backward",
-        }:  # the latter if checkpointed layers are recomputed
-            with self._inside_too():
+        # a backward pass recomputes checkpointed layers
+        if name in {"multi_head_attention_forward", "backward"}:
+            with self._recording_inside():
                 return func(*args, **kwargs)
         if name == "dropout" and func.__module__ == "torch.nn.functional":
             return _dropout(self._recorder, func, args, kwargs)
         return func(*args, **kwargs)
 
     @contextmanager
-    def _inside_too(self) -> Iterator[None]:
-        """Record the calls inside a torch function written in Python, which a dispatch mode does not see."""
+    def _recording_inside(self) -> Iterator[None]:
+        """Also record the calls inside a torch function written in Python, which this mode does not see."""
         functional: Any = torch.nn.functional
         attend, dropout = functional.scaled_dot_product_attention, functional.dropout
         functional.scaled_dot_product_attention = lambda *a, **k: _attention(self._recorder, a, k)
@@ -231,7 +229,7 @@ def _dropout(
     with recorder.pause():
         out = func(*args, **kwargs)
     x = args[0] if args else kwargs["input"]
-    if out is not x or kwargs.get("inplace"):
+    if out is not x or (kwargs.get("inplace") and kwargs.get("training", True)):
         recorder.add(memory(3 * x.numel()))  # input, output, mask
     return out
 
@@ -258,7 +256,7 @@ class _Layer:
             yield self._pointwise()
 
     def backward(self, *, input_gradient: bool) -> Iterator[Kernel]:
-        """The same backwards; the first step's initial state needs no gradient."""
+        """The same in reverse, with the products for the gradients; the initial state needs no gradient."""
         wide = self.gates * self.hidden
         for step in range(self.steps):
             yield self._pointwise()
@@ -271,7 +269,7 @@ class _Layer:
         yield memory(self.batch * self.steps * wide + wide)  # gradient of the bias
 
     def _pointwise(self) -> Kernel:
-        # Both products are read, the gates are kept for the backward pass, state and output are written
+        # It reads both products, keeps the gates for the backward pass, and writes state and output
         return memory(self.batch * self.hidden * (3 * self.gates + 3))
 
 
@@ -302,7 +300,7 @@ class _Stack:
         return self.layers[0].hidden * self.directions
 
     def dropouts(self) -> Iterator[Kernel]:
-        """One kernel between two layers, forward or backward."""
+        """One kernel between each two layers, in either direction."""
         if self.dropout:
             one = self.layers[0]
             for _ in range(len(self.layers) // self.directions - 1):
@@ -370,7 +368,7 @@ def _attention(recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Shapes of fused attention. All scores are counted, causal or not, as is the convention."""
+    """Shapes of fused attention. By convention, all scores are counted, causal or not."""
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpubench.foreign_code import one_line
+from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind
 from gpubench.profile.quick_fakes import gpu_without_values
 from gpubench.tensors import with_tensors
 from gpubench.workload import Workload, forward, seeded, set_mode
 
-IMAGES = 4
-"""Dimensions of a batch of images."""
+IMAGE_DIMENSIONS = 4
+"""Number of dimensions of a batch of images."""
 _BATCH, _SEED = 2, 0
 
 
@@ -27,7 +27,7 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
     Args:
         workload: Any workload.
-        with_values: Whether the step reads tensor values, so it must be computed.
+        with_values: Whether the step reads tensor values, so it needs real tensors.
     """
     if not workload.is_image:
         return None
@@ -44,11 +44,14 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
 
 def why_no_amp(workload: Workload) -> str | None:
-    """Say why a step that reads tensor values fails under autocast on the CPU; None if it does not."""
+    """Say why a step that reads tensor values fails under autocast on the CPU; None if it does not.
+
+    A lack of memory here says nothing about autocast.
+    """
     try:
         _step(workload, torch.contiguous_format, torch.autocast("cpu", dtype=torch.bfloat16))
     except Exception as error:  # noqa: BLE001 - the author's code, which ran in full precision
-        return one_line(error)
+        return None if lacks_memory(error) else one_line(error)
     return None
 
 
@@ -56,14 +59,14 @@ def _step(
     workload: Workload, layout: torch.memory_format, how: AbstractContextManager[Any] | None = None
 ) -> None:
     def laid(tensor: Tensor) -> Tensor:
-        return tensor.contiguous(memory_format=layout) if tensor.dim() == IMAGES else tensor
+        return tensor.contiguous(memory_format=layout) if tensor.dim() == IMAGE_DIMENSIONS else tensor
 
     with seeded(_SEED):
         task = workload.build(_BATCH, _SEED)
         model = set_mode(task.model, train=TaskKind.TRAIN in workload.tasks)
         for module in model.modules():
             for name, weight in module._parameters.items():  # noqa: SLF001 - torch's own swaps refuse fakes
-                if weight is not None and weight.dim() == IMAGES:
+                if weight is not None and weight.dim() == IMAGE_DIMENSIONS:
                     module._parameters[name] = torch.nn.Parameter(laid(weight.detach()), weight.requires_grad)  # noqa: SLF001 - as above
         inputs, targets = task.batches[0]
         with how or nullcontext():

@@ -1,7 +1,7 @@
 """Peak memory of one step, by tracking the lifetimes of storages: no GPU, no memory, no arithmetic.
 
 A whole step is run on fake tensors, which have shapes and types but no values. Bytes rise when a storage is
-allocated and fall when it is freed. ``growth`` derives the memory at any batch size from traces at a few.
+allocated and fall when it is freed. ``growth`` derives the memory at any batch size from a few traces.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gpubench.profile.growth import (
     beyond_lines,
     longer_step,
     on_lines,
-    without_what_is_alike,
+    without_equal_loop,
 )
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
@@ -51,7 +51,7 @@ from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
-# Prebuilt batches that do have values, such as NumPy arrays
+# Limit for prebuilt batches that do have values, such as NumPy arrays
 _MOST_HOST_BYTES = 64 * MIB
 # Limit for a step, or for building it, if the number of operators grows with the samples
 _MOST_OPERATORS = 2_000
@@ -65,22 +65,22 @@ def trace_memory(
     workload: Workload,
     variants_s: float = math.inf,
     *,
-    told: Collection[Recipe] = (),
+    requested: Collection[Recipe] = (),
     with_variants: bool = True,
     refused: list[str] | None = None,
 ) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
-    Each is traced again with weights in bfloat16; training of a model with repeated blocks is also traced
-    with each kind of checkpointing.
+    Each task is traced again with weights in bfloat16; training of a model with repeated blocks is also
+    traced with each kind of checkpointing.
 
     Args:
         workload: Any workload.
         variants_s: CPU time after which no further variant is started, and no large batch traced [s].
-        told: Requested recipes: they are traced first if possible, without a time limit.
+        requested: Recipes to trace first if possible, and without a time limit.
         with_variants: Whether to trace variants at all; large batches of the unchanged workload are always
             traced.
-        refused: Called with the reason if a step fails only under autocast, which is then left out; None
+        refused: Collects the reason if a step fails only under autocast; that step is then left out. None
             raises the error.
 
     Raises:
@@ -104,17 +104,17 @@ def trace_memory(
         has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
         variants = _variants(workload, has_blocks=has_blocks)
         others = [*_rebuilt(workload), *((workload, *each) for each in variants)]
-        for of, recipe, steps in sorted(others, key=lambda each: each[1] not in told):
-            if time.process_time() >= until_s and recipe not in told:
+        for of, recipe, steps in sorted(others, key=lambda each: each[1] not in requested):
+            if time.process_time() >= until_s and recipe not in requested:
                 break
-            with suppress(Exception):  # foreign code: a failure here only means one answer less
+            with suppress(Exception):  # foreign code: a failure costs only this variant
                 made = _Made(of, recipe, mode)
                 found += [_alike(found, made, task, is_amp, until_s) for task, is_amp in steps]
     return tuple(found)
 
 
 def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bool:
-    """Whether a step of a model holds the memory derived from two shorter ones; arguments as ``shorter``."""
+    """Whether a step takes the memory derived from two shorter models; arguments as in ``shorter``."""
     with gpu_without_values() as mode:
         made = (_Made(each, each.recipe, mode) for each in (one, two, whole))
         steps = [each.follow(BATCHES[0], whole.tasks[0], is_amp=False) for each in made]
@@ -124,7 +124,7 @@ def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bo
 def _alike(
     found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
-    """Trace a step, reusing what a large batch of the same task showed before."""
+    """Trace a step; its large batches only if no traced step of the same task is on lines."""
     one, two = (made.follow(n, kind, is_amp) for n in BATCHES)
     step = on_lines(one, two, kind, is_amp=is_amp, recipe=made.recipe)
     before = next((known for known in found if known.task is kind), None)
@@ -134,11 +134,11 @@ def _alike(
         step = msgspec.structs.replace(step, largest_traced=largest, keeping=kept)
     else:
         step = beyond_lines(step, lambda n: made.traced(n, kind, is_amp, until_s))
-    return without_what_is_alike(step)
+    return without_equal_loop(step)
 
 
 def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
-    # With and without autocast; weights in half precision do not need it
+    # Without autocast and with it; weights in half precision do not need it
     return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
 
 
@@ -158,7 +158,7 @@ def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tu
 def _variants(
     workload: Workload, *, has_blocks: bool
 ) -> Iterator[tuple[Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    """The variants of a built model and its tasks, with autocast or without; the most informative first."""
+    """The variants of a built model, with their tasks and use of autocast; the most informative first."""
     usual = workload.recipe
     casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
     types = (WeightType.BFLOAT16,) if casts else ()
@@ -167,12 +167,12 @@ def _variants(
     if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
     ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
-    for how in ways:  # otherwise its own recipe includes it
+    for how in ways:  # none if a workload's own recipe includes checkpointing
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
-    by_itself = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
-    if workload.sample_unit not in TOKEN_UNITS or usual.trainable is not Trainable.FULL or by_itself:
+    has_own_type = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
+    if workload.sample_unit not in TOKEN_UNITS or usual.trainable is not Trainable.FULL or has_own_type:
         return
     for trainable, base in ADAPTER_BASES.items():  # on a frozen base
         adapted = msgspec.structs.replace(usual, trainable=trainable, weight_type=base)
@@ -212,7 +212,7 @@ class _Made:
         return self._built[batch_size]
 
     def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
-        """Trace one step at one batch size; the optimizer's state is created once for all of them."""
+        """Trace one step at one batch size; the optimizer's state is created once per batch size."""
         if self.workload.shorter is not None:
             one, two = (made.follow(batch_size, kind, is_amp) for made in self._shorter)
             found = longer_step(one, two, self.workload.shorter[-1])
@@ -228,8 +228,8 @@ class _Made:
         return trace
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
-        """The same at a large batch; None if it fails, or would take too long or too much memory."""
-        like = self if self._lengths else self._shorter[-1]
+        """The same for a large batch; None if it fails, or would take too much time or memory."""
+        like = self if {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys() else self._shorter[-1]
         if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
@@ -237,17 +237,17 @@ class _Made:
         return None
 
     def is_long(self, batch_size: int, kind: TaskKind, is_amp: bool) -> bool:
-        """Whether a step at a large batch would take too long or too much memory, by the traced ones."""
+        """Whether a step at a large batch would take too much time or memory, judging by the traced ones."""
         lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
-        # the first one calls torch more often
+        # the first build may make more calls than the second
         built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])
         run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
-        host = large.host_bytes / BATCHES[1]  # if each sample needs its own operators, or host memory
+        host = large.host_bytes / BATCHES[1]  # a sample may need its own operators, or host memory
         return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
 
 
 def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) -> Task:
-    """Build a task of fake tensors; if its author's code reads values, remove them after the build."""
+    """Build a task of fake tensors; if the author's code reads values, make real tensors fake afterward."""
     cause = None
     try:
         task = workload.build(batch_size, _SEED)
@@ -259,12 +259,12 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
             task = workload.build(batch_size, _SEED)
     if isinstance(task.model, torch.jit.ScriptModule):
         if cause is not None:
-            raise cause  # the values of its tensors cannot be removed
+            raise cause  # its tensors cannot be made fake
         return task
     if cause is None and all(isinstance(each, FakeTensor) for each in task.model.parameters()):
         return task
     with _disable_current_modes():
-        task = _apart(workload, batch_size, task)
+        task = _own_copy(workload, batch_size, task)
     fakes: dict[int, Any] = {}
 
     def fake(tensor: Tensor) -> Any:
@@ -278,8 +278,8 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
     return replace(task, batches=with_tensors(task.batches, fake))
 
 
-def _apart(workload: Workload, batch_size: int, task: Task) -> Task:
-    """Copy a model that its file returns again and again: the original must keep its values."""
+def _own_copy(workload: Workload, batch_size: int, task: Task) -> Task:
+    """Copy the model if its file returns the same one from every build: the original must keep its values."""
     if task.again is None:
         return task
     others = workload.build(batch_size, _SEED).model.parameters()
@@ -300,13 +300,13 @@ def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
     if recipe.checkpointing is not built.checkpointing and not checkpoint_blocks(
         [task.model], recipe.checkpointing
     ):
-        raise MisuseError("it has no repeated blocks that could be computed again")
+        raise MisuseError("it has no repeated blocks to recompute")
     return task
 
 
 def _stored_as(task: Task, weight_type: WeightType) -> Task:
-    # The task with weights and inputs of another floating type; inside ``gpu_without_values`` weights stay
-    # tied.
+    # The task with weights and inputs of another floating-point type; inside ``gpu_without_values``, weights
+    # stay tied.
     dtype = getattr(torch, weight_type)
 
     def cast(tensor: Tensor) -> Tensor:
@@ -319,7 +319,7 @@ def _stored_as(task: Task, weight_type: WeightType) -> Task:
 
 
 GPU_OPTIONS = {"fused": True, "foreach": True}
-"""The optimizer implementation on a GPU, the first available: fused as in gpubench, else foreach."""
+"""The optimizer implementations on a GPU, best first: fused as in gpubench, else foreach."""
 
 
 def step_trace(
@@ -355,7 +355,7 @@ def step_trace(
                 try:
                     with torch.no_grad():
                         outputs = forward(model, inputs)
-                except RuntimeError:  # it may differentiate by itself
+                except RuntimeError:  # the model may call autograd itself
                     outputs = forward(model, inputs)
                 saved = storages.bytes - weights
                 del outputs
@@ -381,7 +381,9 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
         options: The first option that the optimizer accepts is used.
     """
     for name, value in options.items():
-        with suppress(TypeError, ValueError, RuntimeError):  # it lacks the option, or not for these weights
+        with suppress(
+            TypeError, ValueError, RuntimeError
+        ):  # it lacks the option, or refuses it for these weights
             return _stepped(task, {name: value})
     return _stepped(task, {})
 
@@ -437,7 +439,7 @@ class Storages:
         self._gradients[key] = self._alive[key][0]
 
     def follow_outputs(self, tensors: Iterable[Tensor]) -> None:
-        """From here on, count those that are freed but would be alive in a loop with a variable for them."""
+        """From here on, count these tensors once freed: a loop with a variable for them would keep them."""
         self._outputs |= {storage_id(t) for t in tensors} & self._alive.keys()
 
     @contextmanager
@@ -476,7 +478,7 @@ class Storages:
                 return args[0].fake_device
             fused = func._schema.name.startswith("aten::" + _FUSED_UPDATES)  # noqa: SLF001
             if fused and any(isinstance(tensor, FakeTensor) for tensor in _tensors(args)):
-                return None  # in place, and fake tensors have no rule for it
+                return None  # it works in place, and fake tensors have no rule for it
             out = func(*args, **kwargs)
             self.adopt(_tensors((out,)))
             timeline.append(self._moment())
@@ -487,7 +489,7 @@ class Storages:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    # The tensors that own memory: for a wrapper, such as a quantized weight, the wrapped ones.
+    # The tensors that own memory; a wrapper, such as a quantized weight, gives the wrapped ones.
     for tensor in tensors_of(values):
         if hasattr(type(tensor), "__tensor_flatten__"):
             yield from _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])  # type: ignore[attr-defined]

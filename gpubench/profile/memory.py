@@ -55,12 +55,12 @@ _LOOKS_ALONG_LINES = 8
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 """Smallest step with a peak that can scale another batch: in a smaller one the workspace dominates."""
 UNTRACED_FACTOR = 2.0
-"""Upper end over the formula's figure: for language models the formula is too low by up to this factor."""
+"""Ratio of upper end to formula: for language models, the formula is too low by up to this factor."""
 UNTRACED_LOW_FACTOR = 2.3
-"""Formula's figure over the lower end: for adapters on frozen weights it is too high by up to this factor."""
+"""Ratio of formula to lower end: for adapters on frozen weights, it is too high by up to this factor."""
 COMPILED_LEAST = 0.6
-"""Lower end of a compiled step over an eager one's: a compiled loss holds no scores in float32. The lowest of
-14 published readings is 0.66 of the trace of the eager step (Llama 3 8B on B200s)."""
+"""Lower end of a compiled step, relative to an eager one: a compiled loss keeps no scores in float32. The
+lowest of 14 published readings is 0.66 of the trace of the eager step (Llama 3 8B on B200s)."""
 FP32_BYTES = 4
 GRADIENT_SHARE = 0.5
 """Share of the traffic of the widest operator that is the gradient of its output."""
@@ -125,7 +125,7 @@ def need_of(
             profile,
             _micro(case, accumulate),
             step_of(profile, case),
-            scale * (held.total + held.apart),
+            scale * (held.total + held.separate),
             figures.reserved,
         ),
     )
@@ -140,9 +140,9 @@ def need_on(
     scale: float = 1.0,
     accumulate: int = 1,
 ) -> MemoryNeed:
-    """Estimate the memory of one step on a card: its class's, limited by published steps that ran there.
+    """Estimate the memory of one step on a card, capped if published steps of that size ran there.
 
-    Args as ``need_of``.
+    Args as in ``need_of``.
     """
     need = need_of(profile, case, card.card_class, measured=measured, scale=scale, accumulate=accumulate)
     traced = _held(profile, case, accumulate) if measured is None and card.ran_bytes else None
@@ -161,8 +161,8 @@ def judge_fit(
 ) -> MemoryFit:
     """Say whether one step fits on a card; ranking, prediction, search and report all use this function.
 
-    The upper end of the memory in use decides. If a step does not fit in a CUDA graph, its eager form is
-    checked, which needs less: a job can use that. Args as in ``need_of``.
+    The upper end of the memory in use decides. If a step does not fit in a CUDA graph, its eager form
+    is checked: it needs less, and a job can use it. Args as in ``need_of``.
     """
     need = need_on(profile, case, card, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
@@ -172,7 +172,7 @@ def judge_fit(
     one = False
     if not largest:
         alone = msgspec.structs.replace(case, batch_size=1)
-        of_one = need if batch == 1 else need_on(profile, alone, card, scale=scale)
+        of_one = need if batch == 1 else need_on(profile, alone, card, scale=scale, accumulate=accumulate)
         one = card.verdict_of(of_one.device) is Verdict.MAY_FIT
     fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest, one_may_fit=one)
     if verdict is Verdict.FITS or case.execution is not Execution.GRAPH:
@@ -207,7 +207,7 @@ def largest_batch(
 
 
 def largest_of(step: StepMemory, card: CardMemory) -> int:
-    """The same for a single traced step of a language model, on one card; consistent with ``judge_fit``."""
+    """The largest batch of a traced step of a language model that fits a card, as by ``judge_fit``."""
     allowance = load_allowance().of(card.card_class, convolves=False)
 
     def spare_bytes(batch_size: int) -> float:
@@ -227,7 +227,7 @@ def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
 
 
 def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
-    """The need, with upper ends capped at the card's memory if such a step ran on such a card."""
+    """The need, with figures capped at the card's memory if a published step of this size ran on it."""
     device = need.device
     if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case.gpu_count, card):
         return need
@@ -255,9 +255,9 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
 
 
 def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
-    # Whether a published step of at least this size ran on a card of the line with at most this memory.
-    # Published steps are eager: memory that is pinned in a graph is added to its tensors.
-    return gpu_count == 1 and held.most * (held.total + held.apart) + held.pinned <= card.ran_bytes
+    # Whether a published step of at least this size ran on a card of this line with at most this much memory.
+    # Published steps are eager, so memory that is pinned in a graph is added to the tensors.
+    return gpu_count == 1 and held.most * (held.total + held.separate) + held.pinned <= card.ran_bytes
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
@@ -286,7 +286,7 @@ def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
         before = (batch, spare)
         batch = 2 if look == 1 else (fits + too_large) // 2 if guess is None else guess
         batch = min(max(batch, fits + 1), too_large - 1)
-    raise AssertionError  # pragma: no cover - the space between the two shrinks with every evaluation
+    raise AssertionError  # pragma: no cover - every evaluation narrows the gap
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
@@ -302,8 +302,8 @@ def scale_of(
 
     The excess of a peak over its trace includes up to ``WORKSPACE_BYTES`` of scratch space of the libraries,
     which every upper end already includes, and memory that cuDNN used because it was free: neither grows with
-    the batch as tensors do. Only the rest gives a factor. Over a trace it is at least 1, because the traced
-    tensors always exist.
+    the batch as tensors do. Only the rest gives a factor. Relative to a trace it is at least 1, because the
+    traced tensors always exist.
 
     Args:
         profile: Profile of the workload.
@@ -318,8 +318,8 @@ def scale_of(
     held = traced or _formula(profile, case)
     if held.total < LEAST_SCALING_BYTES:
         return None
-    beside = WORKSPACE_BYTES + algorithm_bytes(profile, case, card_class)
-    beyond = max(0.0, measured_bytes - held.total - beside)
+    scratch = WORKSPACE_BYTES + algorithm_bytes(profile, case, card_class)
+    beyond = max(0.0, measured_bytes - held.total - scratch)
     return 1.0 + beyond / held.total if traced or beyond else min(1.0, measured_bytes / held.total)
 
 
@@ -338,7 +338,7 @@ def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | N
 
 
 def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate: int) -> Held:
-    """The same, from its traced step."""
+    """Memory of one GPU at the peak of the case, from its traced step."""
     case = _micro(case, accumulate)
     kept = accumulate > 1
     if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
@@ -348,11 +348,11 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
 
 
 def _as_executed(held: Held, case: Case) -> Held:
-    """The same for the case's execution, since the traced step was eager.
+    """Adapt the memory of a traced step, which is eager, to the execution of the case.
 
     A CUDA graph allocates from its own pool. States from the first step occupy parts of segments that
     activations had used before; these segments cannot be returned, and the graph cannot use their remainder.
-    Mostly the transients have large blocks, so they count twice. Several GPUs are measured eagerly.
+    Large blocks are mostly transients, so these count twice. Several GPUs are measured eagerly.
     """
     if case.execution is Execution.COMPILE:
         return msgspec.structs.replace(held, least=COMPILED_LEAST * held.least)
@@ -390,9 +390,9 @@ def chunked(profile: WorkloadProfile, case: Case) -> Case | None:
 
 
 def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
-    """The case with adapters on frozen weights, and on a 4-bit base; only traced ones.
+    """The case with adapters on frozen weights, and on a 4-bit base; only if these were traced.
 
-    Nothing for a model with other inputs than tokens, or one that already trains adapters.
+    It yields nothing for a model with inputs other than tokens, or one that already trains adapters.
     """
     if case.trainable is not Trainable.FULL:
         return
@@ -404,7 +404,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
 
 
 def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
-    """The basis of the figure if it is not from memory lines; None if it is."""
+    """Say where the figure comes from if not from memory lines; None if it does."""
     step = step_of(profile, case)
     batch = _micro(case, accumulate).batch_size
     if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):
@@ -426,7 +426,7 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
     if not profile.memory:
         return "its profile was made before steps were traced"
     if case.checkpointing is not Checkpointing.NONE and profile.blocks is None:
-        return "it has no repeated blocks that could be computed again"
+        return "it has no repeated blocks to recompute"
     return f"no step with {case.recipe.words or 'its own weights'} was traced"
 
 
@@ -434,7 +434,7 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
 
 
 def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
-    """Weights, gradients, state and activations by their counts; FSDP shards the first three."""
+    """Weights, gradients, state and activations from their counts; FSDP shards the first three."""
     case = _micro(case, accumulate)
     train = case.task is TaskKind.TRAIN
     size = case.weight_type.bytes_each

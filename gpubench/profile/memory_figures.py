@@ -1,8 +1,9 @@
 """The memory of a step on one GPU, in three separate figures, each with its interval.
 
-FSDP is by blocks, as in torch's ``fully_shard``: weights, gradients and optimizer state are sharded evenly;
-blocks are gathered one after the other, the next one while the current one computes; gradients are reduced
-block by block. Weights outside the blocks (embedding, head) are gathered once and stay for the whole step.
+FSDP works by blocks, as in torch's ``fully_shard``: weights, gradients and optimizer state are sharded
+evenly; blocks are gathered one after the other, the next one while the current one computes; gradients are
+reduced block by block. Weights outside the blocks (embedding, head) are gathered once and stay for the whole
+step.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ GATHERED_BLOCKS = 3.0
 
 
 BEYOND_FACTOR = 2.0
-"""Upper end over the figure at a batch beyond the largest traced one, if the step is not on lines."""
+"""Ratio of upper end to figure at a batch beyond the largest traced one, if the step is not on lines."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one GPU at the peak of a step [B].
 
     Attributes:
-        apart: Only in reserved memory: bytes that are alive at another moment, in a pool of their own that
-            nothing else may use meanwhile.
-        pinned: Only in reserved memory, without its lower end: memory that is held when a CUDA graph is
-            captured and that the graph cannot use.
-        least, most: Lower and upper end as shares of the total, by its basis: 1 for a trace of this batch, or
-            for lines through others. The loop that gpubench measures frees the outputs of the model before
+        separate: Only in reserved memory: bytes that are alive at another moment, in a pool that nothing else
+            can use in the meantime.
+        pinned: Only in reserved memory, without its lower end: memory in use when a CUDA graph is captured
+            that the graph cannot use.
+        least, most: Lower and upper end as multiples of the total: 1 for a trace of this batch, or for lines
+            through others. The loop that gpubench measures frees the outputs of the model before
             the backward pass; ``most`` covers at least a loop that keeps them.
     """
 
@@ -65,7 +66,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: float
     saved: float
     transient: float
-    apart: float = 0.0
+    separate: float = 0.0
     pinned: float = 0.0
     least: float = 1.0
     most: float = 1.0
@@ -76,7 +77,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return self.weights + self.gradients + self.optimizer + self.saved + self.transient
 
     def scaled(self, scale: float) -> Held:
-        """All of it times a factor."""
+        """All of it multiplied by a factor."""
         if scale == 1.0:
             return self
         parts = (name for name in self.__struct_fields__ if name not in {"least", "most"})
@@ -98,8 +99,9 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
     def by(loop: StepMemory) -> Held:
         line = loop.peak(batch_size, gradients=0.0 if kept else 1.0)
         held = _held(loop, line, batch_size)
-        gradients = loop.trained_bytes if kept else held.gradients
-        return msgspec.structs.replace(held, gradients=gradients + (loop.trained_bytes if buckets else 0.0))
+        return msgspec.structs.replace(
+            held, gradients=(loop.trained_bytes if kept else held.gradients) + buckets * loop.trained_bytes
+        )
 
     return _by_either_loop(step, by)
 
@@ -137,7 +139,7 @@ def on_several(
             optimizer=step.optimizer_bytes * stored / count,
             saved=held.saved,
             transient=held.transient + gathered,
-            apart=step.trained_bytes * stored / count - shared,
+            separate=step.trained_bytes * stored / count - shared,
             most=held.most,
         )
 
@@ -171,32 +173,33 @@ WORKSPACE_BYTES = 256 * MIB
 COMMUNICATION_HIGH_BYTES = 1 * GIB
 """Upper end for the communication library: no separate reading of it has been published."""
 LEAST_CONTEXT_SHARE = 0.5
-"""Smallest share of the usual overhead: an H100 had 767 MiB in use besides torch's, instead of 1,300."""
+"""Smallest share of the usual overhead: on an H100, 767 MiB were in use outside torch, not 1,300."""
 OTHER_CARD_BYTES = 256 * MIB
-"""Difference of context and driver between two cards of one class: half of that between two classes."""
+"""Difference in context and driver between two cards of one class: half that between two classes."""
 ALGORITHM_SHARE = 1.25
 """Upper limit of the memory of cuDNN's fastest algorithm in strict float32, without tensor cores, as a share
-of the traffic of the widest convolution. It is above the measurements on an H100, the excess over the same
-steps at TF32: 1.10 for VGG16, 0.94 for its transfer."""
+of the traffic of the widest convolution. It is above the measurements on an H100, taken as the excess over
+the same steps at TF32: 1.10 for vgg16, 0.94 for vgg16_transfer."""
 LIKELY_ALGORITHM_SHARE = 1.0
-"""The average of the two measurements."""
+"""The average of the two measurements, rounded."""
 FIXED_BYTES = 128 * MIB
-"""Likely reserved memory of any training step besides its tensors, even a small one: scratch space of cuDNN
-(55 to 103 MiB for a recurrent layer, and for a convolution in strict fp32) and partly empty segments of 2 and
-20 MiB (47 to 140 MiB). It is fitted on measurements of an H100; a test repeats the fit, also with each model
-left out. In the memory in use, the fitted overhead includes it."""
+"""Likely reserved memory of any training step in addition to its tensors, even a small one: scratch space of
+cuDNN (55 to 103 MiB for a recurrent layer, and for a convolution in strict fp32) and partly empty segments of
+2 and 20 MiB (47 to 140 MiB). It is fitted to measurements on an H100; a test repeats the fit, also with each
+model left out. In the memory in use, the fitted overhead includes it."""
 LEAST_KEPT = 1.04
-"""Least memory of a step that keeps its outputs over one that frees them, for a figure with a compiled loss:
-scores in bfloat16 are 4.2 % of the measured steps (2.1 of 50.3 GB, 8,192 tokens, a vocabulary of 128,256)."""
+"""Least memory of a step that keeps its outputs, relative to one that frees them, for an estimate with a
+compiled loss: scores in bfloat16 are 4.2 % of the measured steps (2.1 of 50.3 GB, 8,192 tokens, vocabulary
+128,256)."""
 _CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 
 
 class Scratch(NamedTuple):
-    """Memory besides the tensors, independent of the factor [B].
+    """Memory in addition to the tensors, independent of the factor [B].
 
     Attributes:
         blas: Used by cuBLAS.
-        algorithm: Upper limit of cuDNN's, for a convolution.
+        algorithm: Upper limit for cuDNN's algorithm for a convolution.
         fixed: Only in the likely reserved memory: the upper end has a workspace for it.
     """
 
@@ -206,17 +209,17 @@ class Scratch(NamedTuple):
 
     @property
     def likely(self) -> float:
-        """The part in the likely figures."""
+        """The part that the likely figures include."""
         return self.blas + self.algorithm * LIKELY_ALGORITHM_SHARE / ALGORITHM_SHARE
 
     @property
     def most(self) -> float:
-        """The part in the upper ends."""
+        """The part that the upper ends include."""
         return self.blas + self.algorithm
 
 
 def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> Scratch:
-    """Memory besides the tensors of a case; no fixed part was measured in inference."""
+    """Memory in addition to the tensors of a case; no fixed part was measured in inference."""
     return Scratch(
         blas=blas_bytes(profile, case, card_class),
         algorithm=algorithm_bytes(profile, case, card_class),
@@ -225,7 +228,7 @@ def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> S
 
 
 def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """Workspaces that torch keeps for cuBLAS: the backward pass has its own thread, and so its own."""
+    """Workspaces that torch keeps for cuBLAS: one per thread, and a backward pass runs in a second thread."""
     multiplies = any(op.kind is OperatorKind.MATMUL for op in profile.operators_of(case.task))
     threads = 2 if case.task is TaskKind.TRAIN else 1
     return threads * BLAS_BYTES[card_class] if multiplies else 0.0
@@ -236,7 +239,7 @@ def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass)
 
     ``cudnn.benchmark`` chooses the fastest algorithm for which there is memory. With less memory it should
     choose another; on an H100 with a limited allocator, cuDNN failed instead. The upper end already includes
-    a need of up to the workspace.
+    up to ``WORKSPACE_BYTES``.
     """
     if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
         return 0.0
@@ -255,12 +258,12 @@ def compiled_loss_of(
         profile: Profile of the workload.
         case: The compiled case, with the batch of one micro-batch.
         step: The step as traced eagerly; None if it was not.
-        traced_bytes: The memory of it on one GPU.
+        traced_bytes: Its traced memory on one GPU.
         reserved: Reserved memory of the compiled model with an eager loss; its upper end is never exceeded.
 
     Returns:
-        None if no measurement covers such a step: they cover decoders, fully trained in half precision, with
-        scores over a large vocabulary.
+        None if no measurement covers this step: only decoders were measured, fully trained in half precision,
+        with scores over a large vocabulary.
     """
     fitted = load_allowance().compiled_loss
     if fitted is None or step is None or step.keeping is None or case.execution is not Execution.COMPILE:
@@ -289,7 +292,7 @@ def measured_figures(
     measured: MeasuredMemory,
     pinned_bytes: float,
 ) -> Figures:
-    """Keep measured figures unchanged; estimate the others by the additions of allocator and driver.
+    """Keep measured figures unchanged; estimate the others from what allocator and driver add.
 
     These additions differ little within one model. A context measured on another class of card is replaced by
     one of this class. Measured memory above the usual addition of the allocator is cache, which it returns on
@@ -309,24 +312,24 @@ def measured_figures(
     device = Interval(overhead + held + pinned_bytes, overhead / spread + low, most + pinned_bytes)
     if measured.device_bytes is not None and there is not None:
         used = min(max(low, measured.device_bytes + overhead - there.overhead_bytes), most)
-        moved = abs(overhead - there.overhead_bytes) / 2
-        moved += 0.0 if measured.same_card else OTHER_CARD_BYTES
+        moved = abs(overhead - there.overhead_bytes) / 2 + (0 if measured.same_card else OTHER_CARD_BYTES)
         device = Interval(used + pinned_bytes, max(low, used - moved), used + moved + pinned_bytes)
     return Figures(Interval(peak, peak, peak), reserved, device)
 
 
 def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Scratch) -> Figures:
-    """The share of the factor that is scratch space, and so allocated, is unknown: it is in the upper end.
+    """Estimate the three figures from the tensors at the peak.
 
-    The workspaces that torch keeps for cuBLAS are known and fixed; in the memory in use, the fitted overhead
-    includes them, as well as scratch space and segments of a small step. Memory pinned in a graph is in the
-    likely figure, but never in the lower end. In a small step scratch space exceeds the share in the factor,
-    for memory in use too. A device never holds less than its tensors, even if the interval of its class is
-    wide; a context may be half of the usual one.
+    Part of the factor is scratch space, which counts as allocated; how much is unknown, so only the upper end
+    includes it. The workspaces that torch keeps for cuBLAS are known and fixed; in the memory in use, the
+    fitted overhead includes them, as well as scratch space and segments of a small step. Memory pinned in a
+    graph is in the likely figure, but never in the lower end. In a small step, scratch space exceeds its
+    share of the factor, also in the memory in use. A device never holds less than its tensors, even if the
+    interval of its class is wide; a context may take half of the usual memory.
     """
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most
-    peak, reserved = held.total, held.total + held.apart
+    peak, reserved = held.total, held.total + held.separate
     joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
 
     def upper(held_bytes: float) -> float:
@@ -357,7 +360,7 @@ def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Sc
 
 
 def parts_of(held: Held, figures: Figures, scratch: Scratch) -> MemoryParts:
-    """Split the likely figure; a measured peak that differs from the trace shows in the transients."""
+    """Split the likely figure; the transients absorb any difference between a measured peak and the trace."""
     allocated, device, high = figures.allocated.value, figures.device.value, figures.device.high
     assert allocated is not None
     assert device is not None

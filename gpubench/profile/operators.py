@@ -1,8 +1,8 @@
-"""The operators of one step and one forward pass of a model at one batch size, on any device that works.
+"""The operators of one step and one forward pass at one batch size, on the first device that works.
 
 The trace runs on the meta device, where nothing is allocated or computed; on the CPU if a model reads tensor
 values; on the meta device again if that takes too long, or if a kernel runs only on a GPU. The substitute for
-such a kernel returns a tensor like its largest input, and keeps its inputs for the backward pass. That is
+this kernel returns a tensor like its largest input, and keeps its inputs for the backward pass. That is
 enough for a bound on the memory; nothing is known about its arithmetic.
 """
 
@@ -38,7 +38,7 @@ from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of, with
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
-HINT = "as a torch.library.custom_op with register_fake it could be"
+HINT = "a torch.library.custom_op with register_fake can be traced"
 _NO_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the '(?:CPU|Meta)' backend")
 _NO_FAKE = re.compile(r"no fake impl registered|" + _NO_KERNEL.pattern)
 _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
@@ -52,7 +52,8 @@ class Seen:
     Attributes:
         saved_bytes: Activations kept between forward and backward pass.
         state_bytes: State of the optimizer.
-        why_on_cpu, missing_kernel: As in ``Traced``.
+        why_on_cpu: As in ``Traced``.
+        missing_kernel: As in ``Traced``.
     """
 
     train: tuple[Kernel, ...]
@@ -87,14 +88,14 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     try:
         return seen_on_meta(workload, batch_size)
     except Exception as error:
-        if not workload.is_classic:  # too large to be built for a trace
+        if not workload.is_classic:  # too large to build on the CPU
             raise MisuseError(refusal(workload.name, error)) from error
         meta_error = error
     why = one_line(meta_error)
     try:
         return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
     except _OutOfTimeError:
-        slow = f"{why}; there it took too long, so every value that it reads was taken as 1"
+        slow = f"{why}; on the CPU it took too long, so every value that it reads was taken as 1"
     except MisuseError as error:
         if lacks_memory(error):
             raise MisuseError(f"{refusal(workload.name, meta_error)} {TOO_LARGE}") from meta_error
@@ -110,7 +111,7 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
 
 
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
-    """Trace on the meta device. Any error of the model or torch if it cannot run there."""
+    """Trace on the meta device; raises any error of the model or torch if it cannot run there."""
     return _trace_task(on_meta(workload, batch_size), workload.tasks)
 
 
@@ -135,7 +136,7 @@ def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace until a deadline: it refuses the next operator, but does not interrupt a running one."""
+    """Trace until a deadline, which stops the next operator but does not interrupt a running one."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if time.process_time() >= until_s:
@@ -171,19 +172,19 @@ def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseE
 
 
 def _value_taken_as_1(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """On the meta device return 1, or True, if a model reads the value of a tensor."""
+    """On the meta device, return 1, or True, if a model reads the value of a tensor."""
     if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:  # noqa: SLF001
         return torch.ones((), dtype=args[0].dtype).item()
     return func(*args, **kwargs)
 
 
 def refusal(name: str, error: Exception) -> str:
-    """Say in one line, which names the model once, why it cannot be trained."""
+    """Say in one line why a model cannot be trained, with its name once."""
     if isinstance(error, MisuseError):
         return f"{name}: {str(error).removeprefix(f'{name}: ')}"
     why = f"cannot run one training step on its own batch: {one_line(error)}"
     if "does not support sparse gradients" in str(error):
-        why += "; give an optimizer that takes them, as torch.optim.SGD does"
+        why += "; use an optimizer that supports them, such as torch.optim.SGD"
     return f"{name}: {why}"
 
 
@@ -192,7 +193,7 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
     model, loss = task.model, task.loss
-    if not all(p.is_meta for p in model.parameters()):  # a file may keep its one model
+    if not all(p.is_meta for p in model.parameters()):  # a file may return the same model from every build
         model, loss = copy.deepcopy((model, loss))
     batches = with_tensors(task.batches[:1], lambda tensor: tensor.to("meta"))
     return replace(task, model=model.to("meta"), loss=loss, batches=batches)
@@ -200,7 +201,7 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
 
 @contextmanager
 def checkpoints_on_meta() -> Iterator[None]:
-    """Let torch 2.4 checkpoint on the meta device, as newer ones do: it looks for a module of that name."""
+    """Let torch 2.4 checkpoint on the meta device, as newer versions do: it looks for ``torch.meta``."""
     if hasattr(torch, "meta"):
         yield
         return
@@ -225,13 +226,12 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
         optimizer, state, kernel = _optimizer(task, trained)
         if task.again is not None:
-            task.loss(
-                forward(model, inputs), targets
-            ).backward()  # state left by a first step may break a second
+            # a first step may leave state that breaks a second
+            task.loss(forward(model, inputs), targets).backward()
         train.append(kernel)
     model.eval()
     infer = _trace_pass(lambda: forward(model, inputs))
-    # Whole numbers are tokens; floats, and bytes of an image, are not.
+    # Integers are tokens; floats, and bytes of an image, are not.
     tokens = (
         t.shape[1:].numel() if t.dtype in {torch.int32, torch.int64} else None for t in tensors_of(inputs)
     )
@@ -267,7 +267,7 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
 
     def keep(tensor: Tensor) -> Tensor:
         if tensor.layout is torch.strided and storage_id(tensor) not in own:
-            # kept alive, so no other gets its address
+            # kept alive, so no other storage gets its address
             kept[storage_id(tensor)] = tensor.untyped_storage()
         return tensor
 
@@ -301,7 +301,7 @@ def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kern
 
 
 def require_finite(loss: Tensor) -> None:
-    """Refuse a loss without gradients; on the meta device it has no value to check.
+    """Refuse a loss that is infinite or not a number; on the meta device it has no value to check.
 
     Raises:
         MisuseError: The message has the value.
@@ -329,16 +329,16 @@ def _recording() -> Iterator[list[Kernel]]:
 
 
 def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kernel]:
-    """Name of the optimizer, bytes of the state it keeps, by letting it take one step, and its kernel.
+    """Name of the optimizer, bytes of the state that it has after one step, and its kernel.
 
-    One pass over the parameters: weight and gradient read, weight written, state read and written. In float32
-    SGD with momentum moves 20 bytes per parameter, Adam 28.
+    The kernel is one pass over the parameters: weight and gradient are read, weight is written, state is read
+    and written. In float32, SGD with momentum moves 20 bytes per parameter, Adam 28.
     """
     optimizer = task.optimizer(list(trained))
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise MisuseError(
-            f"a step of {type(optimizer).__name__} calls model and loss by a closure any number of "
+            f"a step of {type(optimizer).__name__} calls model and loss through a closure any number of "
             "times, so its steps differ in work; use an optimizer whose step() needs no closure"
         )
     optimizer.step()
@@ -376,7 +376,7 @@ def missing_kernel(error: BaseException | None) -> str | None:
     if error is None or not _wants_cuda(error):
         return None
     place = own_line(error)
-    return "a kernel of its own takes only CUDA tensors" + (f" ({place})" if place else "")
+    return "one of its kernels takes only CUDA tensors" + (f" ({place})" if place else "")
 
 
 def _wants_cuda(error: BaseException) -> bool:
@@ -405,7 +405,7 @@ def functions_of(error: BaseException) -> set[type]:
 
 @contextmanager
 def standing_in(functions: Sequence[type]) -> Iterator[None]:
-    """Make these autograd functions, and operators without a kernel, return a tensor like the largest."""
+    """Make these autograd functions, and operators without a kernel, return a tensor like their largest."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:

@@ -31,8 +31,8 @@ class QuickFakeMode(FakeTensorMode):
     """Torch's mode of fake tensors, with a cache.
 
     Attributes:
-        calls: Operators called so far, without those that torch calls to answer one.
-        known: Answers to begin with and to add to, all under the same rules; None for none.
+        calls: Operators called so far, excluding those that torch calls to compute a result.
+        known: Cached answers to use and extend, all under the same rules; None starts without any.
     """
 
     def __init__(self, known: dict[Any, _Answer | None] | None = None, **options: Any) -> None:
@@ -105,7 +105,7 @@ class _Unknown(Exception):  # noqa: N818 - not an error: torch computes the resu
 def _answer(
     mode: QuickFakeMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> _Answer | None:
-    """How to create such a result again; None if torch must compute it every time."""
+    """How to create this result again; None if torch must compute it every time."""
     schema = getattr(func, "_schema", None)  # the only place where torch declares shared storage
     if schema is None or torch.Tag.inplace_view in func.tags or "resize" in schema.name:
         return None
@@ -168,7 +168,7 @@ def _view(out: FakeTensor) -> _Answer:
 
 
 _KNOWN: dict[Any, _Answer | None] = {}
-"""The answers of this process: the ways to train a model, and its batch sizes, have most calls in common."""
+"""The answers of this process: traces of a model share most calls across its recipes and batch sizes."""
 
 
 # --- a GPU without values --------------------------------------------------------------------------------
@@ -202,11 +202,11 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
 @contextmanager
 def _plain_casts() -> Iterator[None]:
     """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap rejects fakes."""
-    known: dict[int, tuple[Any, Any]] = {}  # with the old weight, so no other gets its address
+    known: dict[int, tuple[Any, Any]] = {}  # also holds the old weight, so no other gets its address
 
     def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
         for child in self.children() if recurse else ():
-            child._apply(fn)  # noqa: SLF001 - as torch does; a recurrent layer has one of its own
+            child._apply(fn)  # noqa: SLF001 - as torch does; a recurrent layer overrides it
         for name, weight in self._parameters.items():
             if weight is not None:
                 if id(weight) not in known:
@@ -226,7 +226,7 @@ def _plain_casts() -> Iterator[None]:
 
 @contextmanager
 def _plain_copies() -> Iterator[None]:
-    """Let a model be copied inside the block: a deep copy of torch's includes the mode, and crashes."""
+    """Let a model be copied inside the block: torch's deep copy includes the mode, and crashes."""
 
     def copied(self: Any, memo: dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -244,7 +244,7 @@ def _plain_copies() -> Iterator[None]:
 
 @contextmanager
 def numpy_bytes() -> Iterator[list[int]]:
-    """List the bytes of each NumPy array that becomes a tensor inside the block: such tensors have values."""
+    """List the bytes of each NumPy array that becomes a tensor inside the block: these have values."""
     makers = {name: getattr(torch, name) for name in ("from_numpy", "as_tensor", "tensor")}
     seen: list[int] = []
 

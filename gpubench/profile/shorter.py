@@ -1,7 +1,7 @@
 """Two models with fewer repeated blocks, from which the trace of a whole model is extrapolated.
 
 Tracing a model of eighty blocks takes twenty times as long as tracing one of two and one of three, and it is
-repeated for every batch, precision and recipe. Whether all blocks do the same is not visible from outside, so
+repeated for every batch, precision and recipe. Nothing shows from outside whether all blocks do the same, so
 one step of the whole model is traced and compared.
 """
 
@@ -26,7 +26,7 @@ from gpubench.workload import Task, Workload
 KEPT = (2, 3)
 """Periods of blocks in the two shorter models."""
 LEAST_BLOCKS = 8
-"""With fewer repeated blocks, the comparison takes as long as it saves."""
+"""With fewer repeated blocks, the comparison costs as much time as it saves."""
 _MOST_PERIOD = 16
 
 
@@ -81,7 +81,7 @@ def with_shorter(workload: Workload) -> Workload:
 
 
 def longest_run(model: nn.Module) -> Run | None:
-    """The longest run of blocks of one structure (types of layers, shapes of weights); None without one."""
+    """The longest run of blocks with one structure (types of layers, shapes of weights); None without any."""
     runs = [
         run
         for path, module in model.named_modules()
@@ -115,7 +115,7 @@ def _shortened(
     # shorter copies share it.
     def by(build: Callable[..., Task]) -> Callable[..., Task]:
         def shorter(batch_size: int, seed: int, **recipe: Any) -> Task:
-            probe = torch.empty(0)  # fake, meta and real tensors must not meet
+            probe = torch.empty(0)  # fake, meta and real tensors must not mix
             mode = getattr(probe, "fake_mode", probe.device)
             key = build, batch_size, seed, mode, *recipe.items()
             if key not in wholes:

@@ -1,7 +1,7 @@
-"""Trace one training step and one forward pass of a workload, and split its cost into per-sample and fixed.
+"""Trace one training step and one forward pass of a workload, and split their cost into two parts.
 
-Two batch sizes give the two parts: costs that grow with the batch are per sample, the rest (weights,
-optimizer) occur once per step.
+Two batch sizes give the parts: costs that grow with the batch are per sample; the rest (weights, optimizer)
+are fixed and occur once per step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Traced:
     """A profile, and how it was traced.
 
     Attributes:
-        why_on_cpu: Why it was traced on the CPU, if the meta device failed.
+        why_on_cpu: Why it could not be traced on the meta device, if that failed.
         why_contiguous: Why a step with channels_last fails, if it does.
         missing_kernel: For a step that runs only on a GPU, the kernel that was substituted: the profile gives
             a bound on the memory, but no count of FLOPs.
@@ -72,7 +72,7 @@ def trace_workload(
     workload: Workload,
     variants_s: float = math.inf,
     on_cpu_s: float = math.inf,
-    told: Collection[Recipe] = (),
+    requested: Collection[Recipe] = (),
 ) -> Traced:
     """Trace the profile of a workload, and say how it was traced.
 
@@ -83,8 +83,8 @@ def trace_workload(
     Args:
         workload: Any workload.
         variants_s: As in ``trace_memory``.
-        told: As in ``trace_memory``.
         on_cpu_s: Total CPU time for the steps on the CPU [s].
+        requested: As in ``trace_memory``.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -92,15 +92,19 @@ def trace_workload(
     until_s = time.process_time() + on_cpu_s
     workload = with_shorter(workload)
     traced = trace_operators(workload, until_s)
-    missing, contiguous = traced.missing_kernel, None
+    missing = traced.missing_kernel
     on_cpu = traced.why_on_cpu is not None
-    if missing is None and not (on_cpu and time.process_time() >= until_s):
-        contiguous = why_contiguous(workload, with_values=on_cpu)
+
+    def has_time() -> bool:
+        return not on_cpu or time.process_time() < until_s
+
+    contiguous = why_contiguous(workload, with_values=on_cpu) if missing is None and has_time() else None
     refused: list[str] = []
     memory, memory_untraced = (
-        _memory(workload, variants_s, told, refused) if missing is None else ((), missing)
+        _memory(workload, variants_s, requested, refused) if missing is None else ((), missing)
     )
-    if missing is None and memory_untraced is not None and TaskKind.TRAIN in workload.tasks:
+    is_trained = missing is None and TaskKind.TRAIN in workload.tasks
+    if memory_untraced is not None and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
@@ -111,11 +115,8 @@ def trace_workload(
         is_contiguous_only=contiguous is not None,
         is_eager_only=memory_untraced is not None and memory_untraced.startswith(BY_VALUE),
         why_no_amp=next(iter(refused), None),
+        saved_bytes_per_pair=(0.0 if memory_untraced is None else _saved_bytes_per_pair(workload, until_s)),
     )
-    if memory_untraced is not None:
-        profile = msgspec.structs.replace(
-            profile, saved_bytes_per_pair=_saved_bytes_per_pair(workload, until_s)
-        )
     return replace(traced, profile=profile, why_contiguous=contiguous)
 
 
@@ -176,7 +177,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
 
 
 def _as_held(workload: Workload) -> Workload:
-    """The workload with a frozen base in 4 bits if its recipe has one: it is built with 16 bits."""
+    """The workload with a frozen base in 4 bits if its recipe has one; it is built in 16 bits."""
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
@@ -191,7 +192,7 @@ def _flops(operators: Sequence[Operator]) -> float:
 
 
 def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightType) -> StepMemory:
-    """The step with the weights of its products in their own type: they are built and traced in 16 bits."""
+    """The step with the weights of its products in their own type; they are built and traced in 16 bits."""
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
     if decode is None or each >= half:
         return step
@@ -204,11 +205,11 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
 
 
 def _memory(
-    workload: Workload, variants_s: float, told: Collection[Recipe], refused: list[str]
+    workload: Workload, variants_s: float, requested: Collection[Recipe], refused: list[str]
 ) -> tuple[tuple[StepMemory, ...], str | None]:
-    # Trace peak memory, or say in one line why the step cannot run without values.
+    # The traced peak memory, or one line that says why the step cannot run without values.
     try:
-        return trace_memory(_as_held(workload), variants_s, told=told, refused=refused), None
+        return trace_memory(_as_held(workload), variants_s, requested=requested, refused=refused), None
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         place = own_line(error)
         return (), BY_VALUE + (f" ({place})" if place else "")
@@ -257,7 +258,9 @@ def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:
 def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
     """Fit both parts of every kernel, and merge equal kernels."""
     one, two = kernels
-    if [k.kind for k in one] != [k.kind for k in two]:
+    if [k.kind for k in one] != [k.kind for k in two] or any(
+        large.flops < small.flops for small, large in zip(one, two, strict=True)
+    ):
         return _operators_by_kind(one, two)
     found: Counter[tuple[OperatorKind, float, float, float, float]] = Counter(
         (a.kind, *_parts(a.flops, b.flops), *_parts(a.bytes, b.bytes)) for a, b in zip(one, two, strict=True)
@@ -278,8 +281,8 @@ def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
 def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Operator, ...]:
     """Fit the sums of each kind if single kernels cannot be matched.
 
-    A model whose operators depend on its data, such as an augmentation that touches only some images, runs
-    other operators at another batch.
+    A model with operators that depend on its data, like an augmentation that touches only some images, runs
+    other operators at another batch. An expert may even get fewer samples of a larger batch.
     """
     found = []
     for kind in OperatorKind:

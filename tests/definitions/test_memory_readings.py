@@ -149,7 +149,7 @@ def test_each_share_of_a_large_model_matches_its_trace(length: int, how: Checkpo
             parallel_mode=ParallelMode.FSDP, checkpointing=how,
         )  # fmt: skip
         held = on_several(step, profile, case, stored=2.0)
-        assert row.traced_bytes == pytest.approx(held.total + held.apart, rel=0.01)
+        assert row.traced_bytes == pytest.approx(held.total + held.separate, rel=0.01)
 
 
 TRACE_LLAMA = """

@@ -199,3 +199,11 @@ def test_model_with_data_dependent_control_flow_is_traced_on_the_cpu() -> None:
             return out if out.sum().item() < 1e9 else -out
 
     assert profile(Looks, (4,)).forward_flops_per_sample == 32
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_dropout_is_one_kernel_in_training_and_none_in_inference(inplace: bool) -> None:
+    with_it = profile(lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1, inplace=inplace)), (8,))
+    without = profile(lambda: nn.Sequential(nn.Linear(8, 8), nn.Identity()), (8,))
+    assert with_it.infer == without.infer
+    assert 3 * 4 * 8 in {o.bytes_per_sample for o in with_it.train}  # input, output and mask

@@ -46,9 +46,10 @@ from gpubench.models import (
 )
 from gpubench.profile import classic_names, load_profiles, profile_of
 from gpubench.profile.allowance import load_allowance
-from gpubench.profile.cache import Asked
+from gpubench.profile.cache import Asked, contradiction
 from gpubench.profile.cuda_rules import RESULT_IN_FLOAT32, TO_FLOAT32, TO_LOWER, cuda_rules
 from gpubench.profile.growth import BATCHES, Moment, StepTrace, on_lines
+from gpubench.profile.layout import why_no_amp
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import (
     COMPILED_LEAST,
@@ -63,7 +64,7 @@ from gpubench.profile.memory import (
     with_adapters,
 )
 from gpubench.profile.memory_figures import WORKSPACE_BYTES, blas_bytes
-from gpubench.profile.trace import profile_workload, trace_workload
+from gpubench.profile.trace import profile_workload, trace_operators, trace_workload
 from gpubench.units import GIB, MIB
 from gpubench.workload import Task, Workload
 
@@ -262,11 +263,11 @@ def test_a_requested_recipe_is_traced_even_if_no_time_is_left() -> None:
 
     workload = replace(_own(Pairs), build=build)
     asked = Asked(fields={"checkpointing": "full"}, optional=("checkpointing",), precisions=("bf16",))
-    told = asked.told(workload)
+    requested = asked.requested(workload)
     wanted = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL)
-    assert wanted in told
+    assert wanted in requested
     assert wanted not in {step.recipe for step in trace_memory(workload, 0)}
-    assert wanted in {step.recipe for step in trace_memory(workload, 0, told=told)}
+    assert wanted in {step.recipe for step in trace_memory(workload, 0, requested=requested)}
 
 
 # --- tensors that a GPU keeps -------------------------------------------------------------------------------
@@ -1185,6 +1186,16 @@ def test_accumulated_gradients_count_on_each_of_several_gpus() -> None:
     assert not judge_fit(profile, msgspec.structs.replace(plain, batch_size=four + 1), on, accumulate=4).fits
 
 
+def test_a_micro_batch_of_one_that_may_fit_counts_as_a_batch_of_one_that_may_fit() -> None:
+    """The gradients are kept, so a batch of 1 alone would fit there."""
+    profile = load_profiles()["transformer"]
+    case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 4)
+    on = card(need_of(profile, case, CardClass.GDDR, accumulate=4).device.high / GIB - 0.1)
+    assert judge_fit(profile, msgspec.structs.replace(case, batch_size=1), on).fits
+    fit = judge_fit(profile, case, on, accumulate=4)
+    assert (fit.verdict, fit.largest_batch, fit.one_may_fit) == (Verdict.MAY_FIT, 0, True)
+
+
 # --- steps that cannot be traced ----------------------------------------------------------------------------
 
 
@@ -1269,6 +1280,20 @@ def _routed(wait: Callable[[int], None]) -> Workload:
     )  # fmt: skip
 
 
+def test_an_expert_with_fewer_samples_in_a_larger_batch_is_no_contradiction() -> None:
+    """Two samples go to the first expert, four to the second one."""
+    fixed = _routed(lambda _: None)
+
+    def build(batch_size: int, seed: int) -> Task:
+        task = fixed.build(batch_size, seed)
+        task.model.gate.bias.data[int(batch_size > 2)] = 9e9
+        return task
+
+    profile = trace_operators(replace(fixed, build=build)).profile
+    assert contradiction(fixed.name, profile) is None
+    assert profile.forward_flops_per_sample == 2 * (8 * 2 + 8 * 8)
+
+
 def test_the_limit_of_a_value_dependent_model_ignores_other_programs() -> None:
     told = trace_workload(_routed(lambda _: time.sleep(0.15)), 0, on_cpu_s=1.0)
     assert "took too long" not in (told.why_on_cpu or "")
@@ -1289,6 +1314,42 @@ def test_optional_trace_of_a_value_dependent_model_is_skipped_on_timeout(
     assert told.profile.saved_bytes_per_pair == 0
     with pytest.raises(MisuseError, match="takes too long on this CPU"):
         trace_workload(_routed(slow_beyond_four), 0, on_cpu_s=0.0)
+
+
+def test_a_step_too_slow_for_the_cpu_does_not_run_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent_s = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: spent_s[0])
+
+    class Slow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if type(x) is torch.Tensor and not x.is_meta:
+                spent_s[0] += 100.0
+            return super().forward(x) if x.sum() < 9e9 else x
+
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=Slow(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    workload = replace(_routed(lambda _: None), build=build)
+    traced = trace_workload(workload, 0, on_cpu_s=50.0)
+    assert "took too long" in (traced.why_on_cpu or "")
+    assert spent_s == [100.0]
+
+
+def test_a_cpu_without_memory_says_nothing_about_autocast() -> None:
+    class Large(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise MemoryError
+
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=Large(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=nn.functional.mse_loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    assert why_no_amp(replace(_routed(lambda _: None), build=build)) is None
 
 
 def test_different_operators_at_another_batch_leave_one_line_through_the_peaks() -> None:

@@ -498,7 +498,7 @@ def test_a_step_that_fails_under_autocast_of_a_gpu_is_ranked_at_fp32_and_says_wh
     assert "fails under autocast on a GPU" in (why_impossible(asked) or "")
     assert why_impossible(msgspec.structs.replace(asked, task=TaskKind.INFER)) is None
     (note,) = answer.notes
-    assert "not offered there" in note
+    assert "AMP is not offered" in note
 
 
 def test_a_model_that_cannot_take_a_second_step_is_refused(tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ def test_a_model_that_cannot_take_a_second_step_is_refused(tmp_path: Path) -> No
 
 def test_an_optimizer_that_needs_a_closure_is_refused_with_the_reason(tmp_path: Path) -> None:
     source = GOOD.replace("nn.CrossEntropyLoss()", "nn.CrossEntropyLoss(), torch.optim.LBFGS")
-    assert "LBFGS calls model and loss by a closure" in (_answer(write(tmp_path, source)).error or "")
+    assert "LBFGS calls model and loss through a closure" in (_answer(write(tmp_path, source)).error or "")
 
 
 NAN = GOOD.replace("nn.CrossEntropyLoss()", "lambda out, y: out.mean() * float('nan')")

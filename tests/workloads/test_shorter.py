@@ -85,6 +85,17 @@ class Windowed(Net):
         return self.head(x)
 
 
+class Adds(Net):
+    """Training under autocast takes an operator for each pair of blocks."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out = super().forward(tokens)
+        pairs = len(self.blocks) ** 2 if self.training and torch.is_autocast_enabled("cpu") else 0
+        for _ in range(pairs):
+            out = out + 1.0
+        return out
+
+
 class Locked(Net):
     """It cannot be copied."""
 
@@ -169,6 +180,13 @@ def test_other_models_are_traced_in_full(model: Callable[[], nn.Module]) -> None
     net = workload(model)
     assert with_shorter(net) is net
     assert trace.trace_operators(net).profile.parameters == sum(p.numel() for p in model().parameters())
+
+
+def test_a_step_that_the_shorter_models_do_not_give_leaves_the_others_to_them() -> None:
+    net = workload(lambda: Adds([Block() for _ in range(12)]))
+    short = with_shorter(net)
+    assert short.shorter is not None
+    assert trace_memory(short, with_variants=False) == trace_memory(net, with_variants=False)
 
 
 def test_a_loss_that_refers_to_the_model_prevents_shortening() -> None:
