@@ -28,6 +28,7 @@ from gpubench.options import (
     Results,
     ResultsRequest,
     help_of,
+    named,
     options_of,
     request_from,
     settings_in_words,
@@ -421,10 +422,16 @@ def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, 
     if not any(each.way == "setting" for each in chain(*map(options_of, asked))):
         return "", {}
     file, values = _read_settings(Path())
-    every = chain(*(verb.asked for verb in VERBS.values())) if values else ()
-    known = {each.name for each in chain(*map(options_of, every)) if each.way == "setting"}
+    kinds = chain(*(verb.asked for verb in VERBS.values())) if values else ()
+    every = [*chain(*map(options_of, kinds))]
+    known = {each.name for each in every if each.way == "setting"}
+    typed_only = {each.name: named(each) for each in every if each.way in {"option", _RECIPE}}
     for name in sorted(values.keys() - known):
-        raise unknown_name(f"setting in {file}", name, get_close_matches(name, known))
+        if name in typed_only:
+            raise MisuseError(
+                f"{file}: {typed(name)} is not a setting: give {typed_only[name]} on the command line"
+            )
+        raise unknown_name(f"setting in {file}", typed(name), map(typed, get_close_matches(name, known)))
     return file, values
 
 
