@@ -12,6 +12,7 @@ from command import settings
 from gpubench import rank
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
+from gpubench.pricings import Pricing
 from gpubench.recommend.lines import lines
 from gpubench.sections.answer import answer_table
 
@@ -142,6 +143,30 @@ def test_a_purchase_states_that_a_job_pays_a_share_of_it():
     assert any(
         "a share of the purchase, used 50 % of all hours for 3 years" in t for t in found.said("asked")
     )
+
+
+def test_a_purchase_is_used_for_the_stated_jobs_of_a_month():
+    """The jobs set the use of each machine: 18 h of 730 h are 2.5 %, not the usual half of all hours."""
+    found = rank("resnet50", max_purchase_usd=3000, jobs_per_month=1, draws=50)
+    (told,) = [t for t in found.said("asked") if "a share of the purchase" in t]
+    assert told.endswith("a share of the purchase, used for 1 job a month for 3 years.")
+    found = rank("resnet50", max_purchase_usd=3000, jobs_per_month=100_000, draws=50)
+    assert found.said("asked")[0] == "$3,000 buys no card that does 100,000 of these jobs a month."
+
+
+def test_the_cost_of_owning_a_quoted_machine_states_its_own_life_and_use():
+    quote = "2x RTX 4090, 100 USD, host 0 USD, 2 years, 80 %, 380 W"
+    found = rank("vgg16", have=[quote], draws=50)
+    (told,) = [t for t in found.said("answer") if t.startswith("Owning 2x RTX 4090 costs ")]
+    assert told.endswith("if it works 80 % of all hours for 2 years, after a purchase for $100.")
+
+
+def test_the_rent_that_owning_is_compared_with_is_named_as_that_of_the_same_work():
+    """A card that takes longer is rented for longer: its price alone would look like the seller's."""
+    found = rank("resnet50", buy=True, max_watts=100, draws=50)
+    compared = next(each for each in found.buy_or_rent if each.against_pricing is Pricing.ON_DEMAND)
+    said = [t for t in found.said("answer") if t.startswith("Buying 1x Jetson")]
+    assert f"{compared.against} at ${compared.equivalent_usd_per_hour:.3g}/h for the same work: it" in said[0]
 
 
 def test_the_fastest_is_the_cheapest_offer_of_the_fastest_machine():
