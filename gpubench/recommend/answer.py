@@ -106,11 +106,11 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _on_figures(found)
     yield from _on_exclusions(found)
     if pool.work is not None and request.startup_factor > 1 and set(pool.offers.pricing.present) - {"owned"}:
-        minutes = f"{request.rented_startup_minutes:.3g}"
+        minutes = f"{float(f'{request.rented_startup_minutes:.3g}'):,g}"  # 6,680 rather than 6.68e+03
         if request.dataset_gb is None:
             yield tell("startup", minutes=minutes)
         else:
-            yield tell("startup_data", minutes=minutes, gb=f"{request.dataset_gb:g}")
+            yield tell("startup_data", minutes=minutes, gb=f"{request.dataset_gb:,.12g}")
     is_assumed = request.host_lost is None and request.host_lost_share > 0
     on_hosts = any(each.choice.offer.seller == "community" for each in ranking.answers.values())
     if pool.work is not None and is_assumed and on_hosts:

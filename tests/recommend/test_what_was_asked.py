@@ -39,6 +39,8 @@ ASKED = {
     "adapters in 4 bits": ("mistral-7b --qlora", r"QLoRA"),
     "all weights": ("hf:Qwen/Qwen2.5-7B", r"[Aa]ll weights"),
     "data to send": ("resnet50 --dataset-gb 200", r"200 GB of upload included"),
+    "much data to send": ("resnet50 --dataset-gb 5000 --gpu l4", r"start 6,680 minutes before the first step, 5,000 GB of upload included"),
+    "a single epoch": ("resnet50 --epochs 1 --gpu l4", r"^resnet50, 1 epoch of ImageNet"),
     "a batch on cards of a size": ("vit_b16 --gpu '16 GB'", r"Batch 64 on .*: fits \(needs [\d.]+ to [\d.]+ of 16 GiB"),
     "its own batch": ("vit_b16 --gpu 16gb --batch-size max", r"RTX 5080 \d+"),
     "what a budget leaves out": ("resnet50 --budget-usd 10", r"Left out of \d+ offers: \d+ may exceed \$10\.00\."),
@@ -238,3 +240,16 @@ def test_a_machine_that_costs_nothing_is_not_ranked_and_the_reason_says_what_to_
     assert any(
         "costs nothing per hour: give its price or the tariff" in each.text for each in found.sentences
     )
+
+
+def test_the_nearest_machine_of_ones_own_or_to_buy_is_named_as_that():
+    with pytest.raises(MisuseError) as told:
+        rank("resnet50", max_purchase_usd=2000, deadline_hours=5, draws=50)
+    assert re.search(
+        r"the nearest is 2x RTX 3080 Ti to buy \(used, 3 years at 50 %\): takes ", str(told.value)
+    )
+    assert re.search(r"--deadline-hours [\d.]+ would leave 2x RTX 3080 Ti to buy \(used", str(told.value))
+    with pytest.raises(
+        MisuseError, match=r"the nearest is 1x RTX 3060 12GB of yours \(3 years at 50 %\): takes "
+    ):
+        rank("resnet50", have=["RTX 3060, 300 USD"], gpu=["3060"], buy=True, deadline_hours=0.5, draws=50)
