@@ -153,12 +153,13 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
     ranking = ranked(renting, only)
     usd = format_price(sum_usd)
-    jobs = request.jobs_per_month
     opening = [
         tell(
             "buy_nothing",
             usd=usd,
-            work="this job" if jobs is None else f"{jobs:,g} of these jobs a month",
+            work="this job"
+            if request.jobs_per_month is None
+            else f"{request.jobs_per_month:,g} of these jobs a month",
         )
     ]
     if with_pc is not None and with_pc.source == "own":
