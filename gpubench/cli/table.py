@@ -402,7 +402,9 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
     for part in chain(*(each.split(",") for each in words)):
         key, value = (each.strip() for each in f"{part}=".split("=")[:2])
         if key.replace("_", "-") not in keys or not value:
-            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE; the keys are {listing(keys)}")
+            raise MisuseError(
+                f"--recipe {plain(part)!r} must be KEY=VALUE with one of the keys {listing(keys)}"
+            )
         name = key.replace("-", "_")
         if name in found:
             raise MisuseError(f"--recipe gives {plain(key)} twice")

@@ -241,9 +241,12 @@ def test_a_tiny_job_is_billed_as_one_unit_without_a_warning(gpubench):
         (["--tax=0.19"], "gpubench rank no longer has --tax: set tax in gpubench.toml"),
         (
             ["llama_1b", "--recipe", "loss-chunks"],
-            "--recipe 'loss-chunks' is not KEY=VALUE; the keys are weight-type",
+            "--recipe 'loss-chunks' must be KEY=VALUE with one of the keys weight-type",
         ),
-        (["llama_1b", "--recipe", "chunks=2"], "--recipe 'chunks=2' is not KEY=VALUE"),
+        (
+            ["llama_1b", "--recipe", "chunks=2"],
+            "--recipe 'chunks=2' must be KEY=VALUE with one of the keys weight-type",
+        ),
         (["llama_1b", "--recipe", "loss-chunks=0"], "--recipe loss-chunks 0 must be from 1 to 65536"),
         (["llama_1b", "--recipe", "loss-chunks=2,loss-chunks=4"], "--recipe gives loss-chunks twice"),
         (["--max-latency-ms", "5"], "add --task infer"),
