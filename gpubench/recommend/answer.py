@@ -244,9 +244,15 @@ _TRAINED = {
 }
 
 
+# A reason can contain both verdicts, as in "does not fit; a batch of 1 may fit": the first one counts.
+_HELPS = {
+    Verdict.DOES_NOT_FIT: "; `gpubench memory` says what would help",
+    Verdict.MAY_FIT: "; to rank it anyway, name it with --gpu; `gpubench memory` says what would help",
+}
+
+
 def _what_helps(reason: str) -> str:
-    is_of_memory = any(verdict in reason for verdict in (Verdict.DOES_NOT_FIT, Verdict.MAY_FIT))
-    return "; `gpubench memory` says what would help" if is_of_memory else ""
+    return next((words for verdict, words in _HELPS.items() if verdict in reason), "")
 
 
 def _on_named_gpus(found: Eligible) -> Iterator[Told]:

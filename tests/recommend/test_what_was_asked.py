@@ -124,7 +124,9 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     kept = rank("llama-3.1-8b", **asked, batch_size=2)
     assert not kept.owned
     (removed,) = [text for text in kept.said("asked") if text.startswith("Your 1x RTX 3090 is not ranked: ")]
-    assert removed.endswith("largest batch 1; `gpubench memory` says what would help.")
+    assert removed.endswith(
+        "largest batch 1; to rank it anyway, name it with --gpu; `gpubench memory` says what would help."
+    )
 
 
 def test_an_offer_that_fits_only_sharded_is_flagged_before_payment():
@@ -253,3 +255,19 @@ def test_the_nearest_machine_of_ones_own_or_to_buy_is_named_as_that():
         MisuseError, match=r"the nearest is 1x RTX 3060 12GB of yours \(3 years at 50 %\): takes "
     ):
         rank("resnet50", have=["RTX 3060, 300 USD"], gpu=["3060"], buy=True, deadline_hours=0.5, draws=50)
+
+
+def test_ones_own_card_that_may_not_fit_is_ranked_if_named_and_the_answer_says_so():
+    asked = {
+        "have": "RTX 3060",
+        "qlora": True,
+        "loss_chunks": 8,
+        "batch_size": 1,
+        "samples": 1000,
+        "draws": 50,
+    }
+    (told,) = [t for t in rank("llama-3.1-8b", **asked).said("asked") if t.startswith("Your 1x RTX 3060")]
+    assert "may fit (needs " in told
+    assert told.endswith("to rank it anyway, name it with --gpu; `gpubench memory` says what would help.")
+    (named,) = rank("llama-3.1-8b", **asked, gpu=["RTX 3060"], buy=True).owned
+    assert named.row.estimate.may_fit
