@@ -78,7 +78,7 @@ def test_a_question_that_no_offer_answers_has_the_exit_code_on_the_page_and_no_d
     done = here(*asked)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--budget-usd" in done.stderr
-    assert "exit code 2 if none qualifies" in PAGE.read_text(encoding="utf-8")
+    assert "exit 2 if none qualifies" in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_example_of_this_machine_lists_its_devices():
