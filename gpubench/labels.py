@@ -79,6 +79,14 @@ def gpus_of(offer: Offer | BuyOrRent) -> str:
     return gpus(offer.gpu_key, offer.gpu_count)
 
 
+def gpus_at(offer: Offer) -> str:
+    """Return GPUs and seller: "8x H100 SXM5 80GB at aws p5.48xlarge", "1x RTX 4090 to buy (used)"."""
+    if offer.pricing is Pricing.OWNED:
+        whose = "to buy" if offer.provider == "buy" else "of yours"
+        return f"{gpus_of(offer)} {whose} ({plain(offer.instance, 60)})"
+    return f"{gpus_of(offer)} at {offer_name(offer)}"
+
+
 def offer_name(offer: Offer) -> str:
     """Return seller and product: "aws p5.48xlarge us-east-1", "vast (spot)", "own: 3 years at 50 %"."""
     if offer.pricing is Pricing.OWNED:

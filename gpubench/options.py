@@ -109,7 +109,7 @@ class Option(msgspec.Struct, frozen=True):
 
 # Each type in words, in a signature, and in the help, where a switch takes no value.
 _KNOWN: Mapping[Any, tuple[str, str, str]] = {
-    bool: ("True or False", "bool", ""),
+    bool: ("true or false", "bool", ""),
     int: ("a whole number", "int", "N"),
     float: ("a number", "float", "NUMBER"),
     date: ("a day (YYYY-MM-DD, or a date)", "date | str", "YYYY-MM-DD"),

@@ -262,6 +262,9 @@ def test_a_ranking_shows_rows_best_and_day() -> None:
     assert ranking.as_of in shown
     assert shown.index("1x H100") < shown.index("1x RTX 5090"), "by the names that every table has"
     assert "$2.00/h" in shown
+    mine = repr(gpubench.rank("resnet50", have="h100", max_purchase_usd=2000, draws=50))
+    assert "1x H100 SXM5 80GB of yours (yours), $" in mine
+    assert re.search(r"2x RTX 3080 Ti to buy \(used, 3 years at 50 %\), \$[\d.]+/h, the job \$", mine)
 
 
 def test_a_run_shows_device_and_cases() -> None:

@@ -28,6 +28,7 @@ from gpubench.options import (
     Results,
     ResultsRequest,
     help_of,
+    named,
     options_of,
     request_from,
     settings_in_words,
@@ -401,7 +402,9 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
     for part in chain(*(each.split(",") for each in words)):
         key, value = (each.strip() for each in f"{part}=".split("=")[:2])
         if key.replace("_", "-") not in keys or not value:
-            raise MisuseError(f"--recipe {plain(part)!r} is not KEY=VALUE; the keys are {listing(keys)}")
+            raise MisuseError(
+                f"--recipe {plain(part)!r} must be KEY=VALUE with one of the keys {listing(keys)}"
+            )
         name = key.replace("-", "_")
         if name in found:
             raise MisuseError(f"--recipe gives {plain(key)} twice")
@@ -421,10 +424,16 @@ def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, 
     if not any(each.way == "setting" for each in chain(*map(options_of, asked))):
         return "", {}
     file, values = _read_settings(Path())
-    every = chain(*(verb.asked for verb in VERBS.values())) if values else ()
-    known = {each.name for each in chain(*map(options_of, every)) if each.way == "setting"}
+    kinds = chain(*(verb.asked for verb in VERBS.values())) if values else ()
+    every = [*chain(*map(options_of, kinds))]
+    known = {each.name for each in every if each.way == "setting"}
+    typed_only = {each.name: named(each) for each in every if each.way in {"option", _RECIPE}}
     for name in sorted(values.keys() - known):
-        raise unknown_name(f"setting in {file}", name, get_close_matches(name, known))
+        if name in typed_only:
+            raise MisuseError(
+                f"{file}: {typed(name)} is not a setting: give {typed_only[name]} on the command line"
+            )
+        raise unknown_name(f"setting in {file}", typed(name), map(typed, get_close_matches(name, known)))
     return file, values
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpubench.interval import Interval
 from gpubench.models.case import Case
 from gpubench.models.catalog import Offer
-from gpubench.models.record import LINES_IN_REPR, Record, headed, labels, shown, views
+from gpubench.models.record import LINES_IN_REPR, Record, headed, labels, views
 from gpubench.models.row import Row
 from gpubench.pricings import PriceCondition, Pricing
 from gpubench.units import count, format_chance, format_usd
@@ -302,11 +302,10 @@ class Ranking(Record, frozen=True, kw_only=True):
         lines = []
         for row in self.rows[:LINES_IN_REPR]:
             offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
-            what = f"{labels().gpus_of(offer)} at {shown(offer.provider)} {shown(offer.instance)}"
-            price = f"{labels().pricing_words(offer)}, {format_usd(row.usd_per_hour.value)}/h"
+            price = f"{labels().gpus_at(offer)}, {format_usd(row.usd_per_hour.value)}/h"
             best = "" if row.p_best is None else f", P(best) {format_chance(row.p_best)}"
             job = "" if row.cost_usd.value is None else f", the job {format_usd(row.cost_usd.value)}"
-            lines.append(f"  {row.rank}{tie} {what}, {price}{job}{best}")
+            lines.append(f"  {row.rank}{tie} {price}{job}{best}")
         return headed(head, lines, len(self.rows))
 
     def _repr_html_(self) -> str:

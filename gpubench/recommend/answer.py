@@ -106,11 +106,11 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _on_figures(found)
     yield from _on_exclusions(found)
     if pool.work is not None and request.startup_factor > 1 and set(pool.offers.pricing.present) - {"owned"}:
-        minutes = f"{request.rented_startup_minutes:.3g}"
+        minutes = f"{float(f'{request.rented_startup_minutes:.3g}'):,g}"  # 6,680 rather than 6.68e+03
         if request.dataset_gb is None:
             yield tell("startup", minutes=minutes)
         else:
-            yield tell("startup_data", minutes=minutes, gb=f"{request.dataset_gb:g}")
+            yield tell("startup_data", minutes=minutes, gb=f"{request.dataset_gb:,.12g}")
     is_assumed = request.host_lost is None and request.host_lost_share > 0
     on_hosts = any(each.choice.offer.seller == "community" for each in ranking.answers.values())
     if pool.work is not None and is_assumed and on_hosts:
@@ -244,9 +244,15 @@ _TRAINED = {
 }
 
 
+# A reason can contain both verdicts, as in "does not fit; a batch of 1 may fit": the first one counts.
+_HELPS = {
+    Verdict.DOES_NOT_FIT: "; `gpubench memory` says what would help",
+    Verdict.MAY_FIT: "; to rank it anyway, name it with --gpu; `gpubench memory` says what would help",
+}
+
+
 def _what_helps(reason: str) -> str:
-    is_of_memory = any(verdict in reason for verdict in (Verdict.DOES_NOT_FIT, Verdict.MAY_FIT))
-    return "; `gpubench memory` says what would help" if is_of_memory else ""
+    return next((words for verdict, words in _HELPS.items() if verdict in reason), "")
 
 
 def _on_named_gpus(found: Eligible) -> Iterator[Told]:
@@ -467,7 +473,7 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    request, own = found.request, ranking.best_to_own
+    request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
     if any(map(is_a_host, request.own)) and not request.buys and own is not None:
         yield tell(
             "have_pc",
@@ -480,8 +486,13 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     if request.buys and request.host_usd is None and first.source == "own" and first.host_usd:
         yield tell("buy_without_host", usd=format_price(first.host_usd))
     if request.buys and first.purchase_usd and first.row.hours.value is not None:
-        share = format_percent(request.utilization.likely)
-        yield tell("share_of_purchase", share=share, years=f"{request.years:g}")
+        machine, jobs = machines[first.offer], request.jobs_per_month
+        use = (
+            f"{format_percent(machine.utilization.likely)} of all hours"
+            if jobs is None
+            else f"for {jobs:,g} {'job' if jobs == 1 else 'jobs'} a month"
+        )
+        yield tell("share_of_purchase", use=use, years=f"{machine.years:g}")
     rented_usd = first.row.cost_usd.value
     if own is not None and first.source != "own" and rented_usd is not None and own.purchase_usd:
         own_usd = own.row.cost_usd.value
@@ -490,8 +501,8 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
                 "own_instead",
                 gpu=gpus_of(own.offer),
                 usd=format_usd(own_usd),
-                share=format_percent(request.utilization.likely),
-                years=f"{request.years:g}",
+                share=format_percent(machines[own.offer].utilization.likely),
+                years=f"{machines[own.offer].years:g}",
                 purchase_usd=format_price(own.purchase_usd),
             )
     yield from _buying(ranking.buy_or_rent)
@@ -508,7 +519,7 @@ def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
         told = tell(
             names[each.verdict],
             machine=f"{gpus_of(each)} for {format_price(each.purchase_usd)}",
-            rival=f"{each.against} at {format_usd(each.equivalent_usd_per_hour)}/h",
+            rival=f"{each.against} at {format_usd(each.equivalent_usd_per_hour)}/h for the same work",
             payback=payback(each),
             hours=must_work(each),
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.errors import MisuseError
-from gpubench.labels import gpus_of
+from gpubench.labels import gpus_at
 from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, dated
@@ -453,7 +453,7 @@ def _relaxed(pool: Candidates) -> str:
         within = np.flatnonzero(other <= other_limit)
         if math.isfinite(limit) and len(within):
             row = int(within[np.argmin(worst[within])])
-            ways.append(f"{option} {_at_least(worst[row])} would leave {_named(pool.offers[row])}")
+            ways.append(f"{option} {_at_least(worst[row])} would leave {gpus_at(pool.offers[row])}")
     if not ways:
         beyond = [worst / limit for _, worst, limit in limits if math.isfinite(limit)]
         row = int(np.argmin(np.maximum.reduce(beyond)))
@@ -462,12 +462,8 @@ def _relaxed(pool: Candidates) -> str:
             for option, worst, limit in limits
             if math.isfinite(limit)
         )
-        ways.append(f"{both} would leave {_named(pool.offers[row])}")
+        ways.append(f"{both} would leave {gpus_at(pool.offers[row])}")
     return ", ".join(ways)
-
-
-def _named(offer: Offer) -> str:
-    return f"{gpus_of(offer)} at {plain(offer.provider, 40)}"
 
 
 def _at_least(figure: float) -> str:

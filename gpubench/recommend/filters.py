@@ -16,7 +16,7 @@ import numpy as np
 
 from gpubench.arrays import Flags
 from gpubench.errors import MisuseError
-from gpubench.labels import gpu_name, gpus_of, offer_name
+from gpubench.labels import gpu_name, gpus_at
 from gpubench.models import ExcludedOffer, GpuSpec, Offer, PriceCondition, Pricing
 from gpubench.names import counted, nearest, normalize
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days
@@ -175,11 +175,11 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
 
 def nearest_of(excluded: Sequence[Exclusion]) -> str:
     """Name the offer closest to a limit, with the reason."""
-    return f"the nearest, {_with_reason(excluded[-1])}"
+    return f"the nearest is {_with_reason(excluded[-1])}"
 
 
 def _with_reason(exclusion: Exclusion) -> str:
-    return f"{gpus_of(exclusion.offer)} at {offer_name(exclusion.offer)}: {plain(exclusion.reason)}"
+    return f"{gpus_at(exclusion.offer)}: {plain(exclusion.reason)}"
 
 
 def leave_out_doubted(

@@ -153,7 +153,15 @@ def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Ch
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
     ranking = ranked(renting, only)
     usd = format_price(sum_usd)
-    opening = [tell("buy_nothing", usd=usd)]
+    opening = [
+        tell(
+            "buy_nothing",
+            usd=usd,
+            work="this job"
+            if request.jobs_per_month is None
+            else f"{request.jobs_per_month:,g} of these jobs a month",
+        )
+    ]
     if with_pc is not None and with_pc.source == "own":
         host_usd = hosts()[0].price_usd if request.host_usd is None else request.host_usd
         opening = [

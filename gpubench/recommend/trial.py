@@ -274,7 +274,7 @@ def why_not(row: Row, tool: str) -> str | None:
     reasons = (
         (row.basis == "measured", "it is measured already"),
         (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not rented by the hour"),
-        (not cloud.get(tool), f"{called} does not rent from it"),
+        (not cloud.get(tool), f"{called} does not rent from {plain(row.provider, 40)}"),
         (is_sky_spot and cloud.get("spot") == "no", "SkyPilot rents no spot machine there"),
         (
             not accelerator(row.provider, row.gpu_key, tool),

@@ -34,6 +34,7 @@ from gpubench.models import (
     Ranking,
     Row,
     SortedBy,
+    TaskKind,
 )
 from gpubench.models.memory import MAY_NOT_FIT, fits_text
 from gpubench.offers.dates import dated
@@ -87,11 +88,12 @@ MOST_WORDS = 120
 
 
 def title(ranking: Ranking) -> str:
-    """Return a sentence with the model, the job and the precision."""
-    workloads = dict.fromkeys(case.workload for case in ranking.cases)
+    """Return a sentence with the model, inference unless it is trained, the job and the precision."""
+    model = plain(" + ".join(dict.fromkeys(case.workload for case in ranking.cases)), 60)
+    task = "" if ranking.cases[0].task is TaskKind.TRAIN else " inference"
     precision = precisions_of(each for line in lines(ranking) for each in line.choice.row.estimates)
     job = ranking.objective if ranking.job is None else ranking.job.words
-    return say("title", model=plain(" + ".join(workloads), 60), job=plain(job, 80), precision=precision)
+    return say("title", model=model + task, job=plain(job, 80), precision=precision)
 
 
 def answer_table(ranking: Ranking) -> Table:

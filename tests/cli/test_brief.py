@@ -71,6 +71,16 @@ def test_the_page_has_an_example_for_each_verb():
     assert {each[0] for each in EXAMPLES} == {"rank", "memory", "predict"}
 
 
+def test_a_question_that_no_offer_answers_has_the_exit_code_on_the_page_and_no_document():
+    (example,) = (each for each in EXAMPLES if "--budget-usd" in each)
+    asked = [*example[:-2], "--json", "--brief"]
+    asked[asked.index("--budget-usd") + 1] = "0.01"
+    done = here(*asked)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--budget-usd" in done.stderr
+    assert "exit 2 if none qualifies" in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_example_of_this_machine_lists_its_devices():
     assert "`gpubench probe --json` | `devices[]`" in PAGE.read_text(encoding="utf-8")
     (device, *_) = json.loads(said("probe", "--json"))["devices"]

@@ -12,6 +12,7 @@ from golden import pages
 from golden.produce import frozen_tables, run
 
 from gpubench.discovery import workload_names
+from gpubench.models import Ranking, Row
 from gpubench.offers.sources import own_sources
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,13 @@ def test_every_workload_is_listed_with_the_question_that_it_answers():
     )
     first_cells = "".join(line.split("|")[0 if at == 0 else 1] for at, line in enumerate(table.splitlines()))
     assert set(workload_names()) <= set(re.findall(r"`(\w+)`", first_cells))
+
+
+def test_the_parts_of_a_ranking_in_python_exist_as_named():
+    text = (ROOT / "docs" / "recommendation.md").read_text(encoding="utf-8").partition("## In Python")[2]
+    named = set(re.findall(r"`(\w+)`", text)) - {"Interval"}
+    assert "answers" in named
+    assert named <= {*Ranking.__struct_fields__, *Row.__struct_fields__}
 
 
 def commands() -> list[tuple[str, str]]:

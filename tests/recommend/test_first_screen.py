@@ -88,6 +88,10 @@ def test_resnet50_is_answered_in_120_words():
 
 def test_the_title_names_model_job_and_precision():
     assert screen("resnet50").splitlines()[0] == "resnet50, 90 epochs of ImageNet, amp-bf16."
+    assert screen("resnet50", "--task", "infer", "--max-latency-ms", "5").startswith(
+        "resnet50 inference, 24 "
+    )
+    assert screen("llama_8b").startswith("llama_8b inference, 24 ")
 
 
 def test_the_three_answers_have_their_figures_and_chances():

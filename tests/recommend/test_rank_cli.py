@@ -241,9 +241,12 @@ def test_a_tiny_job_is_billed_as_one_unit_without_a_warning(gpubench):
         (["--tax=0.19"], "gpubench rank no longer has --tax: set tax in gpubench.toml"),
         (
             ["llama_1b", "--recipe", "loss-chunks"],
-            "--recipe 'loss-chunks' is not KEY=VALUE; the keys are weight-type",
+            "--recipe 'loss-chunks' must be KEY=VALUE with one of the keys weight-type",
         ),
-        (["llama_1b", "--recipe", "chunks=2"], "--recipe 'chunks=2' is not KEY=VALUE"),
+        (
+            ["llama_1b", "--recipe", "chunks=2"],
+            "--recipe 'chunks=2' must be KEY=VALUE with one of the keys weight-type",
+        ),
         (["llama_1b", "--recipe", "loss-chunks=0"], "--recipe loss-chunks 0 must be from 1 to 65536"),
         (["llama_1b", "--recipe", "loss-chunks=2,loss-chunks=4"], "--recipe gives loss-chunks twice"),
         (["--max-latency-ms", "5"], "add --task infer"),
@@ -277,7 +280,10 @@ def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
         ({"tax": "19"}, "gpubench.toml: tax must be a number, not '19' (str)"),
         ({"slots": 2.5}, "gpubench.toml: slots must be a whole number, not 2.5 (float)"),
         ({"txa": 0.19}, "unknown setting in gpubench.toml 'txa'; nearest known: tax"),
-        ({"samples": 5}, "unknown setting in gpubench.toml 'samples'"),
+        ({"max_wats": 300}, "unknown setting in gpubench.toml 'max-wats'; nearest known: max-watts"),
+        ({"samples": 5}, "gpubench.toml: samples is not a setting: give --samples on the command line"),
+        ({"loss_chunks": 8}, "loss-chunks is not a setting: give --recipe loss-chunks on the command line"),
+        ({"relative": "yes"}, "gpubench.toml: relative must be true or false, not 'yes' (str)"),
     ],
     ids=str,
 )

@@ -104,7 +104,7 @@ def written(folder: Path, ranking, request: RankRequest = VGG16, gpu: str | None
 
 def test_the_best_row_that_can_be_rented_is_the_task(tmp_path):
     task, script, made = written(tmp_path, ranking())
-    reason = "SkyPilot does not rent from it and dstack does not rent from it"
+    reason = "SkyPilot does not rent from civo and dstack does not rent from civo"
     assert [each.partition(": ")[2] for each in made.passed_over] == [reason]
     assert made.machine.startswith("1x L4 at gcp g2-standard-4: about ")
     assert task["name"] == "gpubench-gcp-1x-l4"
@@ -134,14 +134,14 @@ def test_a_tool_without_a_task_is_reported_with_its_reason(tmp_path, capsys):
     request = TryRequest(answer=answered(tmp_path, at_paperspace), output=tmp_path / "tasks")
     import_module("gpubench.cli.verbs.try").verb(request, as_json=True)
     out, err = capsys.readouterr()
-    assert json.loads(out)["without_task"] == {"dstack": "dstack does not rent from it"}
-    assert "no task of dstack: dstack does not rent from it\n" in err
+    assert json.loads(out)["without_task"] == {"dstack": "dstack does not rent from paperspace"}
+    assert "no task of dstack: dstack does not rent from paperspace\n" in err
     assert {path.name for path in (tmp_path / "tasks").iterdir()} == {"task.yaml", "try.sh", "work"}
 
 
 def test_an_offer_that_neither_tool_can_launch_is_refused_with_the_reasons(tmp_path):
     for gpu, words in (
-        ("rtx 5090", "1x RTX 5090 at civo 1RTX5090: SkyPilot does not rent from it"),
+        ("rtx 5090", "1x RTX 5090 at civo 1RTX5090: SkyPilot does not rent from civo"),
         ("t4", "it is measured already"),
         ("b200", "it has no b200"),
     ):

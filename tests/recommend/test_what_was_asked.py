@@ -12,6 +12,7 @@ from command import settings
 from gpubench import rank
 from gpubench.cli.app import app
 from gpubench.errors import MisuseError
+from gpubench.pricings import Pricing
 from gpubench.recommend.lines import lines
 from gpubench.sections.answer import answer_table
 
@@ -38,6 +39,8 @@ ASKED = {
     "adapters in 4 bits": ("mistral-7b --qlora", r"QLoRA"),
     "all weights": ("hf:Qwen/Qwen2.5-7B", r"[Aa]ll weights"),
     "data to send": ("resnet50 --dataset-gb 200", r"200 GB of upload included"),
+    "much data to send": ("resnet50 --dataset-gb 5000 --gpu l4", r"start 6,680 minutes before the first step, 5,000 GB of upload included"),
+    "a single epoch": ("resnet50 --epochs 1 --gpu l4", r"^resnet50, 1 epoch of ImageNet"),
     "a batch on cards of a size": ("vit_b16 --gpu '16 GB'", r"Batch 64 on .*: fits \(needs [\d.]+ to [\d.]+ of 16 GiB"),
     "its own batch": ("vit_b16 --gpu 16gb --batch-size max", r"RTX 5080 \d+"),
     "what a budget leaves out": ("resnet50 --budget-usd 10", r"Left out of \d+ offers: \d+ may exceed \$10\.00\."),
@@ -121,7 +124,9 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     kept = rank("llama-3.1-8b", **asked, batch_size=2)
     assert not kept.owned
     (removed,) = [text for text in kept.said("asked") if text.startswith("Your 1x RTX 3090 is not ranked: ")]
-    assert removed.endswith("largest batch 1; `gpubench memory` says what would help.")
+    assert removed.endswith(
+        "largest batch 1; to rank it anyway, name it with --gpu; `gpubench memory` says what would help."
+    )
 
 
 def test_an_offer_that_fits_only_sharded_is_flagged_before_payment():
@@ -142,6 +147,30 @@ def test_a_purchase_states_that_a_job_pays_a_share_of_it():
     assert any(
         "a share of the purchase, used 50 % of all hours for 3 years" in t for t in found.said("asked")
     )
+
+
+def test_a_purchase_is_used_for_the_stated_jobs_of_a_month():
+    """The jobs set the use of each machine: 18 h of 730 h are 2.5 %, not the usual half of all hours."""
+    found = rank("resnet50", max_purchase_usd=3000, jobs_per_month=1, draws=50)
+    (told,) = [t for t in found.said("asked") if "a share of the purchase" in t]
+    assert told.endswith("a share of the purchase, used for 1 job a month for 3 years.")
+    found = rank("resnet50", max_purchase_usd=3000, jobs_per_month=100_000, draws=50)
+    assert found.said("asked")[0] == "$3,000 buys no card that does 100,000 of these jobs a month."
+
+
+def test_the_cost_of_owning_a_quoted_machine_states_its_own_life_and_use():
+    quote = "2x RTX 4090, 100 USD, host 0 USD, 2 years, 80 %, 380 W"
+    found = rank("vgg16", have=[quote], draws=50)
+    (told,) = [t for t in found.said("answer") if t.startswith("Owning 2x RTX 4090 costs ")]
+    assert told.endswith("if it works 80 % of all hours for 2 years, after a purchase for $100.")
+
+
+def test_the_rent_that_owning_is_compared_with_is_named_as_that_of_the_same_work():
+    """A card that takes longer is rented for longer: its price alone would look like the seller's."""
+    found = rank("resnet50", buy=True, max_watts=100, draws=50)
+    compared = next(each for each in found.buy_or_rent if each.against_pricing is Pricing.ON_DEMAND)
+    said = [t for t in found.said("answer") if t.startswith("Buying 1x Jetson")]
+    assert f"{compared.against} at ${compared.equivalent_usd_per_hour:.3g}/h for the same work: it" in said[0]
 
 
 def test_the_fastest_is_the_cheapest_offer_of_the_fastest_machine():
@@ -213,3 +242,32 @@ def test_a_machine_that_costs_nothing_is_not_ranked_and_the_reason_says_what_to_
     assert any(
         "costs nothing per hour: give its price or the tariff" in each.text for each in found.sentences
     )
+
+
+def test_the_nearest_machine_of_ones_own_or_to_buy_is_named_as_that():
+    with pytest.raises(MisuseError) as told:
+        rank("resnet50", max_purchase_usd=2000, deadline_hours=5, draws=50)
+    assert re.search(
+        r"the nearest is 2x RTX 3080 Ti to buy \(used, 3 years at 50 %\): takes ", str(told.value)
+    )
+    assert re.search(r"--deadline-hours [\d.]+ would leave 2x RTX 3080 Ti to buy \(used", str(told.value))
+    with pytest.raises(
+        MisuseError, match=r"the nearest is 1x RTX 3060 12GB of yours \(3 years at 50 %\): takes "
+    ):
+        rank("resnet50", have=["RTX 3060, 300 USD"], gpu=["3060"], buy=True, deadline_hours=0.5, draws=50)
+
+
+def test_ones_own_card_that_may_not_fit_is_ranked_if_named_and_the_answer_says_so():
+    asked = {
+        "have": "RTX 3060",
+        "qlora": True,
+        "loss_chunks": 8,
+        "batch_size": 1,
+        "samples": 1000,
+        "draws": 50,
+    }
+    (told,) = [t for t in rank("llama-3.1-8b", **asked).said("asked") if t.startswith("Your 1x RTX 3060")]
+    assert "may fit (needs " in told
+    assert told.endswith("to rank it anyway, name it with --gpu; `gpubench memory` says what would help.")
+    (named,) = rank("llama-3.1-8b", **asked, gpu=["RTX 3060"], buy=True).owned
+    assert named.row.estimate.may_fit

@@ -346,6 +346,32 @@ def test_unmeetable_limits_are_reported_with_what_would_suffice(shown, opened):
     assert page.locator("#three tbody tr").count() >= 1
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "option"),
+    [
+        ("samples", "20,000", "--samples 20000"),
+        ("samples", "1.5M", "--samples 1500000"),
+        ("worth", "1,500", "--hour-worth 1500"),
+        ("worth", "1,5", None),
+        ("worth", "1.2.3", None),
+        ("budget", "$50", "--budget-usd 50"),
+        ("budget", " 2k ", "--budget-usd 2000"),
+        ("budget", "50 EUR", None),
+        ("deadline", "2 days", None),
+        ("deadline", "36", "--deadline-hours 36"),
+    ],
+)
+def test_an_amount_is_read_as_typed_or_marked_as_wrong(opened, name, text, option):
+    """1,5 is one and a half in most of Europe, and no number on the command line: it must not become 15."""
+    page = opened()
+    usual = page.locator("#command").inner_text()
+    field = page.locator(f"[name={name}]")
+    field.fill(text)
+    assert field.evaluate("e => e.validity.valid") == (option is not None)
+    command = page.locator("#command").inner_text()
+    assert option in command if option else command == usual
+
+
 def test_two_dots_can_be_compared_and_reached_with_the_keyboard(opened):
     page = opened()
     dots = page.locator("#hero circle[tabindex='0']")

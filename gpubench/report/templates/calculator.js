@@ -60,10 +60,10 @@ const answered = (async () => {
   };
   const fill = (name, options) => form.elements[name].replaceChildren(...options.map(([value, text]) => make("option", { value }, text)));
   Object.entries(choices).forEach(([name, options]) => fill(name, options));
+  const AMOUNT = new RegExp(`^${form.elements.worth.pattern}$`); // the fields are marked as wrong by the same rule
   const amount = (text) => {
-    const [, digits, step] = /^\s*([\d.,]+(?:e\d+)?)\s*([kMGB]?)\s*$/i.exec(text) ?? [];
-    const value = Number(digits?.replaceAll(",", "")) * { k: 1e3, m: 1e6, g: 1e9, b: 1e9 }[step?.toLowerCase() || "k"] / (step ? 1 : 1e3);
-    return value >= 0 ? value : null;
+    const [, digits, step] = AMOUNT.exec(text) ?? [];
+    return digits ? Number(digits.replaceAll(",", "")) * { "": 1, k: 1e3, m: 1e6, g: 1e9, b: 1e9 }[step.toLowerCase()] : null;
   };
   const some = (text) => amount(text) || null; // 0 is no valid job, budget or deadline
   const READ = { samples: some, worth: amount, budget: some, deadline: some, spot: (text) => text === "1" };
