@@ -56,7 +56,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)
-    # A module with the name of its function has just been bound here, and later uses will find it.
+    # Importing a package that is named like its function has just bound the callable package to this name:
+    # return it, because later uses find it too.
     return globals().get(name, found)
 
 

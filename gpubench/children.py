@@ -214,7 +214,7 @@ def write_message(descriptor: int, message: msgspec.Struct) -> None:
 
 # Time from SIGTERM to SIGKILL, and from SIGKILL to giving up on a process that the kernel cannot end.
 TERMINATE_AFTER_S = 10.0
-# Time from the end of its pipe to SIGTERM; for a single-answer child, from its answer to SIGKILL.
+# Time from closing a child's pipe to SIGTERM; for a single-answer child, from its answer to SIGKILL.
 CLOSE_AFTER_S = 2.0
 # Maximum bytes of a child's output to keep, in case a model prints endlessly.
 TAIL_BYTES = 64 * 1024
@@ -380,7 +380,7 @@ class ChildProcess(Generic[_Report]):
                 )
             )
             guard = (sys.executable, "-I", "-S", "-c", _GUARD)
-            undo.callback(self.kill)  # undone before leaving the process's context, which waits for its end
+            undo.callback(self.kill)  # called before its context is left, which waits for its end
             self._guard = undo.enter_context(
                 subprocess.Popen(
                     [*guard, str(self.pid), f"{MARK}={self._mark}", scratch_folder(self._mark)],
@@ -426,7 +426,7 @@ class ChildProcess(Generic[_Report]):
                 )  # checked before the pipe, which may still have messages
                 if selector.select(0 if gone else min(max(0.0, left_s), POLL_EVERY_S)):
                     self._take(os.read(self._read_fd, CHUNK_BYTES))
-                elif gone:  # a process that it started keeps the pipe open
+                elif gone:  # a process that the child started keeps the pipe open
                     raise ChildEndedError(self.how_it_ended())
                 elif left_s <= 0:
                     raise ChildLateError
@@ -437,7 +437,7 @@ class ChildProcess(Generic[_Report]):
             raise ChildEndedError(f"sent something that is not a report: {plain(str(error))}") from error
 
     def has_more(self) -> bool:
-        """Return whether there is an unread report, without waiting."""
+        """Return whether the child has sent anything more, without waiting; the check may consume a byte."""
         with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
             return bool(
@@ -509,7 +509,7 @@ class ChildProcess(Generic[_Report]):
         return ""
 
     def cpu_s(self) -> Seconds:
-        """Return the CPU time of the child and its children, if the system reports it."""
+        """Return the CPU time of the child and its children, as far as the system reports it."""
         import psutil
 
         taken_s = 0.0
@@ -584,7 +584,7 @@ def run_child(
         answer_type: The type of its answer.
         time_limit_s: Wall time limit, including sleep and waiting.
         cpu_limit_s: CPU time limit of the child and its children. It applies only after as many seconds of
-            wall time, since many processors use CPU time fast.
+            wall time, since a child on many processors uses up CPU time faster than wall time passes.
         environment: All its variables; None for those of this process.
     """
     try:
@@ -619,7 +619,7 @@ def run_child(
 def _receive(
     child: ChildProcess[_Answer], began_s: Seconds, until_s: Seconds, cpu_limit_s: Seconds
 ) -> _Answer:
-    """Return the child's answer. CPU time is not checked before this many seconds have passed.
+    """Return the child's answer. CPU time is not checked in the first ``cpu_limit_s`` seconds of wall time.
 
     Raises:
         ChildLateError, ChildEndedError: As in ``ChildProcess.receive``, or if its CPU time is used up.

@@ -62,7 +62,7 @@ class Linear(msgspec.Struct, frozen=True, kw_only=True):
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table: the shape of one published model, and its source.
 
-    A width is in elements of one token. Absent parts are 0.
+    Widths are elements per token. The sizes of absent parts are 0.
 
     Attributes:
         hub_name: The name on the model hub, including the owner.
@@ -75,7 +75,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         context: Context length in tokens.
         tied: Whether the head shares the embedding.
         norm: rms has a weight, layer has a weight and a bias, none has neither.
-        layer_norms: Norms of the residual stream in each layer.
+        layer_norms: Number of norms of the residual stream in each layer.
         query_key_norm: Whether queries and keys are normalized, per head or all together.
         attention_bias: The attention layers with a bias.
         score_bytes: Memory per attention score that transformers keeps for the backward pass [B]; 0 with a
@@ -236,7 +236,7 @@ def load_decoders() -> tuple[Decoder, ...]:
 def find_decoder(reference: str) -> Decoder | None:
     """Return the decoder for a name: its hub name, with or without ``hf:``, or a common name.
 
-    A folder or file of that name is the user's model instead.
+    A name with a slash that is also the path of a folder or file means the user's model instead.
 
     >>> [found.hub_name for name in ("hf:Qwen/Qwen2.5-7B", "Llama 3.1 8B") if (found := find_decoder(name))]
     ['Qwen/Qwen2.5-7B', 'meta-llama/Meta-Llama-3.1-8B']
@@ -252,7 +252,7 @@ def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     """Return the decoder that a Hugging Face config describes.
 
     None if its family is unknown, a size is missing or larger than in every published decoder, or the config
-    has a field that is not understood here.
+    has a field or a value that is not understood here.
     """
     kind = fields["model_type"]
     stated = {key for key, value in fields.items() if value is not None and value is not False}
@@ -263,7 +263,7 @@ def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     if not is_known or fields.get("architectures") != made or not isinstance(tied, bool):
         return None
     sizes = {name: fields.get(key) for name, key in _SIZES.items()}
-    if sizes["head_width"] is None and kind != "qwen3":  # qwen3 has its own width
+    if sizes["head_width"] is None and kind != "qwen3":  # in qwen3 it does not follow from the width
         sizes["head_width"] = _divided(sizes["width"], sizes["heads"])
     if any(type(size) is not int or not 0 < size <= _largest(name) for name, size in sizes.items()):
         return None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "gpubench.workloads"
 """Entry point group for workloads of other packages; the standard ones need no entry."""
 STANDARD = "gpubench_workloads"
-"""The folder `workloads` of the repository inside a wheel."""
+"""Name under which the folder `workloads` of the repository is imported, and installed by a wheel."""
 NO_MODEL_NEAR = ("none; `gpubench list` shows the workloads",)
 
 

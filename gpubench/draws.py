@@ -1,8 +1,8 @@
 """Named random numbers from a counter-based generator, which the page's script also implements.
 
 Each number is a hash of seed, names and index, so a named quantity has the same draws everywhere, in Python
-and on the page. The hash is 32-bit FNV-1a of the names, then the finalizer of MurmurHash3 over index and key.
-A normal number is the inverse normal distribution function at that number.
+and on the page. The hash is 32-bit FNV-1a of seed and names (the key), then the finalizer of MurmurHash3 over
+index and key. A normal number is the inverse normal distribution function at a uniform one.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ class Effect:
 def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     """Return the throughput of one measurement over that of another.
 
-    The two are independent, so their half-widths add in quadrature on the log scale. If only one card
-    was still warming up, it may slow down further, which widens the interval on one side.
+    The two are independent, so their half-widths add in quadrature on the log scale. If one card may slow
+    down by heat more than the other, the interval is wider on one side.
 
     Raises:
         MisuseError: If one of them has no figure.
@@ -324,7 +324,7 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
 
 
 def document(run: Run) -> dict[str, Any]:
-    """Return the speedups from precisions, more GPUs and other frameworks in a run, for JSON."""
+    """Return the speedups from precisions, GPUs, threads and other frameworks in a run, for JSON."""
     every = results_of(run)
     results = on_all_threads(every)
     return {

@@ -84,7 +84,7 @@ class MisuseError(GpuBenchError):
 
 
 class WrongArgumentError(MisuseError, TypeError):
-    """An unknown argument of a Python function, or one of the wrong type."""
+    """An unknown or missing argument of a Python function, or one of the wrong type."""
 
 
 class NoDeviceError(GpuBenchError):

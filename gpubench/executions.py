@@ -1,7 +1,8 @@
 """Frameworks and executions, with all facts about each.
 
-A new execution is a member of ``Execution`` and a row of ``_FACTS``; a row of ``measure.execution`` prepares
-a torch step for it. Without that row it is refused, never run eagerly under its name.
+A new execution is a member of ``Execution`` and a row of ``_FACTS``; an entry of ``_WAYS`` in
+``measure.guards`` prepares a torch step for it. Without that entry it is refused, never run eagerly under its
+name.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
         words: Completes "was measured ...": "as a CUDA graph".
         preparation: The phase between the first steps and the warm-up; None if nothing is prepared.
         host_s_per_operator: Default host time of a step per operator [s]; None if no speeds of this execution
-            are published, and it is never predicted.
+            are published, so it is never predicted.
         needs_cuda: Whether it needs a ``cuda`` device of torch.
         on_several_gpus: Whether jobs on several GPUs can use it.
         of_tensorflow: Whether it exists only in TensorFlow.
-        caches_weights: Whether autocast may keep its copies of the weights from step to step.
+        caches_weights: Whether autocast may cache its copies of the weights during a step.
     """
 
     words: str

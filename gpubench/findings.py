@@ -129,7 +129,7 @@ SHARES = frozenset(
     }
 )
 
-# The advice for other budgets, which have a few seconds per case.
+# The advice for all budgets except --publish, which have a few seconds per case.
 _MORE_TIME = "pass --publish without --time-limit, or close other programs"
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {

@@ -140,7 +140,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def write_log(name: str, trace: str | None, output: str) -> str:
-    """Write a log into the user's data folder, and return its contents and path for a message.
+    """Write a log into the user's data folder, and say in words what it has and where it is, for a message.
 
     For example ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is only for the
     terminal; no stored record contains it.

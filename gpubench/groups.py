@@ -1,4 +1,4 @@
-"""Items by a key: all of each, or the first."""
+"""Groups items by a key: all items of each key, or only the first."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar

@@ -20,7 +20,7 @@ USUAL_CONSTANT_S = 60.0
 SLOW_CONSTANT_S = 120.0
 STEADY_C_PER_S = 1 / 30
 """One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
-has 0.1 % to go then. At one degree in ten seconds it has 0.4 % to go."""
+will then slow down by another 0.1 %. At one degree in ten seconds it will slow down by another 0.4 %."""
 # Twice the resolution of the driver's temperature [degrees C].
 MOVED_C = 2.0
 # Limit on the difference between mean clocks of two launches; a clock has steps of 15 MHz, 0.75 %.
@@ -161,9 +161,9 @@ def _fall_to_come(moments: Sequence[Moment]) -> float:
 def is_warming_up(moments: Sequence[Moment]) -> bool:
     """Return whether the clock moved or the temperature rose between the last two launches.
 
-    Also true if the temperature rose within the launches by twice the limit of ``--publish``, or if the clock
-    fell since the first launch while the temperature rose: heat lowers this card's clock, and cooling between
-    cases hides how much.
+    Also true if the temperature rose within the launches at over twice the limit of ``--publish``, or if the
+    clock fell since the first launch while the temperature rose: heat lowers this card's clock, and cooling
+    between cases hides how much.
     """
     first, before, last = moments[0], *moments[-2:]
     if _warmer(before, last) or abs(_clock(before, last)) > MOVED_CLOCK:

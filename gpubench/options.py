@@ -53,7 +53,7 @@ class Option(msgspec.Struct, frozen=True):
     Attributes:
         help: One sentence.
         panel: Heading of its group in the help.
-        name: On the command line and in Python, with ``_``; if empty, the field's name.
+        name: Its name in Python; the command line has ``-`` for ``_``. If empty, the field's name.
         place: Whether it may also be given by position, in the order of the fields with this flag.
         bare: Whether the command line accepts it only by position.
         choices: All allowed values.
@@ -199,7 +199,7 @@ def request_from(
 
     Args:
         request_type: The struct.
-        given: Values by option name. A list of one may be given as its item.
+        given: Values by option name. A single value may stand for a list of one.
         call: The Python function for messages; None for the command line, where values are text.
         file: The settings file, if some of the values are settings.
 
@@ -256,7 +256,7 @@ def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, An
 
 
 def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
-    """Return the value of a field from the given value; a list of one may be given as its item."""
+    """Return the value of a field from the given value; a single value may stand for a list of one."""
     if value is None and (each.optional or each.many):
         return each.initial if each.many else None
     if not each.many:

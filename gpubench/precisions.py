@@ -109,7 +109,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         product_error: Largest relative error of a matrix product or convolution against float64.
         recurrent_error: The same for a recurrent layer, where rounding errors add up; None for the same
             limit.
-        loss_error: Largest relative difference of a first loss from float32 on the CPU.
+        loss_error: Largest relative difference between the first loss and that of float32 on the CPU.
         least_capability: First CUDA compute capability with hardware support; None for all.
         hardware: What a GPU with a lower capability lacks, in words.
         of_nvidia: Whether only NVIDIA tensor cores support it.
@@ -118,7 +118,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
             ``whole_model``.
         needs: The additional package that computes it.
         keras_policy: Keras's name for its types, None if it has none; the backend separates fp32 from tf32.
-        predicted_as: The mode of ``predict.roofline``; None without published speeds.
+        predicted_as: The name of its ``Mode`` in ``predict.chips``; None without published speeds.
     """
 
     format: Format
@@ -199,7 +199,7 @@ class Precision(StrEnum):
         return f"{self} is a precision of {other} alone"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
-        """Return whether a CUDA compute capability supports it; if unknown, only the common formats are."""
+        """Return whether a CUDA compute capability supports it; False if it needs one and none is known."""
         least = self.facts.least_capability
         return least is None or (capability is not None and capability >= least)
 
@@ -320,7 +320,7 @@ def forcing_fewer_bits(variables: Mapping[str, str]) -> list[str]:
 
 
 def in_memory(name: str) -> Precision:
-    """Return a precision by name; for ``amp`` that at fp16, since both AMP types have the same size."""
+    """Return a precision by name; ``amp`` is taken as fp16, since both AMP types have the same size."""
     return Precision.AMP_FP16 if name == AMP else Precision(name)
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Pricing(StrEnum):
-    """The pricing of an offer."""
+    """How an offer is paid for: by the hour, by the hour as spot, reserved for a term, or by owning it."""
 
     ON_DEMAND = "on_demand"
     SPOT = "spot"

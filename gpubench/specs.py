@@ -319,7 +319,7 @@ _COMMON = ("line", "architecture", "compute_capability", "release_year", "memory
 
 
 def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
-    """Fill the row for several cards with the lowest of each value, or unknown if one is unknown."""
+    """Fill the row for several cards: the lowest of each value, unknown if any is; the highest known TDP."""
     if not variants:
         return spec
     figures: dict[str, Any] = {}

@@ -29,7 +29,7 @@ UNMODERATED = 3.0
 _LEAST_OF_MEDIAN = 1e-5
 _MOST_FREEDOM = 1e6
 _MOST_STEPS = 200
-"""Maximum terms of the quantile's series, which converge after about ten."""
+"""Maximum iterations of the quantile, and terms of its fraction; both converge after about ten."""
 
 
 def deviations_of(values: Sequence[float]) -> list[float]:
@@ -50,7 +50,7 @@ def relative_half_width(values: Sequence[float]) -> float | None:
 
     For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
     is that of n values of an AR(1) process at ``expected_autocorrelation`` r with a margin of 1, and
-    ``dof = max(n (1 - r^2) - 1, 4)``. None below two values.
+    ``dof = min(n - 1, max(n (1 - r^2) - 1, 4))``. None below two values.
 
     The plain standard error is not enough: with ten to thirty values at the correlation of 0.7 that rounds
     have, it underestimates both spread and correlation, and its "95 %" interval covers the mean in 79 to
@@ -70,7 +70,7 @@ def relative_half_width(values: Sequence[float]) -> float | None:
 
 
 def long_half_width(values: Sequence[float]) -> float:
-    """Relative half-width of the mean of this many values for known spread and correlation.
+    """Relative half-width of the mean of this many values, as if spread and correlation were known.
 
     It uses the expected correlation, without the margin of ``relative_half_width``, and the normal quantile.
     It falls with the square root of the length, and so determines how long a series has to be.
@@ -202,7 +202,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """Return the ratio of two kinds of blocks with its interval; None with fewer than two groups of four.
+    """Return the ratio of the times of two kinds of blocks; None with fewer than two groups of four.
 
     The blocks ran in the order first, second, second, first, and again. Each group of four gives one
     logarithm of the ratio, in which a steady drift cancels. The interval is Student's t over the groups.

@@ -44,7 +44,7 @@ def with_tensors(
         made = copy.copy(value)
         for field in dataclasses.fields(value):
             changed = with_tensors(getattr(value, field.name), change, instead)
-            object.__setattr__(made, field.name, changed)  # a frozen one has no other way
+            object.__setattr__(made, field.name, changed)  # the only way for a frozen dataclass
         return made
     return value
 

@@ -102,7 +102,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_limit(seconds: float) -> str:
-    """Format a time limit in whole minutes, rounded up.
+    """Format a time limit in whole minutes, below two minutes in seconds, rounded up.
 
     >>> format_limit(300), format_limit(1451.2), format_limit(45)
     ('5 min', '25 min', '45 s')
@@ -115,7 +115,7 @@ LEAST_USD = 0.0001
 
 
 def format_usd(value: float | None) -> str:
-    """Format money: two decimals from a dollar up; below, three significant digits, to a hundredth of a cent.
+    """Format money: two decimals from a dollar up, else three significant digits, or "under" ``LEAST_USD``.
 
     >>> format_usd(0.0000360)
     'under $0.0001'
@@ -174,7 +174,7 @@ _NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def plain(text: str, limit: int = 200) -> str:
-    """Strip control characters and escape sequences from an untrusted name, and limit its length."""
+    """Strip control characters, such as those that begin escape sequences, and limit the length."""
     if text.isprintable():  # the usual case: nothing to strip
         kept = text
     else:

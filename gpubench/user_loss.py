@@ -54,14 +54,15 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
     own = {id(part) for part in model.modules()}
     if id(module) in own:  # a method of the model: its tensors are already moved and trained
         return model, loss
-    plain = (tensors_in(vars(part).values()) for part in module.modules())  # as of a spectral norm
+    # Plain tensor attributes of the modules, such as those of a spectral norm.
+    plain = (tensors_in(vars(part).values()) for part in module.modules())
     tensors = (*module.parameters(), *module.buffers(), *chain.from_iterable(plain))
     own_loss: Any = copy.deepcopy(loss, {id(part): part for part in (*model.modules(), *tensors)})
     return Joined(model, getattr(own_loss, "__self__", own_loss)), own_loss
 
 
 def loose_tensor(task: Task) -> str | None:
-    """Return a tensor that a loss uses without registering it in itself or the model; None if there is none.
+    """Describe a tensor that a loss uses but neither the loss nor the model registers; None if there is none.
 
     A single number on the CPU works on every device, and tensors that the loss moves itself are fine. The
     step is run to find out; if it fails before the loss, nothing is found.

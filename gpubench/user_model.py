@@ -107,7 +107,7 @@ def config_of(reference: str) -> dict[str, Any] | None:
 
 
 def no_transformers() -> MisuseError:
-    """Return the error that a Hugging Face config needs transformers."""
+    """Return the error for a Hugging Face config without transformers, which it needs."""
     line = installing.pip_install("transformers")
     return MisuseError(f"a Hugging Face config needs transformers, which is not installed: {line}")
 
@@ -145,7 +145,7 @@ def own_name(reference: str) -> str:
     ('net.py:small', 'package.module:NET', 'hf:Llama')
 
     Raises:
-        MisuseError: If the reference has neither form.
+        MisuseError: If the reference has none of these forms.
     """
     match = _match(reference)
     if match["config"] is not None:
@@ -560,7 +560,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Find the batch size from inputs and targets, which may also contain a mask or the nodes of a graph."""
+    """Check that inputs or targets have the batch first, besides tensors such as a mask or graph nodes."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""

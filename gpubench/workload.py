@@ -49,7 +49,7 @@ Batch = tuple[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The inputs of one training step, on the CPU; ``measure`` moves it.
+    """What one training step needs, on the CPU; ``measure`` moves it to the device.
 
     Attributes:
         model: The module, in float32 or in the type of the recipe; parameters that require a gradient are
@@ -80,13 +80,13 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class KerasTask:
-    """The inputs of one training step of a Keras model.
+    """What one training step of a Keras model needs.
 
     Attributes:
         model: The ``keras.Model``, built under the current precision policy.
         batches: Prebuilt (inputs, targets) as numpy arrays, with the batch in dimension 0.
         loss: ``loss(targets, outputs)`` in Keras's order, a ``keras.Loss``.
-        optimizer: An unused ``keras.Optimizer``.
+        optimizer: A new ``keras.Optimizer``, which has made no step.
     """
 
     model: Any

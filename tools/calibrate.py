@@ -533,7 +533,7 @@ SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "host": (0.35, 0.35),
 }
 _JOB_NOISE = 0.05  # log, of a row; a row beyond ``_ROBUST_SCALE`` times this loses weight
-# Usual log error for each doubling if the shares are known.
+# Usual log error for each doubling of the number of GPUs if the shares are known.
 LEAST_ERROR = 0.02
 
 
@@ -541,9 +541,9 @@ LEAST_ERROR = 0.02
 def jobs() -> pd.DataFrame:
     """Return the shipped rows, without GPUs that are not in the specification table.
 
-    Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; whether their
-    vendor is ``fitted``; ``log_ratio`` of the throughput per GPU of many over that of few; and their
-    ``weight``: one vote for each harness, GPU and model.
+    Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; ``asked``,
+    the exchange with both numbers; whether the vendor is ``fitted``; ``log_ratio`` of the throughput per GPU
+    of many over that of few; and their ``weight``: one vote for each harness, GPU and model.
     """
     text = pd.DataFrame(row for row in folders.data_rows(JOBS) if row["gpu_key"] in load_specs())
     rates = ["few_samples_per_s", "many_samples_per_s", "samples_per_step", "parameters_m"]

@@ -1,7 +1,7 @@
 """Evaluates the predictions: each target is predicted by a fit without the data held out with it.
 
-"Out" means out of the fit, of the deviations, and of the votes that set its interval. docs/prediction.md has
-the protocol. A user's measurements can be scored too; the fit does not use them.
+Held-out data are absent from the fit, the deviations and the votes that set the target's interval.
+docs/prediction.md has the protocol. A user's measurements can be scored too; the fit does not use them.
 
 ``python -m tools.evaluate --hold-out harness`` prints one hold-out. ``python -m tools.evaluate prediction``
 evaluates everything: docs/prediction_figures.csv (every slice of every hold-out),
@@ -439,7 +439,7 @@ def put(tables: str, page: Path) -> None:
 
 
 def as_table(rows: Iterable[Sequence[str]]) -> str:
-    """Return rows of cells as a table of Markdown; the first is its head."""
+    """Return rows of cells as a Markdown table; the first row is the header."""
     first, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join((first, f"|{'---|' * first.count(' | ')}---|", *rest))
 
@@ -659,7 +659,7 @@ def cheapest(day: date) -> Mapping[str, tuple[float, str]]:
 
 
 def price_disappointments() -> Floats:
-    """Return the log of the next price over the expected one, for each GPU's cheapest offer on some days.
+    """Return the log of the next price over the expected one, for each GPU's cheapest offer on ``DAYS``.
 
     The expected price uses only prices up to that day. The next one is the lowest price of the same provider
     for the GPU on the first later day in the shipped tables.

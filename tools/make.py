@@ -36,7 +36,7 @@ FEW_LAYERS = (2, 4)
 
 def traced() -> Iterator[Member]:
     """Trace every decoder of the family with a few of its layers; this takes a minute or two."""
-    discovery.workload_names()  # from here on their package is found in a checkout too
+    discovery.workload_names()  # makes the package of the workloads importable in a checkout too
     family = importlib.import_module("gpubench_workloads._family")
     for model, sizes in family.FAMILY.items():
         few = [dict(family.ways(replace(sizes, layers=layers))) for layers in FEW_LAYERS]
@@ -157,7 +157,8 @@ def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
     """Fit overhead, factor and interval of each class of card. The same readings give the same fit.
 
     All classes share one factor, because their matrix products need equal memory. The exception is models
-    that convolve on other vendors' cards, because the convolution library of those cards needs extra memory.
+    with convolutions on other vendors' cards, because the convolution library of those cards needs extra
+    memory.
 
     Args:
         readings: Memory in use is fitted without the censored readings. Readings of a compiled loss are
@@ -181,8 +182,8 @@ def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
 def fit_compiled_loss(readings: pd.DataFrame) -> CompiledLoss | None:
     """Fit the share of the traced memory that steps with a compiled loss hold; None without readings.
 
-    Readings of one card differ by 1 %, cards differ by a factor of 1.4. Each card therefore counts once, and
-    the interval is for a card without readings.
+    Readings of one card differ by 1 %, but cards differ by a factor of 1.4. Each card therefore counts once,
+    and the interval is for a card without readings.
     """
     if readings.empty:
         return None

@@ -2,7 +2,7 @@
 
 The shipped tables are in $GPUBENCH_DATA if that is set, else in ``data/``. Rows that cannot be used are
 counted with their reasons, and the other rows are still used; a broken line affects no other line. A cell is
-one (source, model, precision): same harness, same software. Levels are never compared across cells.
+one (source, model, precision, task): same harness, same software. Levels are never compared across cells.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpubench.profile.cache import known_profile, load_profiles, profile_of
 from gpubench.specs import find_spec, load_specs
 
 DATA = Path(__file__).parent / "data"
-# Published measurements: training steps first, forward passes in both.
+# Published measurements: the first table has training steps, and both have forward passes.
 MEASUREMENTS = ("published.csv", "published_inference.csv")
 # The arithmetic and traffic of a training step, or a forward pass, of a published model.
 PROFILES = {TaskKind.TRAIN: "model_profiles.csv", TaskKind.INFER: "inference_profiles.csv"}
@@ -49,7 +49,8 @@ def published_rows(name: str) -> Iterable[dict[str, str]]:
     return csv.DictReader(published_bytes(name).decode().splitlines())
 
 
-# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer, which follows "+".
+# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer, which follows "+" in the
+# name of a model.
 _OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
 MATH_MODES = {
     "fp32": (Mode.FP32, Mode.FP32),
@@ -197,8 +198,8 @@ class Table:
         architecture, family, vendor: (n,) of each row's GPU; ``family`` is its chip. A GPU without a stated
             architecture is its own.
         base_model: (n,) model without image size and optimizer: ``ResNet50@224+Adam`` is ``resnet50``.
-        execution: (n,) one of ``published.EXECUTIONS``; "" if not stated. torch: (n,) its version; "" if not
-            stated, or for another framework.
+        execution: (n,) one of ``published.EXECUTIONS``; "" if not stated.
+        torch: (n,) version of torch; "" if not stated, or for another framework.
         data_input: (n,) one of ``published.INPUTS_OF_DATA``; "" if not stated.
         doubt: (n,) a reason to doubt the row, in words; "" if there is none.
         batch_low, batch_high: (n,) smallest and largest plausible batch; both are the batch if it is stated.
@@ -547,7 +548,7 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
 
 @cache
 def _usual() -> Mapping[str, tuple[str, str]]:
-    """Return the most common execution and optimizer of shipped training rows, by source and harness."""
+    """Return the most common execution and optimizer of the shipped rows, by source and harness."""
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for name in MEASUREMENTS:
         for line in published_rows(name):

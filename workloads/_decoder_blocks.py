@@ -101,7 +101,7 @@ class LoraLinear(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """Scale by the root of the mean square.
+    """Divide by the root mean square, and scale by a learned weight.
 
     Source:
         Zhang and Sennrich 2019, arXiv:1910.07467.
@@ -118,7 +118,7 @@ class RmsNorm(nn.Module):
 
 
 def rotation(places: Tensor, sizes: Sizes) -> Rotation:
-    """Return the angles of the rotary embedding at these positions, for all layers of a step.
+    """Return cosine and sine of the rotary angles at these positions, for all layers of a step.
 
     Shapes:
         places: (T,) int64.

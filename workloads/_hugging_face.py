@@ -49,7 +49,7 @@ _REPEATED = (
 
 
 class Kind(StrEnum):
-    """The training task of a model."""
+    """The training task of a model, by the class of transformers that builds a model for it."""
 
     CAUSAL = "AutoModelForCausalLM"
     MASKED = "AutoModelForMaskedLM"

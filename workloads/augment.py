@@ -47,7 +47,7 @@ class Augmentation(nn.Module):
 def transforms(augmentation: Any, crop: int) -> tuple[nn.Module, ...]:
     """Return the random operations from kornia's module: crop and resize, flip, rotation, colors."""
     return (
-        augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all
+        augmentation.RandomResizedCrop((crop, crop), cropping_mode="resample"),  # one kernel for all images
         augmentation.RandomHorizontalFlip(p=0.5),
         augmentation.RandomRotation(15.0),
         augmentation.ColorJitter(0.4, 0.4, 0.4, 0.1),
@@ -83,8 +83,8 @@ def build(batch_size: int, seed: int, *, photograph: Sequence[int] = PHOTOGRAPH,
     Args:
         batch_size: N, images per step.
         seed: Fixes the images; equal seeds give equal tasks.
-        photograph: Height and width of an image before [pixels].
-        crop: Side of the square image after [pixels].
+        photograph: Height and width of an image before the augmentation [pixels].
+        crop: Side of the square image after it [pixels].
     """
     with seeded(seed):
         return Task(

@@ -24,7 +24,7 @@ FRAME = (256, 340)
 class ClipAugmentation(nn.Module):
     """Randomly crop and resize, flip, rotate and jitter each clip, with the same parameters for all frames.
 
-    The frames of all clips form one batch of images. Then convert to YCbCr and normalize.
+    Then convert to YCbCr and normalize, with the frames of all clips as one batch of images.
 
     Shapes:
         clips: (N, T, 3, H, W) uint8; out: (N, T, 3, crop, crop) float32.
@@ -60,8 +60,8 @@ def build(
         batch_size: N, clips per step.
         seed: Fixes the frames; equal seeds give equal tasks.
         frames: T, frames of a clip.
-        frame: Height and width of a frame before [pixels].
-        crop: Side of the square frame after [pixels].
+        frame: Height and width of a frame before the augmentation [pixels].
+        crop: Side of the square frame after it [pixels].
     """
     with seeded(seed):
         return Task(

@@ -23,7 +23,7 @@ def test_workload(benchmark: Any, gpubench_case: PlannedCase, gpubench_prepared:
     from gpubench.measure.guards import prepare
     from gpubench.measure.step import built, move, open_hardware, seed_all, switches_for
 
-    benchmark.group = gpubench_case.case.workload  # before timing, since it reads the group at that time
+    benchmark.group = gpubench_case.case.workload  # pytest-benchmark reads it while timing
     case, seed = gpubench_case.case, gpubench_prepared.plan.seed
     hardware = open_hardware(gpubench_prepared.device)
     hardware.release()  # memory of the previous case

@@ -23,7 +23,7 @@ _PREPARED = pytest.StashKey[Prepared]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option ``--device``."""
+    """Add the option ``--gpubench-device``."""
     group = parser.getgroup("gpubench")
     group.addoption("--gpubench-device", default="auto", help="auto, cpu, cuda, cuda:N, or a UUID")
 

@@ -89,12 +89,12 @@ class Generator(nn.Module):
         return scores.float()
 
     def _cache_for(self, x: Tensor) -> Tensor:
-        """Return keys and values of every layer, allocated once, and again for a larger batch."""
+        """Return keys and values of every layer, kept until the batch grows or device or type change."""
         cache = self.cache
         if cache is None or cache.device != x.device or cache.dtype != x.dtype or cache.shape[2] < len(x):
             sizes = self.sizes
             shape = (sizes.layers, 2, len(x), sizes.key_value_heads, self.cache_tokens, sizes.head_width)
-            with torch.inference_mode(mode=False):  # later steps write to it too
+            with torch.inference_mode(mode=False):  # later steps outside inference mode write to it too
                 cache = self.cache = x.new_zeros(shape)
         return cache
 

@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5, with the stride on the 3 x 3 convolution. Limited by both arithmetic and memory."""
+"""ResNet-50 v1.5, with the stride on the 3 x 3 convolution; limited by arithmetic and memory bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VGG16: thirteen 3 x 3 convolutions and three wide linear layers. Limited by arithmetic."""
+"""VGG16: thirteen 3 x 3 convolutions and three wide linear layers; limited by arithmetic."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class AmdReadings(Readings):
 
     @property
     def source(self) -> str:
-        """``amdsmi``."""
+        """The source of the values: "amdsmi"."""
         return "amdsmi"
 
     def sample(self) -> Reading:

@@ -1,4 +1,4 @@
-"""The types of the probe: findings, readings, the interface of a back end, and a device's identity.
+"""The types of the probe: problems, readings, the interface of a backend, and a device's identity.
 
 A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``, which converts native units. The
 identity of a device is never disclosed, and never confused with that of another device.
@@ -145,7 +145,7 @@ class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of one back end."""
+    """The devices and problems that one backend found."""
 
     devices: tuple[DeviceProfile, ...] = ()
     states: tuple[DeviceState | None, ...] = ()
@@ -282,7 +282,7 @@ def storable(profile: DeviceProfile) -> DeviceProfile:
 def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
     """Return variables that restrict a child process to these devices: by UUID, else by PCI order.
 
-    A device with neither adds no restriction.
+    Nothing is restricted for devices of other vendors, or if one of the devices has neither.
     """
     if not profiles[0].is_nvidia:
         return {}
@@ -314,7 +314,7 @@ def check_same_device(
         pci_bus_id: ``domain:bus:device.function`` in hexadecimal, any number of leading zeros.
 
     Returns:
-        ``UUID_ALL_ZEROS`` with the PCI bus id if the UUID could not be used, else nothing.
+        ``UUID_ALL_ZEROS``, with what was matched instead, if the driver's UUID is all zeros; else nothing.
 
     Raises:
         NoDeviceError: If they differ, because telemetry would be of another GPU.

@@ -50,7 +50,7 @@ _NARROW_LINK = 4
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a device by others, seen twice; ``refuse`` is False if it only takes memory."""
+    """Use of a device by others; ``refuse`` is False if it only takes memory."""
 
     seen: str
     limit: float | None
@@ -69,7 +69,7 @@ def preflight(
     allow_shared: bool = False,
     wait: Callable[[Seconds], None] = time.sleep,
 ) -> tuple[Finding, ...]:
-    """Check in at most a second that a device is not in use and not power-capped.
+    """Check, in about a second, that a device is not in use and not power-capped.
 
     Args:
         device: The probed device.
@@ -105,7 +105,10 @@ def preflight(
 def look_twice(
     device: DeviceProfile, readings: Readings, *, wait: Callable[[Seconds], None] = time.sleep
 ) -> Sharing | None:
-    """Return the use by others, if two observations one second apart both see it."""
+    """Return the use by others, if two observations one second apart both see it.
+
+    Use of memory alone does not refuse a run, so one observation is enough.
+    """
     first = _look(device, readings)
     if first is None or not first.refuse:
         return first

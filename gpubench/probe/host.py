@@ -1,8 +1,8 @@
 """This machine: facts from its operating system, its CPU as a device, and the GPU of an Apple chip.
 
-``root`` is "/" except in tests. A machine without a GPU runs the same workloads on its CPU, and says so.
-Torch reaches the GPU of an Apple chip as ``mps``; it has no telemetry here. That part follows the manual page
-of system_profiler and was tested with mocks. No Mac was available.
+``root`` is "/" except in tests. On a machine without a GPU, gpubench runs the same workloads on the CPU
+and says so. Torch reaches the GPU of an Apple chip as ``mps``; it has no telemetry here. That part follows
+the manual page of system_profiler and was tested with mocks. No Mac was available.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def cpu_name(root: Path = Path("/")) -> str | None:
 
 
 def core_count() -> int | None:
-    """Return the number of physical cores that this process may use."""
+    """Return the number of physical cores, or of usable processor threads if that is lower."""
     physical, usable = psutil.cpu_count(logical=False), usable_threads()
     counts = [n for n in (physical, usable) if n]
     return min(counts) if counts else None

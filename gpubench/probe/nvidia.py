@@ -293,7 +293,7 @@ class NvmlReadings(Readings):
 
     @_guarded(Reading())
     def sample(self) -> Reading:
-        """Read the fields of a TelemetrySample in one call on the driver's thread."""
+        """Read clocks, power, temperature, utilization and memory in one turn of the driver's thread."""
         of = self._fields
         return Reading(
             sm_clock_hz=of.get("sm_clock_hz", SM_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_SM),

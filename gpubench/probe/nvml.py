@@ -34,7 +34,7 @@ T = TypeVar("T")
 NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, IN_USE, UNKNOWN = 15, 16, 18, 19, 999
 CALL_LIMIT_S = 5.0
-"""Calls of a healthy driver take microseconds, those of a struggling driver up to a second."""
+"""Time limit of a call: a healthy driver takes microseconds, a struggling one up to a second."""
 
 
 class HungCallError(Exception):
@@ -71,7 +71,7 @@ class Guard:
         self._lock = threading.Lock()
 
     def call(self, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns or raise what it raises.
+        """Run a function on the thread; return what it returns or raise what it raises.
 
         Args:
             function: Announces each of its driver calls with ``begin``, as ``Session.ask`` does.
@@ -370,7 +370,7 @@ class Fields:
         return plausible.taken(convert, answer, name, self.unavailable, function)
 
     def memory(self, name: str, convert: Callable[[Any], T]) -> T | None:
-        """Query the memory."""
+        """Query the memory of the device, and convert the answer as ``take`` does."""
         return self.take(name, convert, "nvmlDeviceGetMemoryInfo", self.session.memory(self.device))
 
 
@@ -581,7 +581,7 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
 
 
 def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
-    """Return total memory [B], and whether it is the machine's (the driver often does not report that)."""
+    """Return total memory [B], and whether it is the machine's, which the driver often does not report."""
     total = of.memory("memory_bytes", _TOTAL)
     if capability is None:
         return total, None

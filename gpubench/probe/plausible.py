@@ -27,8 +27,9 @@ class Gate:
         unit: Native unit of the input.
         least: Smallest possible value, in SI units.
         most: Largest possible value, in SI units.
-        factor: Native to SI, if the native unit is the larger one.
-        divisor: Native to SI, if the native unit is the smaller one; both are integers to avoid rounding.
+        factor: Multiplier from native to SI units, if the native unit is larger.
+        divisor: Divisor from native to SI units, if the native unit is smaller; both are integers to avoid
+            rounding.
         whole: Whether the result is an integer.
     """
 

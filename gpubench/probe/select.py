@@ -72,7 +72,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
     """Return the other devices of a job on ``count`` devices, in driver order.
 
-    GPUs of the same model come first. If there are too few, other compatible GPUs are added; the slowest then
+    GPUs of the same model come first. If there are too few, other NVIDIA GPUs are added; the slowest then
     limits the speed, and each row says so. On a CPU every process gets the same device.
 
     Args:
