@@ -222,7 +222,8 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every inference at a lower precision with strict fp32, each in its best layout."""
-    of_one = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
+    infer = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
+    of_one = sorted(infer, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
     known = {_in_float32(r): r for r in of_one if r.case.precision is Precision.FP32}
     pairs = [
         effect(result, known[twin])

@@ -309,7 +309,8 @@ def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Chec
         seen = f"{gpus[0].driver_version or UNKNOWN}, CUDA {gpus[0].cuda_driver_version or UNKNOWN}"
         yield Check("ok", "NVIDIA driver", f"{seen}, {report.host.nvml_library or 'path unknown'}")
     for problem in report.problems:
-        name = "torch and driver" if problem.backend == "torch" else "NVIDIA driver"
+        known = {"torch": "torch and driver", "cuda": "NVIDIA driver", "rocm": "AMD driver"}
+        name = known.get(problem.backend, f"backend {plain(problem.backend)}")
         if problem.device_index is not None:
             name = f"GPU {problem.device_index}"
         if problem.exit_code:

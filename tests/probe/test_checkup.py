@@ -12,7 +12,7 @@ import pytest
 from nvml.script import Fault, change, load_dump
 
 from gpubench.probe import health
-from gpubench.probe.backend import Host, ProbeReport
+from gpubench.probe.backend import Host, ProbeReport, Problem
 from gpubench.probe.health import Check, check_up, failed, host_checks
 from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
@@ -271,6 +271,16 @@ def test_versions_that_the_driver_does_not_report_are_shown_as_unknown(inside_nv
     inside_nvml("h200", faults=refused)
     (driver,) = by_name(check_up(probe(), {}))["NVIDIA driver"]
     assert driver.seen.startswith("—, CUDA —, ")
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"), [("cuda", "NVIDIA driver"), ("rocm", "AMD driver"), ("npu", "backend npu")]
+)
+def test_a_problem_is_named_after_its_backend(backend: str, name: str) -> None:
+    problem = Problem(what="it does not answer", fix="restart it", exit_code=3, backend=backend)
+    host = Host(os="x", python="3.12.1", torch=None)
+    checks = by_name(check_up(ProbeReport(devices=(), host=host, problems=(problem,)), {}))
+    assert [(check.status, check.seen) for check in checks[name]] == [("fail", "it does not answer")]
 
 
 def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> None:

@@ -8,8 +8,8 @@ import re
 import msgspec
 import pytest
 
-from gpubench.effects import amp_effects
-from gpubench.models import Execution, Precision
+from gpubench.effects import amp_effects, inference_effects, results_of
+from gpubench.models import Execution, Precision, TaskKind
 from gpubench.report.page import as_csv
 from gpubench.sections.compared import cpu_gpu_pairs
 
@@ -85,3 +85,17 @@ def test_fixed_batch_page_does_not_mention_a_batch_search() -> None:
 def test_the_csv_says_how_the_batch_was_chosen(data) -> None:
     rows = list(csv.DictReader(as_csv(data).splitlines()))
     assert sum(row["batch_choice"] == "largest" for row in rows) == 2
+
+
+def test_inference_is_compared_with_the_faster_of_two_fp32_layouts() -> None:
+    def infer(precision: Precision, layout: str, step_s: float):
+        case = msgspec.structs.replace(
+            samples.case("cnn", 64, precision), task=TaskKind.INFER, memory_format=layout
+        )
+        return samples.measurement(case, step_s)
+
+    fp32 = [infer(Precision.FP32, "channels_last", 0.5), infer(Precision.FP32, "contiguous", 0.8)]
+    for rows in (fp32, fp32[::-1]):
+        run = samples.h200_run(measurements=(*rows, infer(Precision.AMP_BF16, "channels_last", 0.25)))
+        (pair,) = inference_effects(results_of(run))
+        assert pair.value == pytest.approx(2.0, rel=1e-3)
