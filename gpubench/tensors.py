@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -97,6 +98,15 @@ class EveryCall(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         return self._call(func, args, kwargs or {})
+
+
+@contextmanager
+def plain_encoders() -> Iterator[None]:
+    """Let encoder layers in eval mode use only operators that exist without values inside the block."""
+    with ExitStack() as after:
+        after.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
 
 
 _CHANGING = (torch.dtype, torch.memory_format, Tensor)

@@ -15,6 +15,7 @@ from command import IN_SHORT, WITH_BF16, gpubench
 from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS, pair
 from processor import runs_lstm
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gpubench import rank
 from gpubench.discovery import load_workload
@@ -22,7 +23,9 @@ from gpubench.errors import MisuseError
 from gpubench.measure import guards
 from gpubench.measure.step import copied, move
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
-from gpubench.profile.trace import profile_workload
+from gpubench.profile import liveness
+from gpubench.profile.operators import refusal
+from gpubench.profile.trace import BY_VALUE, profile_workload, trace_workload
 from gpubench.tensors import OffGpu, tensors_of
 from gpubench.workload import Workload, set_mode, uncompiled
 
@@ -158,6 +161,36 @@ def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
 def test_a_traced_forward_pass_finds_the_state_it_needs(load, kind):
     profile = profile_workload(load(KINDS[kind]))
     assert profile.train_flops_per_sample > profile.forward_flops_per_sample > 0
+
+
+@pytest.mark.parametrize("kind", ["lazy", "masked encoder", "lazy masked encoder"])
+def test_lazy_layers_and_masked_encoders_are_traced_without_values(load, kind, monkeypatch):
+    built = []
+    monkeypatch.setattr(liveness, "_without_values", partial(_noting, liveness._without_values, built))
+    traced = trace_workload(load(KINDS[kind]))
+    assert traced.why_on_cpu is None
+    assert traced.profile.memory_untraced is None
+    assert {type(each) for each in built} == {FakeTensor}
+    sizes = {tensor.fake_device.type for tensor in built}
+    assert sizes == {"cpu"}, "as all tensors of a trace, which treats them as a GPU would"
+
+
+def _noting(build, built, *args):
+    task = build(*args)
+    built += [*task.model.parameters(), *tensors_of(task.batches)]
+    return task
+
+
+def test_a_step_that_gives_its_values_to_numpy_is_ranked_as_eager(load):
+    profile = profile_workload(load(KINDS["matched on the host"]))
+    assert profile.is_eager_only
+    assert profile.memory_untraced.startswith(BY_VALUE)
+    assert "mine.py line" in profile.memory_untraced
+
+
+def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not():
+    error = NotImplementedError("FlexAttention does not support backward on CPU. Please use another device.")
+    assert "F.scaled_dot_product_attention" in refusal("mine.py", error)
 
 
 def test_sparse_gradients_with_the_default_optimizer_are_refused_with_one_that_works(load):
