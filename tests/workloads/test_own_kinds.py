@@ -22,7 +22,7 @@ from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure import guards
 from gpubench.measure.step import copied, move
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal
 from gpubench.profile.trace import BY_VALUE, profile_workload, trace_workload
@@ -186,6 +186,22 @@ def test_a_step_that_gives_its_values_to_numpy_is_ranked_as_eager(load):
     assert profile.is_eager_only
     assert profile.memory_untraced.startswith(BY_VALUE)
     assert "mine.py line" in profile.memory_untraced
+
+
+def test_a_model_stored_mostly_in_half_precision_keeps_its_other_weights(load):
+    workload = load(KINDS["mixed types"].replace("(8, 16)", "(8, 64)").replace("(16", "(64"))
+    assert workload.recipe.weight_type is WeightType.BFLOAT16
+    task = workload.build(BATCH, 0)
+    types = [p.dtype for p in task.model.parameters()]
+    assert {*types} == {torch.bfloat16, torch.float32}
+    case = msgspec.structs.replace(CASE, precision=Precision.BF16, weight_type=WeightType.BFLOAT16)
+    work = move(copied(task), case, torch.device("cpu"))
+    assert [p.dtype for p in work.model.parameters()] == types
+    assert guards.reference_errors(work, task).loss <= Precision.BF16.facts.loss_error
+    assert work.edge_loss(work.step(0), 0) > 0
+    whole = move(load(KINDS["lazy"]).build(BATCH, 0), case, torch.device("cpu"))
+    assert {p.dtype for p in whole.model.parameters()} == {torch.bfloat16}, "a float32 model is cast"
+    assert {t.dtype for t in tensors_of(whole.batches[0][0])} == {torch.bfloat16}
 
 
 def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not():
