@@ -535,6 +535,23 @@ MIXED_TYPES = pair(
     "return self.second((h.float() + x.float() @ self.down.T @ self.up.T).relu())",
 )
 """Adapters in float32 over a frozen base in bfloat16."""
+GENERATES = pair(
+    body="return self.second(self.first(x).relu()) if self.training else self.generate(x)",
+).replace(
+    "    def forward",
+    """    @torch.inference_mode()
+    def generate(self, x):
+        for _ in range(5):
+            scores = self.second(self.first(x).relu())
+            x = x + scores.argmax(-1, keepdim=True)
+        return scores
+
+    def forward""",
+)
+COMPLEX_PRODUCT = pair(
+    init="self.mix = nn.Parameter(torch.randn(16, 16, dtype=torch.cfloat))",
+    body="h = self.first(x).float(); return self.second((h.to(torch.cfloat) @ self.mix).abs())",
+)
 FROZEN = pair(
     init="self.first = nn.Sequential(self.first, nn.BatchNorm1d(16)).eval().requires_grad_(False)",
     body="assert not self.first.training; return self.second(self.first(x).relu())",
@@ -628,6 +645,8 @@ KINDS = {
     "masked encoder": ENCODER,
     "lazy masked encoder": ENCODER.replace("nn.Linear(16, 4)", "nn.LazyLinear(4)"),
     "mixed types": MIXED_TYPES,
+    "generates": GENERATES,
+    "complex product": COMPLEX_PRODUCT,
     "inner loop": INNER_LOOP,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,

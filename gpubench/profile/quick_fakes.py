@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from gpubench.profile.cuda_rules import cuda_rules
-from gpubench.tensors import plain_encoders, storage_id, tensors_in
+from gpubench.tensors import plain_encoders, replaced, storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
 """Read from every tensor several times per operator."""
@@ -209,7 +209,7 @@ def _plain_casts() -> Iterator[None]:
             self._buffers[name] = None if buffer is None else fn(buffer)
         return self
 
-    with _replaced(nn.Module, _apply=apply):
+    with replaced(nn.Module, _apply=apply):
         yield
 
 
@@ -223,7 +223,7 @@ def _plain_copies() -> Iterator[None]:
             memo[id(self)]._is_param = isinstance(self, nn.Parameter)  # noqa: SLF001 - as torch does
         return memo[id(self)]
 
-    with _replaced(FakeTensor, __deepcopy__=copied):
+    with replaced(FakeTensor, __deepcopy__=copied):
         yield
 
 
@@ -240,15 +240,5 @@ def numpy_bytes() -> Iterator[list[int]]:
         return inner
 
     makers = {name: counted(getattr(torch, name)) for name in ("from_numpy", "as_tensor", "tensor")}
-    with _replaced(torch, **makers):
+    with replaced(torch, **makers):
         yield seen
-
-
-@contextmanager
-def _replaced(owner: Any, **others: Callable[..., Any]) -> Iterator[None]:
-    """Replace functions of a class or module inside the block."""
-    with ExitStack() as after:
-        for name, other in others.items():
-            after.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, other)
-        yield

@@ -204,6 +204,14 @@ def test_a_model_stored_mostly_in_half_precision_keeps_its_other_weights(load):
     assert {t.dtype for t in tensors_of(whole.batches[0][0])} == {torch.bfloat16}
 
 
+@pytest.mark.parametrize(
+    ("kind", "forward_flops"),
+    [("generates", 5 * 2 * (8 * 16 + 16 * 4)), ("complex product", 2 * (8 * 16 + 16 * 4) + 8 * 16 * 16)],
+)
+def test_products_in_inference_mode_and_of_complex_numbers_are_counted(load, kind, forward_flops):
+    assert profile_workload(load(KINDS[kind])).forward_flops_per_sample == forward_flops
+
+
 def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not():
     error = NotImplementedError("FlexAttention does not support backward on CPU. Please use another device.")
     assert "F.scaled_dot_product_attention" in refusal("mine.py", error)
