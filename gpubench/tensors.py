@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -83,7 +84,8 @@ def storage_id(tensor: Tensor) -> int:
 class EveryCall(TorchDispatchMode):
     """Passes every operator call inside the block to a function, which makes the call or returns a result.
 
-    The function receives the operator, its arguments, and its keyword arguments.
+    The function receives the operator, its arguments, and its keyword arguments. In inference mode torch
+    passes on operators that consist of others, such as ``linear``; the function receives the others.
     """
 
     def __init__(self, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
@@ -96,7 +98,31 @@ class EveryCall(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
+        if torch.is_inference_mode_enabled():
+            with self:
+                out = func.decompose(*args, **(kwargs or {}))
+            if out is not NotImplemented:
+                return out
         return self._call(func, args, kwargs or {})
+
+
+@contextmanager
+def replaced(owner: Any, **others: Callable[..., Any]) -> Iterator[None]:
+    """Replace functions of a class or module inside the block."""
+    with ExitStack() as after:
+        for name, other in others.items():
+            after.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, other)
+        yield
+
+
+@contextmanager
+def plain_encoders() -> Iterator[None]:
+    """Let encoder layers in eval mode use only operators that exist without values inside the block."""
+    with ExitStack() as after:
+        after.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        yield
 
 
 _CHANGING = (torch.dtype, torch.memory_format, Tensor)

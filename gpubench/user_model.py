@@ -21,7 +21,6 @@ import re
 import sys
 import time
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -379,9 +378,9 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., workload.Tas
 
 
 def _called(name: str, build: Callable[[], Any]) -> Any:
-    from gpubench.tensors import OffGpu
+    from gpubench.tensors import OffGpu, plain_encoders
 
-    with OffGpu():
+    with OffGpu(), plain_encoders():
         return foreign_code.import_foreign(name, build)
 
 
@@ -417,7 +416,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> wor
     small = _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
     _refuse_loose_tensor(name, small)
     shape, unit = _sample(small)
-    recipe = Recipe(weight_type=_weight_type(small))
+    recipe = Recipe(weight_type=weight_type_of(small.model))
     batches = getattr(module, "BATCHES", DEFAULT_BATCHES)
     return workload.Workload(
         name=name,
@@ -593,7 +592,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
 
     from gpubench.user_loss import joined
 
-    _give_shapes(task)
+    _called(name, lambda: _give_shapes(task))
     for module in task.model.modules():
         if isinstance(module, torch.nn.DataParallel):
             module.device_ids = []  # it then uses only its module; the case determines the GPUs
@@ -619,10 +618,8 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
 def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
     from gpubench.user_loss import loose_tensor
 
-    is_on_meta = any(
-        parameter.is_meta for parameter in task.model.parameters()
-    )  # elsewhere a step takes time
-    if is_on_meta and (loose := loose_tensor(task)):
+    # Off the meta device a step takes time
+    if any(p.is_meta for p in task.model.parameters()) and (loose := loose_tensor(task)):
         raise MisuseError(
             f"{name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); return the "
             "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
@@ -670,8 +667,8 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
 
 
-def _weight_type(task: workload.Task) -> WeightType:
-    counts: Counter[str] = Counter()
-    for parameter in task.model.parameters():
-        counts[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
-    return WeightType.BFLOAT16 if counts["bfloat16"] > counts.total() / 2 else WeightType.FLOAT32
+def weight_type_of(model: nn.Module) -> WeightType:
+    """Return the type of most weights of a model as it was built: bfloat16, or float32 for any other."""
+    in_half = sum(p.numel() for p in model.parameters() if str(p.dtype) == "torch.bfloat16")
+    is_most = 2 * in_half > sum(p.numel() for p in model.parameters())
+    return WeightType.BFLOAT16 if is_most else WeightType.FLOAT32

@@ -513,6 +513,45 @@ COMPILED = pair(
     head="TRACED = []\n\ndef backend(graph, inputs):\n    TRACED.append(graph)\n    return graph.forward\n",
     init="self.first = torch.compile(self.first, backend=backend)",
 )
+ENCODER = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 4)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
+
+    def forward(self, ids, mask):
+        return self.head(self.encoder(self.embed(ids), src_key_padding_mask=mask).mean(1))
+
+def build(n):
+    ids = torch.randint(50, (n, 6))
+    return Net(), (ids, torch.arange(6).expand(n, 6) > 4), torch.randint(4, (n,)), nn.CrossEntropyLoss()
+"""
+"""In eval mode torch makes a nested tensor of the unmasked tokens, which needs their values."""
+MIXED_TYPES = pair(
+    init="self.first = self.first.bfloat16().requires_grad_(False); "
+    "self.down, self.up = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.zeros(16, 2))",
+    body="h = self.first(x.to(self.first.weight.dtype)); "
+    "return self.second((h.float() + x.float() @ self.down.T @ self.up.T).relu())",
+)
+"""Adapters in float32 over a frozen base in bfloat16."""
+GENERATES = pair(
+    body="return self.second(self.first(x).relu()) if self.training else self.generate(x)",
+).replace(
+    "    def forward",
+    """    @torch.inference_mode()
+    def generate(self, x):
+        for _ in range(5):
+            scores = self.second(self.first(x).relu())
+            x = x + scores.argmax(-1, keepdim=True)
+        return scores
+
+    def forward""",
+)
+COMPLEX_PRODUCT = pair(
+    init="self.mix = nn.Parameter(torch.randn(16, 16, dtype=torch.cfloat))",
+    body="h = self.first(x).float(); return self.second((h.to(torch.cfloat) @ self.mix).abs())",
+)
 FROZEN = pair(
     init="self.first = nn.Sequential(self.first, nn.BatchNorm1d(16)).eval().requires_grad_(False)",
     body="assert not self.first.training; return self.second(self.first(x).relu())",
@@ -603,6 +642,11 @@ KINDS = {
     **PLACES,
     "one model": ONE_MODEL,
     "compiled": COMPILED,
+    "masked encoder": ENCODER,
+    "lazy masked encoder": ENCODER.replace("nn.Linear(16, 4)", "nn.LazyLinear(4)"),
+    "mixed types": MIXED_TYPES,
+    "generates": GENERATES,
+    "complex product": COMPLEX_PRODUCT,
     "inner loop": INNER_LOOP,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,

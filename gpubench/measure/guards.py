@@ -359,7 +359,7 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
     train = work.case.task is TaskKind.TRAIN
     loss = error = None
     with torch.set_grad_enabled(expected.needs_grad), steady(work.model, train=train), work.autocast():
-        on_device = forward(work.model, to_device(inputs, work.device, work.case))
+        on_device = forward(work.model, to_device(inputs, work.device, work.case, work.cast))
         if expected.loss is not None:
             found = work.loss(on_device, to_device(targets, work.device))
             loss = relative_difference(float(found.detach()), expected.loss)

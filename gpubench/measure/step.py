@@ -40,6 +40,7 @@ from gpubench.models import (
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
 from gpubench.probe.backend import check_same_device, identity_in_torch, matched_by
 from gpubench.tensors import tensors_of, with_tensors
+from gpubench.user_model import weight_type_of
 from gpubench.workload import Task, forward, set_mode
 
 # --- a torch device beyond tensors: waiting, memory, the allocator ----------------------------------------
@@ -393,6 +394,7 @@ class Work:
     """A task on its device, ready to run.
 
     Attributes:
+        cast: The half-precision type to which a float32 model and its inputs were cast, if any.
         scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
         cache_enabled: Whether autocast caches weights, as it usually does, but not inside a graph.
         ways: Ways for inference to turn autograd off; the first that works for the model is used.
@@ -406,6 +408,7 @@ class Work:
     batches: tuple[tuple[Any, Any], ...]
     loss: Callable[[Any, Any], Tensor]
     optimizer: Optimizer | None
+    cast: torch.dtype | None = None
     scaler: torch.amp.GradScaler | None = None
     cache_enabled: bool = True
     new_tokens: int = 0
@@ -589,14 +592,15 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None 
 
     Args:
         task: On the CPU. Its model is moved, not copied; pass a copy to keep it. If the case has weights in
-            half precision, a float32 model and its inputs are cast.
+            half precision, a float32 model and its inputs are cast; a model with most weights in that type
+            keeps the others as its author stored them, as adapters or norms in float32.
         case: The case to measure.
         device: The target.
         place: Puts the model on the device; each process of a job may take a part. None moves the whole
             model.
     """
     train_it = case.task is TaskKind.TRAIN
-    cast = HALF_TYPES.get(case.weight_type)
+    cast = None if weight_type_of(task.model) is case.weight_type else HALF_TYPES.get(case.weight_type)
     model = task.model if cast is None else task.model.to(cast)
     if case.weight_type is WeightType.NF4:
         place_narrow(model, case, device)
@@ -609,7 +613,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None 
         compute_in_int8(model, case.workload, device)
     if case.memory_format is MemoryFormat.CHANNELS_LAST:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    batches = tuple((to_device(x, device, case), to_device(y, device)) for x, y in task.batches)
+    batches = tuple((to_device(x, device, case, cast), to_device(y, device)) for x, y in task.batches)
     return Work(
         case=case,
         device=device,
@@ -617,6 +621,7 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None 
         batches=batches,
         loss=task.loss,
         optimizer=make_optimizer(task.optimizer, model, case) if train_it else None,
+        cast=cast,
         scaler=torch.amp.GradScaler(device.type)
         if train_it and case.precision.facts.scales_gradients
         else None,
@@ -625,12 +630,13 @@ def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None 
     )
 
 
-def to_device(value: Any, device: torch.device, case: Case | None = None) -> Any:
-    """Move every tensor in a value; inputs take the case's memory format and half-precision type.
+def to_device(
+    value: Any, device: torch.device, case: Case | None = None, cast: torch.dtype | None = None
+) -> Any:
+    """Move every tensor in a value; inputs take the case's memory format, and floats the type ``cast``.
 
     An object with its own ``to`` moves itself; one without tensors stays unchanged.
     """
-    cast = None if case is None else HALF_TYPES.get(case.weight_type)
 
     def move_one(tensor: Tensor) -> Tensor:
         moved = tensor.to(device)

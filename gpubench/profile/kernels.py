@@ -1,8 +1,8 @@
 """The kernels that a GPU would run for each operator: FLOPs and bytes, from the shapes of its arguments.
 
-FLOPs are 2 per multiply-add; for a convolution they are computed from shapes, because torch's own counter
-counts the backward pass of grouped convolutions several times. Bytes are inputs plus outputs at 4 bytes per
-element; views move nothing.
+FLOPs are 2 per multiply-add, 8 per complex one; for a convolution they are computed from shapes, because
+torch's own counter counts the backward pass of grouped convolutions several times. Bytes are inputs plus
+outputs at 4 bytes per element, 8 per complex one; views move nothing.
 
 Some library calls are a few kernels on a GPU but many on the meta device: they are recorded as on a GPU. A
 fused RNN (cuDNN) is recorded as its GEMMs: the input products over the whole sequence at once, the recurrent
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gpubench.models import OperatorKind
-from gpubench.tensors import tensors_in
+from gpubench.tensors import replaced, tensors_in
 
 BYTES_PER_ELEMENT = 4
 DEPTHWISE_MAX_CHANNELS = 4
@@ -50,16 +50,16 @@ def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple
     """
     if is_view or name in _FREE:
         return ()
-    special = _SPECIAL.get(name)
-    if special is not None:
-        return special(args, out)
+    if name in _SPECIAL:
+        return _SPECIAL[name](args, out)
     return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, out)),)
 
 
 def moved(*values: Any) -> float:
     """Bytes of all tensors in these arguments; an expanded tensor counts only its storage."""
     stored = (
-        min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) for t in tensors_in(values)
+        min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) * (1 + t.is_complex())
+        for t in tensors_in(values)
     )
     return float(BYTES_PER_ELEMENT * sum(stored))
 
@@ -83,7 +83,7 @@ def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
-        flops = 2.0 * math.prod(left.shape) * right.shape[-1]
+        flops = (8.0 if left.is_complex() else 2.0) * math.prod(left.shape) * right.shape[-1]
         return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
 
     return cost
@@ -210,14 +210,13 @@ class FusedCalls(TorchFunctionMode):
     @contextmanager
     def _recording_inside(self) -> Iterator[None]:
         """Also record the calls inside a torch function written in Python, which this mode does not see."""
-        functional: Any = torch.nn.functional
-        attend, dropout = functional.scaled_dot_product_attention, functional.dropout
-        functional.scaled_dot_product_attention = lambda *a, **k: _attention(self._recorder, a, k)
-        functional.dropout = lambda *a, **k: _dropout(self._recorder, dropout, a, k)
-        try:
+        dropout = torch.nn.functional.dropout
+        with replaced(
+            torch.nn.functional,
+            scaled_dot_product_attention=lambda *a, **k: _attention(self._recorder, a, k),
+            dropout=lambda *a, **k: _dropout(self._recorder, dropout, a, k),
+        ):
             yield
-        finally:
-            functional.scaled_dot_product_attention, functional.dropout = attend, dropout
 
 
 # --- dropout --------------------------------------------------------------------------------------------

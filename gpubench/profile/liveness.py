@@ -44,6 +44,7 @@ from gpubench.profile.growth import (
     on_lines,
     without_equal_loop,
 )
+from gpubench.profile.operators import on_meta
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, storage_id, tensors_of, with_tensors
@@ -57,6 +58,8 @@ _MOST_HOST_BYTES = 64 * MIB
 _MOST_OPERATORS = 2_000
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
+# Weights of lazy layers, which cannot be made as fake tensors
+_LAZY = "Tensor subclass Uninitialized"
 # Prefixes of the names of operators that update all weights in place, in one kernel
 _FUSED_UPDATES = "_fused_"
 
@@ -256,7 +259,8 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
             raise
         cause = error
         with _disable_current_modes():
-            task = workload.build(batch_size, _SEED)
+            # The shapes of lazy weights come from a forward pass, which costs nothing on the meta device
+            task = on_meta(workload, batch_size) if _LAZY in str(error) else workload.build(batch_size, _SEED)
     if isinstance(task.model, torch.jit.ScriptModule):
         if cause is not None:
             raise cause  # its tensors cannot be made fake
@@ -270,6 +274,7 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
     def fake(tensor: Tensor) -> Any:
         if id(tensor) not in fakes:
             fakes[id(tensor)] = mode.from_tensor(tensor)
+            fakes[id(tensor)].fake_device = torch.device("cpu")
         return fakes[id(tensor)]
 
     for module in task.model.modules():
@@ -280,7 +285,7 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
 
 def _own_copy(workload: Workload, batch_size: int, task: Task) -> Task:
     """Copy the model if its file returns the same one from every build: the original must keep its values."""
-    if task.again is None:
+    if task.again is None or any(each.is_meta for each in task.model.parameters()):
         return task
     others = workload.build(batch_size, _SEED).model.parameters()
     if all(one is not two for one, two in zip(task.model.parameters(), others, strict=False)):

@@ -14,7 +14,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
 )
-from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of, with_tensors
+from gpubench.tensors import EveryCall, plain_encoders, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
@@ -43,6 +43,13 @@ _NO_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the '(?:CP
 _NO_FAKE = re.compile(r"no fake impl registered|" + _NO_KERNEL.pattern)
 _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
+
+# What to do about an error of torch, by a part of its message
+_ADVICE = {
+    "does not support sparse gradients": "use an optimizer that supports them, such as torch.optim.SGD",
+    "FlexAttention does not support backward on CPU": "call F.scaled_dot_product_attention "
+    "with the mask as a tensor when q is not on a GPU",
+}
 
 
 @dataclass(frozen=True)
@@ -182,10 +189,8 @@ def refusal(name: str, error: Exception) -> str:
     """Say in one line why a model cannot be trained, with its name once."""
     if isinstance(error, MisuseError):
         return f"{name}: {str(error).removeprefix(f'{name}: ')}"
-    why = f"cannot run one training step on its own batch: {one_line(error)}"
-    if "does not support sparse gradients" in str(error):
-        why += "; use an optimizer that supports them, such as torch.optim.SGD"
-    return f"{name}: {why}"
+    advice = "".join(f"; {words}" for sign, words in _ADVICE.items() if sign in str(error))
+    return f"{name}: cannot run one training step on its own batch: {one_line(error)}{advice}"
 
 
 def on_meta(workload: Workload, batch_size: int) -> Task:
@@ -202,16 +207,14 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
 @contextmanager
 def checkpoints_on_meta() -> Iterator[None]:
     """Let torch 2.4 checkpoint on the meta device, as newer versions do: it looks for ``torch.meta``."""
-    if hasattr(torch, "meta"):
+    with ExitStack() as after:
+        if not hasattr(torch, "meta"):
+            torch.meta = torch.device("meta")  # type: ignore[attr-defined]
+            after.callback(delattr, torch, "meta")
         yield
-        return
-    torch.meta = torch.device("meta")  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        del torch.meta  # type: ignore[attr-defined]
 
 
+@plain_encoders()
 @checkpoints_on_meta()
 def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]

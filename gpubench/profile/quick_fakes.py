@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from gpubench.profile.cuda_rules import cuda_rules
-from gpubench.tensors import storage_id, tensors_in
+from gpubench.tensors import plain_encoders, replaced, storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
 """Read from every tensor several times per operator."""
@@ -178,25 +178,18 @@ _KNOWN: dict[Any, _Answer | None] = {}
 def gpu_without_values() -> Iterator[QuickFakeMode]:
     """Make tensors fake inside the block, and treat them as a GPU would.
 
-    Garbage collection is off during a step, since its timing differs from run to run; encoder layers in eval
-    mode use only operators that fake tensors support.
+    Garbage collection is off during a step, since its timing differs from run to run.
     """
-    mha, collects = torch.backends.mha, gc.isenabled()
-    fast_path = mha.get_fastpath_enabled()
     gc.collect()
-    gc.disable()
-    mha.set_fastpath_enabled(False)
-    try:
-        with warnings.catch_warnings():
-            # copying fake tensors warns; the model's own warnings were shown before
-            warnings.simplefilter("ignore")
-            quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
-            with cuda_rules(), quick as mode, _plain_casts(), _plain_copies():
-                yield mode
-    finally:
-        mha.set_fastpath_enabled(fast_path)
-        if collects:
-            gc.enable()
+    with ExitStack() as after, warnings.catch_warnings():
+        if gc.isenabled():
+            after.callback(gc.enable)
+        gc.disable()
+        # copying fake tensors warns; the model's own warnings were shown before
+        warnings.simplefilter("ignore")
+        quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
+        with plain_encoders(), cuda_rules(), quick as mode, _plain_casts(), _plain_copies():
+            yield mode
 
 
 @contextmanager
@@ -216,12 +209,8 @@ def _plain_casts() -> Iterator[None]:
             self._buffers[name] = None if buffer is None else fn(buffer)
         return self
 
-    before = nn.Module._apply  # noqa: SLF001 - as above
-    nn.Module._apply = apply  # type: ignore[method-assign]  # noqa: SLF001 - as above
-    try:
+    with replaced(nn.Module, _apply=apply):
         yield
-    finally:
-        nn.Module._apply = before  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
 
 @contextmanager
@@ -234,18 +223,13 @@ def _plain_copies() -> Iterator[None]:
             memo[id(self)]._is_param = isinstance(self, nn.Parameter)  # noqa: SLF001 - as torch does
         return memo[id(self)]
 
-    before = FakeTensor.__deepcopy__
-    FakeTensor.__deepcopy__ = copied  # type: ignore[method-assign]
-    try:
+    with replaced(FakeTensor, __deepcopy__=copied):
         yield
-    finally:
-        FakeTensor.__deepcopy__ = before  # type: ignore[method-assign]
 
 
 @contextmanager
 def numpy_bytes() -> Iterator[list[int]]:
     """List the bytes of each NumPy array that becomes a tensor inside the block: these have values."""
-    makers = {name: getattr(torch, name) for name in ("from_numpy", "as_tensor", "tensor")}
     seen: list[int] = []
 
     def counted(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -255,10 +239,6 @@ def numpy_bytes() -> Iterator[list[int]]:
 
         return inner
 
-    try:
-        for name, make in makers.items():
-            setattr(torch, name, counted(make))
+    makers = {name: counted(getattr(torch, name)) for name in ("from_numpy", "as_tensor", "tensor")}
+    with replaced(torch, **makers):
         yield seen
-    finally:
-        for name, make in makers.items():
-            setattr(torch, name, make)

@@ -39,6 +39,8 @@ from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
 """Start of the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
+# How a fake tensor refuses ``numpy()``, and so every function of NumPy and SciPy
+_READS_BY_NUMPY = ".numpy() is not supported for tensor subclasses"
 
 
 @dataclass(frozen=True)
@@ -210,11 +212,13 @@ def _memory(
     # The traced peak memory, or one line that says why the step cannot run without values.
     try:
         return trace_memory(_as_held(workload), variants_s, requested=requested, refused=refused), None
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+    except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept
+        if not isinstance(
+            error, DataDependentOutputException | DynamicOutputShapeException
+        ) and _READS_BY_NUMPY not in str(error):
+            return (), one_line(error)
         place = own_line(error)
         return (), BY_VALUE + (f" ({place})" if place else "")
-    except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept
-        return (), one_line(error)
 
 
 def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:

@@ -15,14 +15,17 @@ from command import IN_SHORT, WITH_BF16, gpubench
 from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS, pair
 from processor import runs_lstm
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from gpubench import rank
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure import guards
 from gpubench.measure.step import copied, move
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind
-from gpubench.profile.trace import profile_workload
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
+from gpubench.profile import liveness
+from gpubench.profile.operators import refusal
+from gpubench.profile.trace import BY_VALUE, profile_workload, trace_workload
 from gpubench.tensors import OffGpu, tensors_of
 from gpubench.workload import Workload, set_mode, uncompiled
 
@@ -158,6 +161,60 @@ def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
 def test_a_traced_forward_pass_finds_the_state_it_needs(load, kind):
     profile = profile_workload(load(KINDS[kind]))
     assert profile.train_flops_per_sample > profile.forward_flops_per_sample > 0
+
+
+@pytest.mark.parametrize("kind", ["lazy", "masked encoder", "lazy masked encoder"])
+def test_lazy_layers_and_masked_encoders_are_traced_without_values(load, kind, monkeypatch):
+    built = []
+    monkeypatch.setattr(liveness, "_without_values", partial(_noting, liveness._without_values, built))
+    traced = trace_workload(load(KINDS[kind]))
+    assert traced.why_on_cpu is None
+    assert traced.profile.memory_untraced is None
+    assert {type(each) for each in built} == {FakeTensor}
+    sizes = {tensor.fake_device.type for tensor in built}
+    assert sizes == {"cpu"}, "as all tensors of a trace, which treats them as a GPU would"
+
+
+def _noting(build, built, *args):
+    task = build(*args)
+    built += [*task.model.parameters(), *tensors_of(task.batches)]
+    return task
+
+
+def test_a_step_that_gives_its_values_to_numpy_is_ranked_as_eager(load):
+    profile = profile_workload(load(KINDS["matched on the host"]))
+    assert profile.is_eager_only
+    assert profile.memory_untraced.startswith(BY_VALUE)
+    assert "mine.py line" in profile.memory_untraced
+
+
+def test_a_model_stored_mostly_in_half_precision_keeps_its_other_weights(load):
+    workload = load(KINDS["mixed types"].replace("(8, 16)", "(8, 64)").replace("(16", "(64"))
+    assert workload.recipe.weight_type is WeightType.BFLOAT16
+    task = workload.build(BATCH, 0)
+    types = [p.dtype for p in task.model.parameters()]
+    assert {*types} == {torch.bfloat16, torch.float32}
+    case = msgspec.structs.replace(CASE, precision=Precision.BF16, weight_type=WeightType.BFLOAT16)
+    work = move(copied(task), case, torch.device("cpu"))
+    assert [p.dtype for p in work.model.parameters()] == types
+    assert guards.reference_errors(work, task).loss <= Precision.BF16.facts.loss_error
+    assert work.edge_loss(work.step(0), 0) > 0
+    whole = move(load(KINDS["lazy"]).build(BATCH, 0), case, torch.device("cpu"))
+    assert {p.dtype for p in whole.model.parameters()} == {torch.bfloat16}, "a float32 model is cast"
+    assert {t.dtype for t in tensors_of(whole.batches[0][0])} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("kind", "forward_flops"),
+    [("generates", 5 * 2 * (8 * 16 + 16 * 4)), ("complex product", 2 * (8 * 16 + 16 * 4) + 8 * 16 * 16)],
+)
+def test_products_in_inference_mode_and_of_complex_numbers_are_counted(load, kind, forward_flops):
+    assert profile_workload(load(KINDS[kind])).forward_flops_per_sample == forward_flops
+
+
+def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not():
+    error = NotImplementedError("FlexAttention does not support backward on CPU. Please use another device.")
+    assert "F.scaled_dot_product_attention" in refusal("mine.py", error)
 
 
 def test_sparse_gradients_with_the_default_optimizer_are_refused_with_one_that_works(load):
