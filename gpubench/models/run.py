@@ -144,6 +144,7 @@ class Settings(Record, frozen=True, kw_only=True):
         batch_choice: Whether batches are the workloads' defaults or the largest that fit.
         micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
         budget: Every number of the budget, by name.
+        falls_back: Whether a case that no CUDA graph can capture is measured eagerly instead.
     """
 
     time_limit_s: float | None = None
@@ -153,6 +154,7 @@ class Settings(Record, frozen=True, kw_only=True):
     batch_choice: BatchChoice | None = None
     micro: str = "none"
     budget: dict[str, float | str | bool] = {}
+    falls_back: bool = False
 
 
 class StartState(Record, frozen=True, kw_only=True):

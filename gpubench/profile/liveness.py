@@ -386,9 +386,8 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
         options: The first option that the optimizer accepts is used.
     """
     for name, value in options.items():
-        with suppress(
-            TypeError, ValueError, RuntimeError
-        ):  # it lacks the option, or refuses it for these weights
+        # It may lack the option, or refuse it for these weights
+        with suppress(TypeError, ValueError, RuntimeError):
             return _stepped(task, {name: value})
     return _stepped(task, {})
 

@@ -120,14 +120,14 @@ def _shortened(
             key = build, batch_size, seed, mode, *recipe.items()
             if key not in wholes:
                 wholes[key] = build(batch_size, seed, **recipe)
-            return _copy(wholes[key], run, kept, {id(mode): mode})
+            return _copy(wholes[key], run, kept)
 
         return shorter
 
     return by
 
 
-def _copy(task: Task, run: Run, kept: int, shared: dict[int, Any]) -> Task:
+def _copy(task: Task, run: Run, kept: int) -> Task:
     # A loss that refers to the model reads the whole one: the step then differs from that of the whole model.
     blocks = task.model.get_submodule(run.path)
     whole = blocks._modules  # noqa: SLF001 - the only way to shorten a list without changing its owner
@@ -136,7 +136,7 @@ def _copy(task: Task, run: Run, kept: int, shared: dict[int, Any]) -> Task:
     few = [*modules[: run.start + run.period * kept], *modules[end:]]
     try:
         blocks._modules = dict(zip(names, few, strict=False))  # noqa: SLF001
-        model, loss = copy.deepcopy((task.model, task.loss), shared)
+        model, loss = copy.deepcopy((task.model, task.loss))
     finally:
         blocks._modules = whole  # noqa: SLF001
     return replace(task, model=model, loss=loss)

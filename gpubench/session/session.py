@@ -144,6 +144,7 @@ def plan_again(
         micro="also" if wanted_micro else "none",
         allow_throttled=request.allow_throttled,
         peers=peers,
+        falls_back=run.settings is not None and run.settings.falls_back,
         has_micro=bool(run.micro),
         done=finished_units(run, budget.launches),
     )
@@ -482,6 +483,7 @@ def _settings(request: RunRequest, made: Plan) -> Settings:
         gpus=request.gpus,
         batch_choice=next((planned.batch_choice for planned in made.cases), None),
         micro=made.micro,
+        falls_back=made.falls_back,
         budget={name: limit for name, limit in msgspec.to_builtins(made.budget).items() if limit is not None},
     )
 

@@ -151,6 +151,27 @@ def test_case_is_measured_end_to_end_on_each_backend(framework: Framework, order
         assert said["loaded"] == ["jax"], "another framework was loaded too"
 
 
+def compiled_file(
+    path: Path, model: str, *, loss: str = "mse", optimizer: str = "sgd", before: str = "", within: str = ""
+) -> Path:
+    """Write a file with a build of a compiled Keras model, given as an expression.
+
+    Args:
+        path: The file.
+        model: The model as an expression of ``keras``.
+        loss, optimizer: Their names.
+        before, within: Lines before the import of Keras, and first in the build.
+    """
+    build = "".join(f"    {line}\n" for line in (*within.splitlines(), f"model = {model}"))
+    path.write_text(
+        f"{before}import keras\ndef build(batch_size):\n{build}"
+        f"    model.compile(optimizer='{optimizer}', loss='{loss}')\n    return model\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+ONE_OUTPUT = "keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])"
 PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
 COMMANDS = re.findall(r"^gpubench run .*--framework.*", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
@@ -170,13 +191,8 @@ def test_documented_framework_command_measures_the_named_frameworks(line: str, t
         pytest.importorskip(
             "torch" if framework == "torch" else capability.KERAS[Framework(framework)].backend
         )
-    (tmp_path / "my_keras_model.py").write_text(
-        "import keras\n"
-        "def build(batch_size):\n"
-        "    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])\n"
-        "    model.compile(optimizer='sgd', loss='mse')\n"
-        "    return model\n",
-        encoding="utf-8",
+    compiled_file(
+        tmp_path / "my_keras_model.py", "keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])"
     )
     quick = ("--quick", "--micro", "none", "--device", "cpu", "--json", "--results", "results")
     done = subprocess.run(
@@ -193,15 +209,8 @@ def test_compiled_keras_model_accepts_loss_names(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     orders = []
     for loss in ("mse", "sparse_categorical_crossentropy", "categorical_crossentropy"):
-        model = tmp_path / f"{loss}.py"
-        model.write_text(
-            "import keras\n"
-            "def build(batch_size):\n"
-            "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation='softmax')])\n"
-            f"    model.compile(optimizer='adam', loss='{loss}')\n"
-            "    return model\n",
-            encoding="utf-8",
-        )
+        layers = "keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, activation='softmax')])"
+        model = compiled_file(tmp_path / f"{loss}.py", layers, loss=loss, optimizer="adam")
         orders.append(f"{model}/fp32/compile")
     for order, end in zip(orders, in_child(Framework.KERAS_JAX, *orders)["ends"], strict=True):
         assert end["status"] == "ok", (order, end["reason"])
@@ -210,15 +219,10 @@ def test_compiled_keras_model_accepts_loss_names(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_compiled_keras_model_without_a_dimension_of_outputs_is_asked_for_its_data(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    model = tmp_path / "scalar.py"
-    model.write_text(
-        "import keras\n"
-        "def build(batch_size):\n"
-        "    inputs = keras.Input((3,))\n"
-        "    model = keras.Model(inputs, keras.ops.sum(keras.layers.Dense(1)(inputs), axis=-1))\n"
-        "    model.compile(optimizer='sgd', loss='mse')\n"
-        "    return model\n",
-        encoding="utf-8",
+    model = compiled_file(
+        tmp_path / "scalar.py",
+        "keras.Model(inputs, keras.ops.sum(keras.layers.Dense(1)(inputs), axis=-1))",
+        within="inputs = keras.Input((3,))",
     )
     (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/eager")["ends"]
     assert end["status"] == "failed"
@@ -230,16 +234,8 @@ def test_a_model_that_leaves_its_folder_is_found_anyway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("jax")
-    (tmp_path / "leaving.py").write_text(
-        "import os, keras\n"
-        "os.chdir('/')\n"
-        "def build(batch_size):\n"
-        "    os.chdir('/tmp')\n"
-        "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])\n"
-        "    model.compile(optimizer='sgd', loss='mse')\n"
-        "    return model\n",
-        encoding="utf-8",
-    )
+    leaves = {"before": "import os\nos.chdir('/')\n", "within": "os.chdir('/tmp')"}
+    compiled_file(tmp_path / "leaving.py", ONE_OUTPUT, **leaves)
     monkeypatch.chdir(tmp_path)
     asked = run_child(
         ("-m", "gpubench.measure.keras_case"),
@@ -256,15 +252,8 @@ def test_a_model_that_leaves_its_folder_is_found_anyway(
 @pytest.mark.slow
 def test_a_model_that_sets_another_backend_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("jax")
-    model = tmp_path / "other.py"
-    model.write_text(
-        "import os\nos.environ['KERAS_BACKEND'] = 'tensorflow'\nimport keras\n"
-        "def build(batch_size):\n"
-        "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])\n"
-        "    model.compile(optimizer='sgd', loss='mse')\n"
-        "    return model\n",
-        encoding="utf-8",
-    )
+    before = "import os\nos.environ['KERAS_BACKEND'] = 'tensorflow'\n"
+    model = compiled_file(tmp_path / "other.py", ONE_OUTPUT, before=before)
     (end,) = in_child(Framework.KERAS_JAX, f"{model}/fp32/compile")["ends"]
     assert end["status"] == "failed"
     assert "tensorflow" in end["reason"]

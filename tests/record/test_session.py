@@ -290,6 +290,11 @@ def test_a_run_continues_with_its_settings(planned_run):
     assert again(limited, time_limit_s=30.0).time_limit_s == 30.0
     assert session.request_again(limited, RunRequest(), ()).allow_shared
     assert not session.request_again(run, RunRequest(), ()).allow_shared
+    for falls_back in (True, False):  # after the interruption too, unless an execution was requested
+        assert (
+            again(msgspec.structs.replace(run, settings=Settings(falls_back=falls_back))).falls_back
+            is falls_back
+        )
     refused = msgspec.structs.replace(run, settings=Settings(micro="none"))
     assert again(refused).micro == "none"
 

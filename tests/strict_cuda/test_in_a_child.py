@@ -68,6 +68,7 @@ def test_a_model_that_cannot_be_captured_is_measured_eagerly_unless_a_graph_was_
     assert rows["graph"]["status"] == "unsupported"
     assert "carries tensors from step to step" in rows["graph"]["reason"]
     planned = [case["execution"] for case in document["planned"]]
+    assert document["settings"]["falls_back"] is not asked
     if asked:
         assert (rows.keys(), planned, done.returncode) == ({"graph"}, ["graph"], 4)
     else:
