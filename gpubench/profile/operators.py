@@ -114,7 +114,8 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
             return replace(_trace_task(on_meta(workload, batch_size), workload.tasks), why_on_cpu=slow)
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
-        raise TooSlowError(f"{workload.name}: {too_long}: {one_line(error)}") from error
+        do = "make it smaller, or measure it with `gpubench run`"
+        raise TooSlowError(f"{workload.name}: {too_long}; {do}: {one_line(error)}") from error
 
 
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
