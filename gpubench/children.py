@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import IO, Generic, TypeVar
 
 import msgspec
 
@@ -391,7 +391,12 @@ class ChildProcess(Generic[_Report]):
                     start_new_session=True,
                 )
             )
-            self._drain = threading.Thread(target=self._keep_output, name="child output", daemon=True)
+            # The thread owns the pipe: an interrupt in here must not close it before the thread reads it.
+            output, self._process.stdout = self._process.stdout, None
+            assert output is not None  # requested above
+            self._drain = threading.Thread(
+                target=self._keep_output, args=(output,), name="child output", daemon=True
+            )
             self._drain.start()
             undo.pop_all()
 
@@ -537,9 +542,8 @@ class ChildProcess(Generic[_Report]):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def _keep_output(self) -> None:
-        output, printed_bytes = self._process.stdout, 0
-        assert output is not None  # it is a pipe: _begin
+    def _keep_output(self, output: IO[bytes]) -> None:
+        printed_bytes = 0
         with output:
             while chunk := os.read(output.fileno(), CHUNK_BYTES):
                 self._tail += chunk

@@ -404,6 +404,28 @@ def test_child_past_its_deadline_gets_no_extra_time_while_it_is_closed():
     assert watch.free_s() < TERMINATE_AFTER_S  # its input if nobody waits
 
 
+def test_an_interrupt_while_a_child_starts_is_no_error_of_the_thread_that_reads_its_output(monkeypatch):
+    """On a busy machine the interrupt can come before the thread begins to read."""
+    readers, errors, is_undone = [], [], threading.Event()
+    start, read = threading.Thread.start, ChildProcess._keep_output
+
+    def interrupted(thread):
+        start(thread)
+        readers.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading, "excepthook", lambda failed: errors.append(failed.exc_value))
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(ChildProcess, "_keep_output", lambda *given: is_undone.wait(10) and read(*given))
+    with pytest.raises(KeyboardInterrupt):
+        ChildProcess(("-c", "import time; time.sleep(600)"), msgspec.json.Decoder(str))
+    is_undone.set()
+    (reader,) = readers
+    reader.join(10)
+    assert not reader.is_alive()
+    assert errors == []
+
+
 def test_a_command_that_is_terminated_while_it_traces_a_model_ends_as_with_ctrl_c(tmp_path):
     mark = tmp_path / "mark"
     (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS["asleep"]))
