@@ -408,9 +408,11 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> wor
         task = replace(task, again=lambda: checked(once(batch_size, seed), batch_size))
         if isinstance(made, workload.Task):
             return task
+        first = task.batches[0]
+        if not any(map(_has_values, _tensors(first[0]))):  # further batches would be the same
+            return replace(task, batches=(first,) * workload.BATCH_COUNT)
         seeds = (seed + SEED_STEP * place for place in range(1, workload.BATCH_COUNT))
         more = (checked(once(batch_size, other), batch_size).batches[0] for other in seeds)
-        first = task.batches[0]
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
 
     small = _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
@@ -465,7 +467,6 @@ def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
 def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
     """Return whether a batch has the same form but other values; a build with a fixed seed repeats them."""
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor
 
     forms = [
         [
@@ -476,11 +477,15 @@ def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
     ]
     if forms[0] != forms[1]:
         return False
-    # A tensor without values, on the meta device or faked for a trace, counts as different.
     pairs = zip(_tensors(first[0]), _tensors(other[0]), strict=True)
-    return any(
-        a.is_meta or isinstance(a, FakeTensor) or a.is_sparse or not torch.equal(a, b) for a, b in pairs
-    )
+    return any(a.is_sparse or not _has_values(a) or not torch.equal(a, b) for a, b in pairs)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    # Whether a tensor is neither on the meta device nor faked for a trace.
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def _tensors(value: Any) -> list[Tensor]:

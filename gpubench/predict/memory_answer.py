@@ -451,18 +451,24 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
     Raises:
         MisuseError: If a name, a precision or the batch is unknown or impossible.
     """
+    return answers_of(request)
+
+
+def answers_of(request: MemoryRequest, *, with_fixes: bool = True) -> MemoryAnswers:
+    """Answer as ``memory`` does; ``with_fixes``: whether to find out what would make the step fit."""
     from gpubench.record.store import own_runs
 
     request = _with_count(request)
     asked = asked_recipe(request)
     nvidia = [s for s in load_specs().values() if s.is_nvidia and s.memory_bytes and not s.variants]
     specs = [usual_spec(name) for name in request.gpus] or nvidia
-    questions, own = _questions(request, asked), own_runs(request.results)
+    questions, own = _questions(request, asked, with_fixes), own_runs(request.results)
     return MemoryAnswers(
         answer_memory(
             question,
             specs,
             own=own,
+            fixes=with_fixes,
             changes={
                 "gpu_count": request.count,
                 "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
@@ -492,7 +498,7 @@ def _with_count(request: MemoryRequest) -> MemoryRequest:
     return msgspec.structs.replace(request, gpus=tuple(names), count=min(counts, default=request.count))
 
 
-def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Question]:
+def _questions(request: MemoryRequest, asked: Mapping[str, Any], with_fixes: bool) -> list[Question]:
     """Return a question for each named workload, or for each standard one that has the task and precision."""
     from gpubench.profile.cache import load_profiles, profile_as_asked, profiles_of
 
@@ -502,7 +508,14 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any]) -> list[Questio
     else:
         named = [each for each in request.workloads if isinstance(each, str)]
         how: dict[str, Any] = {"gpu_count": request.count, "optional": ("checkpointing",)}
-        by_name = profiles_of(named, asked, **how, precisions=[request.precision], for_memory=True)
+        by_name = profiles_of(
+            named,
+            asked,
+            **how,
+            precisions=[request.precision],
+            for_memory=True,
+            with_ways=with_fixes,
+        )
         profiles = [
             by_name[each] if isinstance(each, str) else profile_as_asked(each, asked, **how)
             for each in request.workloads

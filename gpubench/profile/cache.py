@@ -79,12 +79,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         optional: Names of fields that are ignored for a workload without that setting.
         gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
         precisions: The requested precisions, by name; ``amp`` is either of its types.
+        with_ways: Whether the memory of other ways to train the model is requested too.
     """
 
     fields: Mapping[str, Any] = {}
     optional: tuple[str, ...] = ()
     gpu_count: int = 1
     precisions: tuple[str, ...] = ()
+    with_ways: bool = False
 
     def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
         """Return the workload's recipe with the request applied, not yet checked."""
@@ -147,6 +149,7 @@ def profiles_of(
     optional: Sequence[str] = (),
     precisions: Sequence[str | None] = (),
     for_memory: bool = False,
+    with_ways: bool = False,
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, keyed by reference; the other arguments are as in ``profile_of``.
 
@@ -155,7 +158,8 @@ def profiles_of(
     """
     refuse_namesakes([reference for reference in references if is_own(reference)])
     how: dict[str, Any] = {"gpu_count": gpu_count, "optional": optional, "precisions": precisions}
-    return {reference: profile_of(reference, asked, **how, for_memory=for_memory) for reference in references}
+    how |= {"for_memory": for_memory, "with_ways": with_ways}
+    return {reference: profile_of(reference, asked, **how) for reference in references}
 
 
 def profile_of(
@@ -166,6 +170,7 @@ def profile_of(
     optional: Sequence[str] = (),
     precisions: Sequence[str | None] = (),
     for_memory: bool = False,
+    with_ways: bool = False,
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
@@ -177,15 +182,22 @@ def profile_of(
         asked: The requested recipe, by field; other fields are the workload's own.
         gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
         optional: Names in ``asked`` that are ignored for a workload without that setting.
-        precisions: The requested precisions, by name: the memory of each is traced even if no time is left
-            for other recipes. None means the workload's usual one, which is always traced.
+        precisions: The requested precisions, by name; the memory of each is traced. None means the workload's
+            usual one, which is always traced.
         for_memory: Whether only memory is requested: then a step whose FLOPs cannot be counted is accepted.
+        with_ways: Whether to trace the memory of other recipes too, which takes several times as long.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
     named = tuple(each for each in precisions if each is not None)
-    wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count, precisions=named)
+    wanted = Asked(
+        fields=dict(asked),
+        optional=tuple(optional),
+        gpu_count=gpu_count,
+        precisions=named,
+        with_ways=with_ways,
+    )
     found = _shipped(reference, wanted)
     if found is None:
         kept, key = _traced.get({}), (reference, msgspec.json.encode(wanted, order="deterministic"))

@@ -81,7 +81,13 @@ def _profile(
     if workload.settings:
         workload = changed
     with OffGpu(), uncompiled():
-        traced = trace_workload(workload, MOST_VARIANTS_S, MOST_ON_CPU_S, asked.requested(workload))
+        traced = trace_workload(
+            workload,
+            MOST_VARIANTS_S,
+            MOST_ON_CPU_S,
+            asked.requested(workload),
+            with_variants=asked.with_ways,
+        )
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)

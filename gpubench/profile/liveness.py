@@ -81,8 +81,7 @@ def trace_memory(
         workload: Any workload.
         variants_s: CPU time after which no further variant is started, and no large batch traced [s].
         requested: Recipes to trace first if possible, and without a time limit.
-        with_variants: Whether to trace variants at all; large batches of the unchanged workload are always
-            traced.
+        with_variants: Whether to trace other variants than the requested ones.
         refused: Collects the reason if a step fails only under autocast; that step is then left out. None
             raises the error.
 
@@ -102,13 +101,11 @@ def trace_memory(
                 if not is_amp or refused is None:
                     raise
                 refused.append(one_line(error))
-        if not with_variants:
-            return tuple(found)
         has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
         variants = _variants(workload, has_blocks=has_blocks)
         others = [*_rebuilt(workload), *((workload, *each) for each in variants)]
         for of, recipe, steps in sorted(others, key=lambda each: each[1] not in requested):
-            if time.process_time() >= until_s and recipe not in requested:
+            if recipe not in requested and (not with_variants or time.process_time() >= until_s):
                 break
             with suppress(Exception):  # foreign code: a failure costs only this variant
                 made = _Made(of, recipe, mode)
@@ -348,7 +345,9 @@ def step_trace(
     if optimizer is not None:
         storages.adopt(_tensors([list(state.values()) for state in optimizer.state.values()]))
     states = storages.bytes - weights
-    storages.adopt(_tensors(task.batches))
+    held = storages.bytes
+    storages.adopt(_tensors(task.batches[:1]))
+    storages.bytes += (len(task.batches) - 1) * (storages.bytes - held)  # each takes the same memory
     if optimizer is not None and keep_gradients:
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -75,6 +76,8 @@ def trace_workload(
     variants_s: float = math.inf,
     on_cpu_s: float = math.inf,
     requested: Collection[Recipe] = (),
+    *,
+    with_variants: bool = True,
 ) -> Traced:
     """Trace the profile of a workload, and say how it was traced.
 
@@ -87,6 +90,7 @@ def trace_workload(
         variants_s: As in ``trace_memory``.
         on_cpu_s: Total CPU time for the steps on the CPU [s].
         requested: As in ``trace_memory``.
+        with_variants: As in ``trace_memory``.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -102,9 +106,8 @@ def trace_workload(
 
     contiguous = why_contiguous(workload, with_values=on_cpu) if missing is None and has_time() else None
     refused: list[str] = []
-    memory, memory_untraced = (
-        _memory(workload, variants_s, requested, refused) if missing is None else ((), missing)
-    )
+    how: dict[str, Any] = {"requested": requested, "refused": refused, "with_variants": with_variants}
+    memory, memory_untraced = _memory(workload, variants_s, **how) if missing is None else ((), missing)
     is_trained = missing is None and TaskKind.TRAIN in workload.tasks
     if memory_untraced is not None and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
@@ -206,12 +209,10 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
     return step.changed(narrowed, weights_bytes=step.weights_bytes - less)
 
 
-def _memory(
-    workload: Workload, variants_s: float, requested: Collection[Recipe], refused: list[str]
-) -> tuple[tuple[StepMemory, ...], str | None]:
+def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[StepMemory, ...], str | None]:
     # The traced peak memory, or one line that says why the step cannot run without values.
     try:
-        return trace_memory(_as_held(workload), variants_s, requested=requested, refused=refused), None
+        return trace_memory(_as_held(workload), variants_s, **how), None
     except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept
         if not isinstance(
             error, DataDependentOutputException | DynamicOutputShapeException

@@ -14,8 +14,9 @@ from command import here
 from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL, raising
 
 from gpubench.errors import MisuseError
+from gpubench.models import Checkpointing
 from gpubench.predict.estimate import predict
-from gpubench.profile import load_profiles
+from gpubench.profile import cache, load_profiles
 
 FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
@@ -271,6 +272,31 @@ def test_without_a_gpu_named_cards_are_sorted_by_size(ask: Any) -> None:
     largest = [card["largest_batch"] for card in cards]
     assert largest[0] < largest[-1]
     assert len({key for card in cards for key in card["gpu_keys"]}) > 80
+
+
+BLOCKS = """
+import torch
+from torch import nn
+
+def build(n):
+    blocks = nn.Sequential(*(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2)))
+    return blocks, torch.randn(n, 9, 16), torch.zeros(n, 9, 16), nn.MSELoss()
+"""
+
+
+@pytest.mark.usefixtures("traced_here")
+@pytest.mark.parametrize(("shown", "is_traced"), [((), False), (("--gpu", "t4"), True), (("--json",), True)])
+def test_other_ways_to_train_are_traced_only_if_the_answer_shows_them(
+    ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: Any, is_traced: bool
+) -> None:
+    (tmp_path / "blocks.py").write_text(BLOCKS)
+    trace, answers = cache._trace_in_child, []
+    monkeypatch.setattr(cache, "_trace_in_child", lambda *given: answers.append(trace(*given)) or answers[-1])
+    code, out, _ = ask(tmp_path / "blocks.py", "--batch-size", "4_000_000", *shown)
+    assert code == 0
+    traced = {step.recipe.checkpointing for answer in answers for step in answer.profile.memory}
+    assert (Checkpointing.FULL in traced) is is_traced
+    assert ("activation checkpointing of every block" in out) is is_traced
 
 
 @pytest.mark.usefixtures("traced_as_asked")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import platformdirs
@@ -17,12 +18,13 @@ from patience import Stopwatch, is_gone, wait_until
 from gpubench.children import MOST_ANSWER_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import Execution, Precision, TaskKind, WeightType
+from gpubench.models import Execution, Precision, Recipe, TaskKind, WeightType
 from gpubench.models.workload import Operator, OperatorKind
 from gpubench.predict.question import question_of, why_impossible
 from gpubench.profile import profile_of, profiles_of
 from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.child import _answer, check_first_loss
+from gpubench.profile.liveness import trace_memory
 from gpubench.profile.trace import profile_workload
 from gpubench.user_model import version_of
 
@@ -99,6 +101,39 @@ def test_a_slow_build_is_called_once_and_a_task_is_used_as_is(tmp_path, monkeypa
     monkeypatch.undo()
     source = "from gpubench.discovery import load_workload\ndef build(n):\n    return load_workload('cnn').tiny(n, 0)\n"
     assert len(load_workload(write(tmp_path, source)).build(3, 0).batches) == 4
+
+
+def test_a_build_without_values_is_not_repeated_and_counts_as_four_batches(tmp_path: Path) -> None:
+    """Another seed changes only values. An array of NumPy has values in every trace."""
+    builds = tmp_path / "builds"
+    builds.mkdir()
+    noted = GOOD.replace(":\n    return", f":\n    tempfile.mkdtemp(dir={str(builds)!r})\n    return")
+    workload = load_workload(write(tmp_path, "import tempfile\n" + noted))
+    before = len([*builds.iterdir()])
+    with torch.device("meta"):
+        assert len(workload.build(3, 0).batches) == 4
+    assert len([*builds.iterdir()]) == before + 1
+
+    array = "torch.from_numpy(numpy.random.rand(batch_size, 10).astype('float32'))"
+    source = "import numpy\n" + GOOD.replace("torch.randn(batch_size, 10)", array)
+    with_values = load_workload(write(tmp_path, source, "with_values.py"))
+    one, other = (trace_memory(each, with_variants=False) for each in (workload, with_values))
+    assert one == other
+    inference = next(each for each in one if each.task is TaskKind.INFER and not each.is_amp)
+    batch, outputs = 10 * 4 + 8, 5 * 4
+    assert max(line.bytes_per_sample for line in inference.lines) == 4 * batch + outputs
+
+
+def test_other_ways_to_train_are_traced_only_if_requested(tmp_path: Path, traced_here: None) -> None:
+    model = write(tmp_path, GOOD)
+    usual, half = Recipe(), Recipe(weight_type=WeightType.BFLOAT16)
+
+    def traced(**how: Any) -> set[Recipe]:
+        return {step.recipe for step in profile_of(model, **how).memory}
+
+    assert traced() == {usual}
+    assert traced(precisions=["bf16"]) == {usual, half}
+    assert traced(with_ways=True) == {usual, half}
 
 
 def test_the_version_of_a_users_model_follows_its_source(tmp_path: Path) -> None:

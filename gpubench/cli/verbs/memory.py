@@ -16,7 +16,9 @@ def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) ->
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json, shown.brief)
         return
-    answers, alone = memory_answer.memory(request), len(request.workloads) == 1
+    shows_fixes = as_json or bool(request.gpus)
+    answers = memory_answer.answers_of(request, with_fixes=shows_fixes)
+    alone = len(request.workloads) == 1
 
     def document(*, brief: bool = False) -> dict[str, Any]:
         documents = [each.brief(with_cards=alone) if brief else each.flat() for each in answers]
