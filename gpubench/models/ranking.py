@@ -313,7 +313,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         return html
 
     def plot(self) -> Figure:
-        """Return a figure with the best offer of every GPU on one axis, by the ranking's objective."""
+        """Return a plot of hours versus dollars; without a job, of throughput versus the price of an hour."""
         return views().ranking_figure(self)
 
     @property

@@ -25,10 +25,14 @@ from gpubench.options import Option, help_of, options_of, typed  # noqa: E402
 COLUMNS, MOST_LINES = 100, 9
 
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("What should I rent?", "The best value for a day of work on common networks.", ("rank", "--limit", "3")),
+    (
+        "What should I rent?",
+        "Without a workload, the job is a day of work on common networks.",
+        ("rank", "--limit", "3"),
+    ),
     (
         "What does my job cost, within a day and 200 dollars?",
-        "Give the samples and your limits; offers outside of them are left out.",
+        "Give the number of samples and your limits; offers outside them are left out.",
         (
             "rank",
             "vgg16",
@@ -49,33 +53,33 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "Which GPU answers within 20 ms?",
-        "Inference has a latency limit; slower GPUs do not rank.",
+        "Set a latency limit for inference; slower GPUs are left out.",
         ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--limit", "3"),
     ),
     (
         "How fast would it be on a card that I do not have, and how sure is that?",
-        "One line per GPU, with the interval and its basis.",
+        "Each row shows one GPU, with the interval and its basis.",
         ("predict", "show", "vgg16", "--gpu", "h100-sxm", "--gpu", "rtx-4090"),
     ),
     (
         "Does it fit, and what would make it fit?",
-        "Memory of a step with its parts, and what to change if it does not fit.",
+        "The answer breaks down the memory of a step and says what would make it fit.",
         ("memory", "vgg16", "--gpu", "RTX 4090", "--batch-size", "512"),
     ),
     (
         "Which prices are known, and how old are they?",
-        "Each with its provider and its date.",
+        "Each price has its provider and date.",
         ("offers", "list", "--gpu", "rtx-4090"),
     ),
-    ("What have I measured?", "One line per run.", ("results", "list")),
+    ("What have I measured?", "Each row is one run.", ("results", "list")),
     (
         "Can this run be trusted?",
-        "The problems of its figures; exit code 1 if there is one.",
+        "The exit code is 1 if there is a problem.",
         ("check", DOUBTFUL),
     ),
     (
         "Did an update make it slower?",
-        "Two runs, case by case; exit code 1 beyond the limit given, 6 if undecided.",
+        "The exit code is 1 if a case is slower than the limit allows, 6 if that is undecided.",
         ("compare", SOUND, DOUBTFUL, "--fail-over", "3%"),
     ),
 )
