@@ -1,6 +1,8 @@
-"""Finds the largest batch that fits: bisection from a guess, each trial in a child process.
+"""Finds the largest batch that fits, with each trial in a child process.
 
-A batch found this way makes a different case, and any comparison with the fixed batch says so.
+The batch grows from a guess until one does not fit; bisection then finds the limit.
+
+A batch found this way makes a different case, and a comparison labels it as the largest that fits.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import format_bytes
 
-# The search ends when the largest batch that fits and the smallest that does not are this close, as a ratio.
+# The search ends when the gap between the largest batch known to fit and the smallest known not to is at most
+# this share of the former.
 RESOLUTION = 1 / 16
+# Factor from a batch that fits to the next trial, until one does not fit.
 GROWTH = 1.5
 
 Fits = Callable[[int], bool]
@@ -42,7 +46,7 @@ def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION)
 
     Args:
         fits: Returns whether a batch fits; true up to some batch size and false above it.
-        guess: Where to begin.
+        guess: The first batch to try.
         resolution: Relative distance at which to stop.
     """
     good, bad = 0, MOST_BATCH + 1
@@ -79,7 +83,7 @@ def with_largest_batches(
         on_trial: Called with each case tried, at its batch, and whether it fits.
 
     Raises:
-        MisuseError: On a CPU, or if nothing fits.
+        MisuseError: On a CPU or a device of unknown memory, or if no case gets a batch.
         NoDeviceError: If the device cannot be used.
     """
     memory_bytes = device.memory_bytes

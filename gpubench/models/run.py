@@ -89,7 +89,7 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
 
     @property
     def has_tf32(self) -> bool:
-        """Whether it is an NVIDIA GPU whose tensor cores have TF32."""
+        """Whether it is an NVIDIA GPU with TF32 tensor cores."""
         return self.is_nvidia and Precision.TF32.within(self.compute_capability)
 
     @property
@@ -141,9 +141,9 @@ class Settings(Record, frozen=True, kw_only=True):
     Attributes:
         time_limit_s: Limit of the entire run; None for no limit [s].
         gpus: GPUs of one data-parallel job.
-        batch_choice: Whether batches are the workloads' defaults or the largest that fit.
+        batch_choice: Whether batches are fixed or the largest that fit.
         micro: Whether micro-benchmarks were run too (``also``), alone (``only``) or not at all (``none``).
-        budget: Every number of the budget, by name.
+        budget: Every value of the budget that is set, by name.
         falls_back: Whether a case that no CUDA graph can capture is measured eagerly instead.
     """
 
@@ -176,7 +176,7 @@ class StartState(Record, frozen=True, kw_only=True):
 
 
 class MicroResult(Record, frozen=True, kw_only=True):
-    """One micro-benchmark: GEMM, device copy, transfer or kernel launch, with its 95 % interval.
+    """One micro-benchmark with its 95 % interval: GEMM, copy, transfer, kernel launch or all-reduce.
 
     ``value`` is ``work * repeats`` over the median time of the repetitions that count; without ``work`` it is
     that median over ``repeats``.
@@ -288,13 +288,15 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
         return stats.mean_interval(values) if self.is_reached else Interval(None)
 
 
-# --- what the rows of a run say about each other ---------------------------------------------------------
+# --- checks and estimates that use all rows of a run ----------------------------------------------------
 
-# Largest factor between two layouts of the same work; VGG16 at AMP gained 1.46 on an H200.
+# Largest factor between the speeds of the same work in two memory layouts; VGG16 at AMP gained 1.46 on an
+# H200.
 LAYOUT_FACTOR = 1.5
 # Largest factor by which a TF32 step is slower than one at this precision: half the rate of AMP, twice the
 # bytes.
 _TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
+# Least factor between the loss errors of TF32 and fp32 that shows that the fp32 row did not use TF32.
 LOSS_FACTOR = 10.0
 # A relative difference of float32 losses that is due only to rounding.
 LOSS_ROUNDING = 1e-7
@@ -303,8 +305,8 @@ LOSS_ROUNDING = 1e-7
 def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
     """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
 
-    A row without any proof is unproven. Older versions stored proofs but no errors under TF32. Their rows
-    are proven only by the same case at another precision in the same run.
+    A row is unproven if one of its launches has no proof. Older versions stored proofs but no errors under
+    TF32. Their rows are proven only by the same case at another precision in the same run.
 
     Args:
         row: Measured on a device with TF32.
@@ -437,7 +439,7 @@ class Run(Record, frozen=True, kw_only=True):
 
     @property
     def workload_names(self) -> list[str]:
-        """The distinct workloads of its cases, sorted by name."""
+        """The distinct workloads of its measurements, sorted by name."""
         return sorted({m.case.workload for m in self.measurements})
 
     def to_frame(self) -> DataFrame:

@@ -30,10 +30,10 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     """Return the device named by ``--device``, and a message about the choice, if any.
 
     Args:
-        name: ``auto`` (the first usable GPU, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` (the N-th
-            visible GPU; without CUDA_VISIBLE_DEVICES that is the order of ``gpubench probe``), ``rocm``,
-            ``mps``, ``opencl:N`` (only micro-benchmarks), a UUID or the start of one, or a key or name of
-            the specification table.
+        name: ``auto`` (the first usable GPU, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` (visible
+            GPU N, counted from 0; without CUDA_VISIBLE_DEVICES the order is that of ``gpubench probe``),
+            ``rocm``, ``mps``, ``opencl:N`` (only micro-benchmarks), a UUID or the start of one, or a key or
+            name of the specification table.
 
     Raises:
         NoDeviceError: If a GPU is requested and none is usable, or one is present but cannot be used.
@@ -49,7 +49,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     report = nvidia.BACKEND.devices()
     if (alone := _by_torch(report, wanted.lower())) is not None:
         return alone
-    # On a machine without NVIDIA GPUs the variable, often set for an entire cluster, is irrelevant.
+    # CUDA_VISIBLE_DEVICES, often set for an entire cluster, is ignored on a machine without NVIDIA GPUs.
     broken = unusable(report.problems)
     nvidias = visible_devices(report.devices, os.environ, unusable=broken) if report.devices else ()
     if wanted.lower() == "auto":
@@ -70,10 +70,11 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 
 
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
-    """Return the other devices of a job on ``count`` devices, in driver order.
+    """Return the other devices of a job on ``count`` devices.
 
-    GPUs of the same model come first. If there are too few, other NVIDIA GPUs are added; the slowest then
-    limits the speed, and each row says so. On a CPU every process gets the same device.
+    GPUs of the same model come first; otherwise the order is that of ``visible_devices``. If there are too
+    few, other NVIDIA GPUs are added; the slowest then limits the speed, and each row says so. On a CPU every
+    process gets the same device.
 
     Args:
         device: The first device, from ``select_device``.
@@ -168,7 +169,7 @@ def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] |
 
 
 def _others() -> tuple[DeviceProfile, ...]:
-    """Return trainable GPUs of other vendors that are visible under the vendor's own variable."""
+    """Return the trainable GPUs of other vendors; for AMD, those that HIP_VISIBLE_DEVICES makes visible."""
     found = load_backends().found
     separate = {nvidia.BACKEND.name, CPU.name, opencl.NAME}
     listed = {name: b.devices().devices for name, b in found.items() if name not in separate}
@@ -203,7 +204,7 @@ def _problem_lines(report: BackendReport) -> str | None:
 
 
 def _check_place(asked: re.Match[str] | None, broken: Mapping[int, str]) -> None:
-    """Reject an index that has shifted, because a GPU at or before that index cannot be used.
+    """Reject an index if a GPU at or before it cannot be used, because the indices after that GPU shift.
 
     With CUDA_VISIBLE_DEVICES there is no shift, because indices count the GPUs that it names.
     """
@@ -228,7 +229,7 @@ def _no_gpu(report: BackendReport) -> str:
 
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
-    """Return the device that an index, a UUID or a key refers to."""
+    """Return the device that an index, a UUID, a key or a name refers to."""
     if found := _place(wanted):
         by_torch = [d for d in visible if d.torch_type == found[1]]
         fitting = [d for d in visible if d.backend == found[1]] or by_torch

@@ -32,7 +32,7 @@ from gpubench.units import UNKNOWN, format_percent, format_price
 _MOST_CARDS = 8
 
 PSU_SHARE = 0.8
-"""Maximum load of a power supply as a share of its rating: cards exceed board power for milliseconds."""
+"""Maximum load of a power supply as a share of its rating; cards exceed board power for milliseconds."""
 
 # Assumed slots of a card with unknown width, as for most large cards.
 _UNKNOWN_SLOTS = 3.0
@@ -81,7 +81,7 @@ class Ownership:
         resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and idle.
         host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
-        host: The host of the cards, with limits that apply; None for a complete computer.
+        host: The host of the cards, with its limits; None for a complete computer.
         is_planned: Whether the price is a planning figure without an observed listing.
         price_note: The kind of the price, whether it is for a card or for the computer, and its source.
         assumed: The values that were not given, so their defaults are used.
@@ -113,7 +113,7 @@ class Ownership:
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
-    """Return the cost of a useful hour [USD], capital plus running cost, at one resale, use and tariff."""
+    """Return the capital and the running cost of a useful hour [USD] at one resale, use and tariff."""
     capital = (owned.purchase_usd - resale) / (owned.years * HOURS_PER_YEAR * utilization)
     idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour also pays for idle hours
     energy = (owned.power_w + owned.host_w + idle_w) / 1000 * owned.pue * tariff
@@ -129,8 +129,8 @@ def hourly_range(owned: Ownership) -> Range:
 def card_share(owned: Ownership) -> float:
     """Return the share of a useful hour's cost that is proportional to the card price, at expected values.
 
-    For two cards of 600 USD and a host of 800, it is 0.6 of the capital and none of the energy. For a quote,
-    which is certain, it is 0.
+    For two cards at 600 USD each and a host at 800, it is 0.6 of the capital and none of the energy. For a
+    quote, which is certain, it is 0.
     """
     if owned.condition is PriceCondition.QUOTED:
         return 0.0
@@ -392,8 +392,8 @@ def _session(pool: Candidates, machine: int) -> Candidates:
 def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
     offer = pool.offers[rival]
     is_committed = offer.pricing is Pricing.RESERVED
-    # From the values that favor owning to those that favor renting. High use favors owning, except against a
-    # commitment: it is paid around the clock, so low use makes its useful hour expensive.
+    # Each range runs from the values that favor owning to those that favor renting. High use favors owning,
+    # except against a commitment: it is paid around the clock, so low use makes its useful hour expensive.
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [
         usd / use if is_committed else usd
@@ -438,8 +438,8 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
     """Return the rental cost of the work that an owned machine does in an hour [USD], before tax.
 
     For a job, or a session of short ones, the whole cost counts: start-up, billing increments, storage and
-    egress. Tax is on both sides, so it does not affect the break-even. The ends are those of the ratio of the
-    two throughputs.
+    egress. Tax is on both sides, so it does not affect the break-even. The range covers
+    the uncertainty of the two throughputs.
     """
     pair = np.array([machine, rival])
 
@@ -480,9 +480,9 @@ def _assumption(name: str, host_usd: float | None) -> str:
 
 
 def must_work(each: BuyOrRent) -> str:
-    """Return the utilization at which a machine pays off, with the interval.
+    """Return the utilization at which a machine pays off, with its interval.
 
-    For example "41 % of all hours (24 % to more than all)". Against a commitment, which is paid around the
+    Example: "41 % of all hours (24 % to more than all)". Against a commitment, which is paid around the
     clock, it is unknown.
     """
     if each.against_pricing is Pricing.RESERVED:
