@@ -1,8 +1,8 @@
-"""Compares reserved memory from a replay of torch's caching allocator with the fitted ratio.
+"""Compares two predictions of reserved memory: a replay of torch's caching allocator, and the fitted ratio.
 
 The replay runs the allocator of the fake device, which follows torch's code block by block, over the order of
-allocations in a trace. Both lack the scratch space of cuDNN and the driver's placement of segments. ``python
-tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes a few minutes.
+allocations in a trace. The replay lacks the scratch space of cuDNN and the driver's placement of segments.
+``python tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes a few minutes.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from tools.evaluate import DOCS, as_table, put
 from tools.make import load_readings
 
 EVENT = tuple[int, int]
-"""ID of a storage, and its bytes when it is allocated, or 0 when it is freed."""
+"""ID of a storage, and its size in bytes if it is allocated, or 0 if it is freed."""
 
 
 class Order(NamedTuple):
     """The allocations and frees of a step, in order.
 
     Attributes:
-        weights, states, batches: Bytes allocated before the step.
-        events: Events of the step.
+        weights, states, batches: Size of each storage that exists before the step [B]; the states are those of
+            the optimizer.
+        events: Allocations and frees during the step.
     """
 
     weights: tuple[int, ...]
@@ -109,11 +110,11 @@ def order_of(
 
 
 STEPS = 3
-"""Eager steps; the first has no optimizer state yet, and the second reuses what the first left."""
+"""Number of eager steps; the first has no optimizer state yet, and the second reuses what the first left."""
 
 
 def reserved_bytes(order: Order, scratch: Sequence[int], *, in_graph: bool) -> int:
-    """Replay the order as a process runs it: weights, batches, eager steps, and a capture if there is one."""
+    """Return the peak of a replay as a process runs it: weights, batches, eager steps, and any capture."""
     memory = Memory(total=2**50)
     for size in (*order.weights, *order.batches, *scratch):
         memory.take(size)
@@ -164,7 +165,7 @@ def between(small: Order, large: Order, batch_size: int) -> Order | None:
 
 
 class Outcome(NamedTuple):
-    """One reading, and both figures without the fitted part [B].
+    """One reading, and both predictions without the fitted fixed part [B].
 
     Attributes:
         read: Reserved memory, or memory in use.
@@ -181,7 +182,7 @@ class Outcome(NamedTuple):
 
 @cache
 def own_outcomes() -> tuple[Outcome, ...]:
-    """Sound readings of gpubench's own steps, eager and graphs, each in a separate process."""
+    """Return gpubench's own sound readings of eager steps and graphs with their predictions."""
     read = [(each.case, each.reserved, each.need) for each in own_readings() if each.is_sound]
     for each in ALONE:
         if each.limit_bytes is None and each.execution is not Execution.COMPILE:
@@ -211,7 +212,7 @@ def _own_outcome(case: Case, read: float, need: MemoryNeed) -> Outcome:
 
 @cache
 def published_outcomes() -> tuple[Outcome, ...]:
-    """Published readings of memory in use on NVIDIA's cards; the overhead is fitted separately."""
+    """Return the published readings of memory in use on NVIDIA's cards with their predictions."""
     rows = load_readings()
     rows = rows[rows.is_fitted & (rows.card_class != CardClass.OTHER)]
     found = []
@@ -229,7 +230,7 @@ def published_outcomes() -> tuple[Outcome, ...]:
 
 
 class Judged(NamedTuple):
-    """One reading, and the error of each figure without its model in the fit."""
+    """One reading, and the error of each prediction when the fit leaves out its model."""
 
     of: Outcome
     ratio: float
@@ -237,7 +238,7 @@ class Judged(NamedTuple):
 
 
 def judged(outcomes: Sequence[Outcome]) -> list[Judged]:
-    """Add to each figure the fixed part that is fitted to the readings of the other models."""
+    """Return the errors after adding to each prediction the fixed part fitted to the other models' readings."""
     fixed = {
         model: [_fixed_bytes([each for each in outcomes if each.model != model], name) for name in FIGURES]
         for model in {each.model for each in outcomes}
@@ -258,7 +259,7 @@ FIGURES = ("ratio", "played")
 
 
 def _fixed_bytes(outcomes: Sequence[Outcome], name: str) -> float:
-    """Least squares of the logarithm; each model counts once."""
+    """Return the fixed part with the least squared errors of the logarithm; each model counts once."""
     told = np.array([getattr(each, name) for each in outcomes])
     read = np.array([each.read for each in outcomes])
     models = [each.model for each in outcomes]
@@ -271,7 +272,7 @@ def _fixed_bytes(outcomes: Sequence[Outcome], name: str) -> float:
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    """The rows of the table on the page: readings, and the mean error of each figure."""
+    """Return the rows of the table: a kind of reading, its number, and the mean error of each prediction."""
     own, published = judged(own_outcomes()), published_outcomes()
     classes = {
         kind: judged([each for each in published if each.words.endswith(kind)]) for kind in ("hbm", "gddr")
@@ -293,7 +294,7 @@ def rows() -> list[tuple[str, str, str, str]]:
 
 
 def table() -> str:
-    """The table as it appears on the page."""
+    """Return the table as it appears on the page."""
     return as_table([("readings", "number", "fitted ratio", "allocator replayed"), *rows()])
 
 

@@ -1,4 +1,4 @@
-"""A loss that does not fall gets the finding, one that falls does not, and few losses give no verdict."""
+"""A row is flagged if its loss does not fall; too few losses give no verdict."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BATCHES = 4
 def launch_of(
     loss: Callable[[int, int], float], *, single: int, rounds: int, steps: int, batches: int | None = BATCHES
 ) -> Launch:
-    """Return a launch as it is measured: single steps, a round of one step, then rounds of this many steps.
+    """Return a launch as it is measured: single steps, a round of one step, then rounds of ``steps`` steps.
 
     Args:
-        loss: Loss of a step, from its number since the seed and its batch.
+        loss: Returns the loss of a step, given its number since the start and its batch.
         single: Steps with individually stored losses.
-        rounds: Number of rounds in warm-up and timed part.
+        rounds: Number of rounds, including the warm-up.
         steps: Steps in each round except the first.
         batches: The batch count that the launch stores.
     """
@@ -47,7 +47,7 @@ SHAPES = [(single, steps) for single in (2, 3, 5, 8, 50) for steps in (1, 2, 3, 
 
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
 def test_a_falling_loss_is_rarely_flagged(single: int, steps: int) -> None:
-    """It falls by a third of its noise per step, over batches that differ by five times the noise."""
+    """The loss falls by a third of its noise per step, over batches that differ by five times the noise."""
     draw = random.Random(0)
     for rounds in (3, 8, 30):
         verdicts = []
@@ -59,7 +59,7 @@ def test_a_falling_loss_is_rarely_flagged(single: int, steps: int) -> None:
 
             verdicts.append(falls(launch_of(loss, single=single, rounds=rounds, steps=steps)))
         assert len({verdict is None for verdict in verdicts}) == 1, (
-            "only the number decides whether there is one"
+            "only the number of losses decides whether there is a verdict"
         )
         assert verdicts.count(False) <= 0.05 * len(verdicts), (rounds, verdicts.count(False))
 
@@ -67,7 +67,7 @@ def test_a_falling_loss_is_rarely_flagged(single: int, steps: int) -> None:
 @pytest.mark.parametrize("hardest", range(BATCHES))
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
 def test_a_long_row_without_a_falling_loss_is_always_flagged(single: int, steps: int, hardest: int) -> None:
-    """Whichever batch is the hardest, and also if the loss creeps up."""
+    """It is flagged whichever batch is the hardest, and also if the loss creeps up."""
     for rounds in (16, 24, 60, 200):
         for creep in (0.0, 1e-6):
             launch = launch_of(
@@ -89,7 +89,7 @@ def test_loss_verdict_needs_four_pairs_of_losses_on_the_same_batches(
 
 
 def test_seven_losses_of_slow_steps_do_not_suffice() -> None:
-    """Two single steps and five rounds of one step: three of the last four have no earlier step on their batch."""
+    """After two single steps and five rounds of one step, two of the last four losses are the first of their batch."""
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None
 
@@ -106,7 +106,7 @@ def test_a_record_without_batch_counts_is_judged_by_first_and_last_fifth() -> No
 
 
 def test_a_loss_that_is_a_mean_over_steps_belongs_to_no_batch() -> None:
-    """As for a framework that is timed by calls: its rounds contain one step more than they state."""
+    """A framework timed by calls reports this mean. Its longer call runs one step more than the round states."""
     rounds = tuple(Round(steps=3, wall_s=1.0, call_s=0.5, loss=3.0 - 0.1 * index) for index in range(8))
     launch = Launch(index=0, rounds=rounds, batch_count=BATCHES)
     assert loss_ends(launch) == pytest.approx((2.85, 2.45))

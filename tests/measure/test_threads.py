@@ -76,7 +76,9 @@ def test_each_row_has_its_threads_and_the_run_those_of_the_whole_cpu(monkeypatch
 
     _, table = scaled(of_run(run))
     assert [row[1] for row in table.rows] == ["1", "2", "4, all"]
-    assert len(throughput(of_run(run))[1].twin.rows) == 1, "a row on fewer threads is of this section"
+    assert len(throughput(of_run(run))[1].twin.rows) == 1, (
+        "a row on fewer threads belongs only to the section on threads"
+    )
 
 
 def test_a_process_that_uses_another_number_of_threads_is_refused(monkeypatch):
@@ -121,6 +123,6 @@ def test_the_table_of_the_page_has_each_number_of_threads_and_no_gpu():
         ({"to_quality": True}, cpu(4), "leave out --thread-scaling"),
     ],
 )
-def test_incompatible_options_are_refused_in_one_line(changes, device, says):
+def test_options_and_devices_that_cannot_scale_threads_are_refused(changes, device, says):
     with pytest.raises(MisuseError, match=says):
         plan(check_request(msgspec.structs.replace(ASKED, **changes), ["cnn"]), device, load_profiles())

@@ -1,4 +1,4 @@
-"""Tables from users: names with sizes and qualifiers, currency signs, commas, unknown columns."""
+"""Tables from users may have names with sizes and qualifiers, currency signs, commas and unknown columns."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_gpu_name_may_have_a_size_a_qualifier_and_any_word_order(name, key):
         "L40S-48Q",
     ],
 )
-def test_a_wrong_size_a_part_of_a_card_and_an_empty_name_match_nothing(name):
+def test_a_wrong_size_a_part_of_a_card_and_a_name_without_a_model_match_nothing(name):
     assert offered_gpu_key(name) is None
 
 
@@ -126,7 +126,7 @@ def test_machines_with_the_same_name_or_none_are_all_kept(tmp_path):
     assert "second on demand price" in reason
 
 
-def test_a_dollar_sign_may_be_on_either_side_and_euros_are_not_dollars(tmp_path):
+def test_dollars_may_be_marked_before_or_after_the_amount_and_euros_are_not_dollars(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
         f"{HEAD},currency,usd_per_unit,rate_date\n"
@@ -174,7 +174,7 @@ def test_an_unknown_column_is_ignored_whatever_it_contains(tmp_path, value):
 
 
 @pytest.mark.parametrize("read", [read_own, read_table])
-def test_a_table_without_a_gpu_or_a_price_gets_the_missing_and_the_existing_columns(tmp_path, read):
+def test_the_error_for_a_table_without_gpus_or_prices_names_missing_and_existing_columns(tmp_path, read):
     path = tmp_path / "t.json"
     path.write_text(json.dumps([{"rentable": True, "usd_per_month": 9}]))
     with pytest.raises(
@@ -195,7 +195,7 @@ def test_a_table_without_a_gpu_or_a_price_gets_the_missing_and_the_existing_colu
         ("GPU,hourly rate,price per month,VRAM,RAM (GB)\n8x L4,8 USD,999,24 GB,2 TiB\n",
          [("t", "8x L4", 8, "8", "on demand")]),
         ("gpu_name,num_gpus,gpu_ram,dph_total\nL4,2,23034,0.9\n", [("t", "L4", 2, "0.9", "on demand")]),
-        # Our own columns count; another column that looks like a price is not guessed to be one.
+        # Our own columns take precedence over another column that looks like a price.
         ("gpu,price_usd_per_hour,pricing,price\nL4,0.4,spot,99\n", [("t", "L4", 1, "0.4", "spot")]),
     ],
 )  # fmt: skip
@@ -208,7 +208,7 @@ def test_columns_are_found_by_their_common_names(tmp_path, text, meant):
     assert {o.gpu_key for o in read_own(path).offers} == {"nvidia-l4-24gb"}
 
 
-def test_a_table_without_days_has_that_of_its_files_last_change(tmp_path):
+def test_prices_without_a_date_get_the_date_of_the_files_last_change(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("gpu,price,RAM\nL4,0.7,2 TiB\n")
     os.utime(path, (0, 1_700_000_000))
@@ -229,7 +229,7 @@ def test_the_list_inside_an_api_answer_is_read(tmp_path):
     assert [o.gpu_key for o in read_own(path).offers] == ["nvidia-l4-24gb"]
 
 
-def test_a_users_rejected_rows_are_reported_before_the_answer(tmp_path, gpubench):
+def test_a_users_rejected_rows_are_reported_with_the_answer(tmp_path, gpubench):
     path = tmp_path / "mine.csv"
     path.write_text(
         f"{HEAD}\nacme,a,L4,1,2026-11-20,0.5\nacme,b,banana,1,2026-11-20,0.5\nacme,c,L4,1,2026-11-20,-1\n"

@@ -1,4 +1,4 @@
-"""CI's second run of the suite reports its result in one line, and can neither fail CI nor delay it."""
+"""CI's run with the newest packages reports its result in one line, and cannot fail CI or exceed its time limit."""
 
 from __future__ import annotations
 
