@@ -296,7 +296,7 @@ LAYOUT_FACTOR = 1.5
 # Largest factor by which a TF32 step is slower than one at this precision: half the rate of AMP, twice the
 # bytes.
 _TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
-# Least factor between the loss errors of TF32 and fp32 that shows that the fp32 row did not use TF32.
+# If the loss error under TF32 exceeds that of the fp32 row by this factor, the fp32 row did not use TF32.
 LOSS_FACTOR = 10.0
 # A relative difference of float32 losses that is due only to rounding.
 LOSS_ROUNDING = 1e-7

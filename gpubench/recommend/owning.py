@@ -37,7 +37,7 @@ PSU_SHARE = 0.8
 # Assumed slots of a card with unknown width, as for most large cards.
 _UNKNOWN_SLOTS = 3.0
 
-# Shorter jobs are compared with rent in sessions of one hour, each with one startup of the rented machine.
+# Shorter jobs are compared with rent in sessions of one hour, each with one start-up of the rented machine.
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
