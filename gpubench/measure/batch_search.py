@@ -111,7 +111,7 @@ def with_largest_batches(
             lost.append(Measurement(case=case, status=status, reason=reason, batch_choice="largest"))
     if not cases:
         reasons = "; ".join(dict.fromkeys(m.reason or "" for m in lost))
-        raise MisuseError(f"no batch of any case fits in {format_bytes(memory_bytes)}: {reasons}")
+        raise MisuseError(f"no case has a batch that runs in {format_bytes(memory_bytes)}: {reasons}")
     return msgspec.structs.replace(made, cases=tuple(cases), unsupported=tuple(lost))
 
 

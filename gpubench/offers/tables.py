@@ -267,7 +267,8 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     gpu_count = get("gpu_count", str(stated or 1))
-    gpu = name if stated == figure_in(gpu_count) else row["gpu_key"]
+    if stated not in {None, figure_in(gpu_count)}:
+        raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its number of GPUs {plain(gpu_count)}")
     cell, usd_per_unit, currency = row[column], None, get("currency", "").upper()
     if currency in DOLLARS:  # the dollar sign may be on either side
         cell = _MONEY.sub("", cell).strip()
@@ -285,8 +286,8 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
         provider=get("provider", Path(table.name).stem).lower(),
         instance=get("instance") or row["gpu_key"],
         region=None if region.lower() in NO_REGION else region,
-        gpu=gpu,
-        gpu_memory_gib=_memory_of_one(gpu, _gib(get("gpu_memory_gib", "")), gpu_count),
+        gpu=name,
+        gpu_memory_gib=_memory_of_one(name, _gib(get("gpu_memory_gib", "")), gpu_count),
         gpu_count=gpu_count,
         vcpus=get("vcpus"),
         ram_gib=_gib(get("ram_gib", "")) or get("ram_bytes") if ram_bytes is None else ram_bytes / GIB,

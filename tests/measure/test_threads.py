@@ -82,7 +82,7 @@ def test_each_row_has_its_threads_and_the_run_those_of_the_whole_cpu(monkeypatch
 
 
 def test_a_process_that_uses_another_number_of_threads_is_refused(monkeypatch):
-    with pytest.raises(MisuseError, match=r"3 CPU threads, but [12] were requested|but on 3"):
+    with pytest.raises(MisuseError, match=r"3 CPU threads, but [12] were requested"):
         measured(monkeypatch, {"threads": 3})
 
 

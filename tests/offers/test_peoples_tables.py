@@ -109,7 +109,7 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
         ("nvidia-h100-unstated-80gb", 8),
     ]
     assert [reason for _, reason in table.set_aside] == [
-        "GPU '8x A100 SXM 80GB' is unknown: name it by its key, as gpubench list --gpus shows it"
+        "its GPU is '8x A100 SXM 80GB', but its number of GPUs 1"
     ]
 
 

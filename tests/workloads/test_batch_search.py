@@ -217,3 +217,8 @@ def test_failure_other_than_out_of_memory_becomes_a_row_with_its_reason(
     assert (lost.case.precision, lost.status) == (Precision.TF32, "failed")
     assert "unlucky" in (lost.reason or "")
     assert len(made.cases) == 2
+
+    monkeypatch.setattr(Launcher, "try_batch", trial(lambda _: None))
+    alone = plan(RunRequest(workloads=("vgg16",), precisions=("fp32",), batch_size="max"), GPU, profiles)
+    with pytest.raises(MisuseError, match=r"no case has a batch that runs in .*: .*unlucky"):
+        with_largest_batches(alone, profiles, GPU)
