@@ -14,6 +14,7 @@ from gpubench.models.record import Record
 from gpubench.precisions import Precision
 from gpubench.recipes import (
     ADAPTER_BASES,
+    LOSS_CHUNKS,
     Checkpointing,
     ParallelMode,
     Stack,
@@ -76,6 +77,16 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
             found = msgspec.structs.replace(found, weight_type=base)
         length = found.prompt_tokens + found.new_tokens
         return msgspec.structs.replace(found, cache_tokens=length) if found.new_tokens else found
+
+    @property
+    def cheaper(self) -> tuple[Recipe, ...]:
+        """The recipes that differ in one respect, which may reduce the memory; possibly this one too."""
+        changes: tuple[dict[str, Any], ...] = (
+            *({"checkpointing": how} for how in Checkpointing),
+            {"loss_chunks": LOSS_CHUNKS},
+            *({"trainable": how, "weight_type": base} for how, base in ADAPTER_BASES.items()),
+        )
+        return tuple(msgspec.structs.replace(self, **each) for each in changes)
 
     def at(self, precision: Precision) -> Recipe:
         """The recipe at a precision: float32 weights, unless the whole model runs in another type.

@@ -79,7 +79,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         optional: Names of fields that are ignored for a workload without that setting.
         gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
         precisions: The requested precisions, by name; ``amp`` is either of its types.
-        with_ways: Whether the memory of other ways to train the model is requested too.
+        with_ways: Whether the memory of cheaper ways to train the model is requested too.
     """
 
     fields: Mapping[str, Any] = {}
@@ -96,6 +96,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         """Return every recipe whose memory is requested: one per precision, with the request applied."""
         recipe = self._usual(workload).changed(self.fields)
         return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
+
+    def ways(self, workload: Workload) -> frozenset[Recipe]:
+        """Return the recipes that would save memory, if they are requested."""
+        each = self.requested(workload) if self.with_ways else ()
+        return frozenset(way for recipe in each for way in recipe.cheaper)
 
     def _usual(self, workload: WorkloadProfile | Workload) -> Recipe:
         return recipe_over(workload.recipe, workload.checkpointing_from, self.gpu_count)
@@ -142,14 +147,7 @@ def run_names() -> tuple[str, ...]:
 
 
 def profiles_of(
-    references: Sequence[str],
-    asked: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    gpu_count: int = 1,
-    optional: Sequence[str] = (),
-    precisions: Sequence[str | None] = (),
-    for_memory: bool = False,
-    with_ways: bool = False,
+    references: Sequence[str], asked: Mapping[str, Any] = MappingProxyType({}), **how: Any
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, keyed by reference; the other arguments are as in ``profile_of``.
 
@@ -157,8 +155,6 @@ def profiles_of(
         MisuseError: As in ``profile_of``, or if two of the user's models have the same name.
     """
     refuse_namesakes([reference for reference in references if is_own(reference)])
-    how: dict[str, Any] = {"gpu_count": gpu_count, "optional": optional, "precisions": precisions}
-    how |= {"for_memory": for_memory, "with_ways": with_ways}
     return {reference: profile_of(reference, asked, **how) for reference in references}
 
 
@@ -185,7 +181,7 @@ def profile_of(
         precisions: The requested precisions, by name; the memory of each is traced. None means the workload's
             usual one, which is always traced.
         for_memory: Whether only memory is requested: then a step whose FLOPs cannot be counted is accepted.
-        with_ways: Whether to trace the memory of other recipes too, which takes several times as long.
+        with_ways: Whether to trace the memory of cheaper recipes too, which takes twice as long.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.

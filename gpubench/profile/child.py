@@ -86,7 +86,7 @@ def _profile(
             MOST_VARIANTS_S,
             MOST_ON_CPU_S,
             asked.requested(workload),
-            with_variants=asked.with_ways,
+            ways=asked.ways(workload),
         )
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast

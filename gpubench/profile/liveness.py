@@ -69,7 +69,7 @@ def trace_memory(
     variants_s: float = math.inf,
     *,
     requested: Collection[Recipe] = (),
-    with_variants: bool = True,
+    ways: Collection[Recipe] | None = None,
     refused: list[str] | None = None,
 ) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
@@ -81,7 +81,7 @@ def trace_memory(
         workload: Any workload.
         variants_s: CPU time after which no further variant is started, and no large batch traced [s].
         requested: Recipes to trace first if possible, and without a time limit.
-        with_variants: Whether to trace other variants than the requested ones.
+        ways: The other recipes to trace; None for all variants.
         refused: Collects the reason if a step fails only under autocast; that step is then left out. None
             raises the error.
 
@@ -104,8 +104,10 @@ def trace_memory(
         has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
         variants = _variants(workload, has_blocks=has_blocks)
         others = [*_rebuilt(workload), *((workload, *each) for each in variants)]
+        if ways is not None:
+            others = [each for each in others if each[1] in {*requested, *ways}]
         for of, recipe, steps in sorted(others, key=lambda each: each[1] not in requested):
-            if recipe not in requested and (not with_variants or time.process_time() >= until_s):
+            if time.process_time() >= until_s and recipe not in requested:
                 break
             with suppress(Exception):  # foreign code: a failure costs only this variant
                 made = _Made(of, recipe, mode)

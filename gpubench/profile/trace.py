@@ -77,7 +77,7 @@ def trace_workload(
     on_cpu_s: float = math.inf,
     requested: Collection[Recipe] = (),
     *,
-    with_variants: bool = True,
+    ways: Collection[Recipe] | None = None,
 ) -> Traced:
     """Trace the profile of a workload, and say how it was traced.
 
@@ -90,7 +90,7 @@ def trace_workload(
         variants_s: As in ``trace_memory``.
         on_cpu_s: Total CPU time for the steps on the CPU [s].
         requested: As in ``trace_memory``.
-        with_variants: As in ``trace_memory``.
+        ways: As in ``trace_memory``.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -106,7 +106,7 @@ def trace_workload(
 
     contiguous = why_contiguous(workload, with_values=on_cpu) if missing is None and has_time() else None
     refused: list[str] = []
-    how: dict[str, Any] = {"requested": requested, "refused": refused, "with_variants": with_variants}
+    how: dict[str, Any] = {"requested": requested, "refused": refused, "ways": ways}
     memory, memory_untraced = _memory(workload, variants_s, **how) if missing is None else ((), missing)
     is_trained = missing is None and TaskKind.TRAIN in workload.tasks
     if memory_untraced is not None and is_trained and has_time():
@@ -153,7 +153,7 @@ def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
     """
     task = on_meta(workload, 1)
     parameters = sum(p.numel() for p in task.model.parameters())
-    steps = trace_memory(_as_held(workload), with_variants=False)
+    steps = trace_memory(_as_held(workload), ways=())
     return parameters, tuple(_narrowed(step, task.decode, workload.recipe.weight_type) for step in steps)
 
 

@@ -134,7 +134,7 @@ def workload(model: Callable[[], nn.Module], loss_of: Callable[[nn.Module], Any]
 
 
 def told(of: Workload) -> tuple[WorkloadProfile, tuple[StepMemory, ...]]:
-    return trace.trace_operators(of).profile, trace_memory(of, with_variants=False)
+    return trace.trace_operators(of).profile, trace_memory(of, ways=())
 
 
 SHORTENED = {
@@ -186,7 +186,7 @@ def test_a_step_that_the_shorter_models_do_not_give_leaves_the_others_to_them() 
     net = workload(lambda: Adds([Block() for _ in range(12)]))
     short = with_shorter(net)
     assert short.shorter is not None
-    assert trace_memory(short, with_variants=False) == trace_memory(net, with_variants=False)
+    assert trace_memory(short, ways=()) == trace_memory(net, ways=())
 
 
 def test_a_loss_that_refers_to_the_model_prevents_shortening() -> None:
