@@ -114,7 +114,11 @@ STEPS = 3
 
 
 def reserved_bytes(order: Order, scratch: Sequence[int], *, in_graph: bool) -> int:
-    """Return the peak of a replay as a process runs it: weights, batches, eager steps, and any capture."""
+    """Return the most memory that the allocator reserves in a replay of a whole process [B].
+
+    The process allocates weights, batches and scratch space, then runs eager steps. With a graph, the peak counts
+    from the capture on, which begins with an emptied cache.
+    """
     memory = Memory(total=2**50)
     for size in (*order.weights, *order.batches, *scratch):
         memory.take(size)
@@ -147,7 +151,7 @@ def _play(
 
 
 def between(small: Order, large: Order, batch_size: int) -> Order | None:
-    """Scale the order to another batch, each storage by its own line; None if the two orders do not match."""
+    """Scale each storage to another batch along the line through its two sizes; None if the orders do not match."""
     low, high = BATCHES
     parts = zip(small[:3], large[:3], strict=True)
     if [bool(size) for _, size in small.events] != [bool(size) for _, size in large.events]:
@@ -169,8 +173,9 @@ class Outcome(NamedTuple):
 
     Attributes:
         read: Reserved memory, or memory in use.
-        ratio: The traced peak times the fitted factor.
-        played: The allocator's maximum in the replay.
+        ratio: The traced peak times the fitted factor; for gpubench's own readings plus scratch space.
+        played: The allocator's maximum in the replay; for gpubench's own readings plus the likely scratch space
+            of cuDNN.
     """
 
     model: str

@@ -1,8 +1,9 @@
 """Finds the largest batch that fits, with each trial in a child process.
 
-The batch grows from a guess until one does not fit; bisection then finds the limit.
+From the first guess, the batch grows as long as it fits. Once a batch has not fit, bisection finds the limit.
 
-A batch found this way makes a different case, and a comparison labels it as the largest that fits.
+The batch is part of a case's identity, so a comparison of such runs says that the batch is the largest that
+fits.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ def with_largest_batches(
     device: DeviceProfile,
     on_trial: OnTrial = lambda *_: None,
 ) -> Plan:
-    """Give every case of a plan its largest batch that fits; a case that fits at no batch is out of memory.
+    """Give every case of a plan its largest batch that fits.
 
-    If a trial fails for another reason, the case becomes a failed row with that reason; the others continue.
+    If not even a batch of 1 fits, the case becomes a row with the status out of memory. If a trial fails for
+    another reason, the case becomes a failed row with that reason. The search continues with the other cases.
 
     Args:
         made: The plan; the batches in it are replaced.
@@ -120,7 +122,7 @@ class TrialFailedError(GpuBenchError):
 
 
 def fits(launcher: Launcher, planned: PlannedCase, on_trial: OnTrial, batch: int) -> bool:
-    """Return whether a few steps of a case at this batch fit in memory, tried in a child process.
+    """Run a few steps of a case at this batch in a child process, and return whether they fit in memory.
 
     Raises:
         TrialFailedError: If the steps failed for another reason.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 RUN_VERSION = 2
-"""Schema version of a run. Since 2, a case names a non-default framework, weights and tokens."""
+"""Schema version of a run. Since 2, a case states a non-default framework, weight type or token count."""
 
 
 # --- what it ran on --------------------------------------------------------------------------------------
@@ -293,8 +293,8 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 # Largest factor between the speeds of the same work in two memory layouts; VGG16 at AMP gained 1.46 on an
 # H200.
 LAYOUT_FACTOR = 1.5
-# Largest factor by which a TF32 step is slower than one at this precision: half the rate of AMP, twice the
-# bytes.
+# Largest factor by which a TF32 step is slower than one at this precision: TF32 has half the rate of AMP and
+# moves twice the bytes.
 _TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
 # If the loss error under TF32 exceeds that of the fp32 row by this factor, the fp32 row did not use TF32.
 LOSS_FACTOR = 10.0
@@ -324,8 +324,8 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
 
 
 def _shows_fp32(row: Measurement, other: Measurement) -> bool:
-    # Whether an fp32 row is slower than the same case at another precision by more than TF32 allows, or
-    # whether the first loss of that case under TF32 is off by many times as much.
+    # Whether an fp32 row is slower than the same case at another precision by more than TF32 could explain,
+    # or whether the loss error of that case under TF32 is many times that of the fp32 row.
     precision, layout = other.case.precision, row.case.memory_format
     twin = msgspec.structs.replace(other.case, precision=Precision.FP32, memory_format=layout)
     if row.step_time_s is None or other.step_time_s is None or twin != row.case:

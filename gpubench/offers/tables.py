@@ -268,7 +268,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     gpu_count = get("gpu_count", str(stated or 1))
     if stated not in {None, figure_in(gpu_count)}:
-        raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its number of GPUs {plain(gpu_count)}")
+        raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
     cell, usd_per_unit, currency = row[column], None, get("currency", "").upper()
     if currency in DOLLARS:  # the dollar sign may be on either side
         cell = _MONEY.sub("", cell).strip()

@@ -1,4 +1,4 @@
-"""Chooses the device to measure from ``--device``.
+"""Chooses the device that ``--device`` names.
 
 CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD), which selects and orders devices, is applied first.
 """
@@ -36,8 +36,10 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
             name of the specification table.
 
     Raises:
-        NoDeviceError: If a GPU is requested and none is usable, or one is present but cannot be used.
-        MisuseError: If the name, or CUDA_VISIBLE_DEVICES, names no device of this machine.
+        NoDeviceError: If a requested GPU is missing or cannot be used, or if ``auto`` finds an NVIDIA GPU
+            that cannot be used; for GPUs of other vendors it falls back to the CPU.
+        MisuseError: If the name is invalid or fits no device or several, if CUDA_VISIBLE_DEVICES or
+            HIP_VISIBLE_DEVICES is invalid, or if an AMD GPU other than the first visible one is named.
     """
     wanted = name.strip()
     if wanted.lower() == CPU.name:
@@ -72,9 +74,9 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
     """Return the other devices of a job on ``count`` devices.
 
-    GPUs of the same model come first; otherwise the order is that of ``visible_devices``. If there are too
-    few, other NVIDIA GPUs are added; the slowest then limits the speed, and each row says so. On a CPU every
-    process gets the same device.
+    GPUs of the same model come first; otherwise the order is that of ``visible_devices``. If that model has
+    too few GPUs here, other NVIDIA GPUs are added. Each row then has a finding that the slowest GPU limits
+    the speed. On a CPU every process gets the same device.
 
     Args:
         device: The first device, from ``select_device``.

@@ -41,6 +41,7 @@ _UNKNOWN_SLOTS = 3.0
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
+# Quantiles of the rent at drawn throughputs: the ends of a 90 % interval.
 _INTERVAL = (0.05, 0.95)
 
 _DEFAULTS = RankRequest()
@@ -113,7 +114,10 @@ class Ownership:
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
-    """Return the capital and the running cost of a useful hour [USD] at one resale, use and tariff."""
+    """Return the capital and the running cost of a useful hour [USD] at one resale, use and tariff.
+
+    A useful hour is an hour in which the machine works.
+    """
     capital = (owned.purchase_usd - resale) / (owned.years * HOURS_PER_YEAR * utilization)
     idle_w = owned.idle_w * (1 - utilization) / utilization  # a useful hour also pays for idle hours
     energy = (owned.power_w + owned.host_w + idle_w) / 1000 * owned.pue * tariff
@@ -167,11 +171,11 @@ def offer_of(owned: Ownership) -> Offer:
 def ownerships(
     request: RankRequest, power_w: Mapping[str, float], today: date, own_keys: Collection[str] = ()
 ) -> list[Ownership]:
-    """Return the hardware to compare: the buyer's quotes and, with ``--buy``, every card with a dated price.
+    """Return the hardware to compare: the buyer's quotes and, with ``--buy``, every card for sale.
 
-    A quote for a GPU replaces those prices. Sets have the requested number of cards. If none is requested,
-    they have 1 to 8 with a purchase limit or a number of jobs per month, else 1. A computer is sold as a
-    unit.
+    A card for sale has a dated price and a known board power. A quote for a GPU replaces that GPU's prices.
+    Sets have the requested number of cards. If none is requested, they have 1 to 8 with a purchase limit or a
+    number of jobs per month, else 1. A computer is sold as a unit.
 
     Args:
         request: Has the quotes, and the ranges for every value that the quotes omit.
@@ -231,7 +235,7 @@ def _machine(
 ) -> Ownership:
     # Complete a description from the request, a measurement, or the data sheet.
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
-    is_quoted = price.condition is PriceCondition.QUOTED  # owned cards have a host, cards to buy need one
+    is_quoted = price.condition is PriceCondition.QUOTED  # only cards for sale lack a host
     board_w = None if spec is None else spec.board_power_w
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
@@ -438,8 +442,8 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
     """Return the rental cost of the work that an owned machine does in an hour [USD], before tax.
 
     For a job, or a session of short ones, the whole cost counts: start-up, billing increments, storage and
-    egress. Tax is on both sides, so it does not affect the break-even. The range covers
-    the uncertainty of the two throughputs.
+    egress. Tax is on both sides, so it does not affect the break-even. The range covers the
+    uncertainty of the two throughputs.
     """
     pair = np.array([machine, rival])
 

@@ -54,7 +54,7 @@ ELSEWHERE = {
     "gpubench run --framework torch,keras-torch": KERAS,
     "gpubench run --workload ./my_keras_model.py": KERAS,
     "gpubench run cnn --device cpu --thread-scaling": (
-        "measure/test_threads.py::test_each_row_has_its_threads_and_the_run_those_of_the_whole_cpu"
+        "measure/test_threads.py::test_each_row_states_its_threads_and_the_run_states_all_threads_of_the_cpu"
     ),
     "gpubench run --device opencl": (
         "measure/test_micro_opencl.py::test_a_run_of_micro_benchmarks_is_stored_and_shown"

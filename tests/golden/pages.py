@@ -27,7 +27,7 @@ COLUMNS, MOST_LINES = 100, 9
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "What should I rent?",
-        "Without a workload, the job is a day of work on common networks.",
+        "Without a workload, the job is a day of one A100 on toy networks.",
         ("rank", "--limit", "3"),
     ),
     (
@@ -57,13 +57,13 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--limit", "3"),
     ),
     (
-        "How fast would it be on a card that I do not have, and how sure is that?",
+        "How fast is a card that I do not have, and how sure is that?",
         "Each row shows one GPU, with the interval and its basis.",
         ("predict", "show", "vgg16", "--gpu", "h100-sxm", "--gpu", "rtx-4090"),
     ),
     (
         "Does it fit, and what would make it fit?",
-        "The answer breaks down the memory of a step and says what would make it fit.",
+        "The answer breaks down the memory of a step and says what would help.",
         ("memory", "vgg16", "--gpu", "RTX 4090", "--batch-size", "512"),
     ),
     (
@@ -79,8 +79,8 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "Did an update make it slower?",
-        "The exit code is 1 if a case is slower than the limit allows, 6 if that is undecided.",
-        ("compare", SOUND, DOUBTFUL, "--fail-over", "3%"),
+        "Name the older run first. The exit code is 1 if a case became slower than the limit allows, 6 if undecided.",
+        ("compare", DOUBTFUL, SOUND, "--fail-over", "3%"),
     ),
 )
 """Ten questions: a heading, a sentence, and the command that answers."""
@@ -94,7 +94,7 @@ def cookbook() -> str:
         "# Cookbook: ten questions with their answers",
         "",
         f"Every answer is real output from a frozen table of prices and three runs, as of {DAY}. Your figures",
-        "will differ. `...` marks a cut.",
+        "will differ. `...` marks omitted lines.",
         "",
     ]
     for number, (question, what, arguments) in enumerate(QUESTIONS, start=1):

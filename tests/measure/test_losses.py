@@ -106,7 +106,7 @@ def test_a_record_without_batch_counts_is_judged_by_first_and_last_fifth() -> No
 
 
 def test_a_loss_that_is_a_mean_over_steps_belongs_to_no_batch() -> None:
-    """A framework timed by calls reports this mean. Its longer call runs one step more than the round states."""
+    """Rounds that are timed by calls (``call_s``) have a mean loss; all of them count as one batch."""
     rounds = tuple(Round(steps=3, wall_s=1.0, call_s=0.5, loss=3.0 - 0.1 * index) for index in range(8))
     launch = Launch(index=0, rounds=rounds, batch_count=BATCHES)
     assert loss_ends(launch) == pytest.approx((2.85, 2.45))

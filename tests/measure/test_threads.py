@@ -1,4 +1,4 @@
-"""CPU scaling: each number of threads has its own processes, and other figures ignore these rows."""
+"""Thread scaling on a CPU: each number of threads has its own process, and its row is in no other figure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def measured(monkeypatch, script: dict) -> tuple[Run, Launcher]:
     return samples.h200_run(device=cpu(4), measurements=tuple(rows.values()), micro=()), launcher
 
 
-def test_each_row_has_its_threads_and_the_run_those_of_the_whole_cpu(monkeypatch):
+def test_each_row_states_its_threads_and_the_run_states_all_threads_of_the_cpu(monkeypatch):
     label = "cnn fp32 eager batch 64"
     steps = {f"{label}, CPU threads: 1": 0.04, f"{label}, CPU threads: 2": 0.025}
     run, launcher = measured(monkeypatch, {"step_s": steps})

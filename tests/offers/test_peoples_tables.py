@@ -109,11 +109,11 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
         ("nvidia-h100-unstated-80gb", 8),
     ]
     assert [reason for _, reason in table.set_aside] == [
-        "its GPU is '8x A100 SXM 80GB', but its number of GPUs 1"
+        "its GPU is '8x A100 SXM 80GB', but its GPU count is 1"
     ]
 
 
-def test_machines_with_the_same_name_or_none_are_all_kept(tmp_path):
+def test_machines_with_the_same_name_or_none_are_kept_unless_they_repeat_a_price(tmp_path):
     path = tmp_path / "t.csv"
     rows = ("pool,A100 SXM 80GB,1,2026-11-20,2", "pool,A100 SXM 80GB,8,2026-11-20,16", "pool,L4,1,2026-11-20,0.5",
             ",T4,1,2026-11-20,0.2", ",L4,1,2026-11-20,0.6", "pool,L4,1,2026-11-20,0.7")  # fmt: skip
@@ -148,7 +148,7 @@ def test_dollars_may_be_marked_before_or_after_the_amount_and_euros_are_not_doll
     ]  # fmt: skip
 
 
-def test_a_comma_separates_decimals_if_semicolons_separate_cells(tmp_path):
+def test_a_comma_is_the_decimal_separator_if_semicolons_separate_cells(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(
         f"{HEAD};currency;usd_per_unit;rate_date;note\n".replace(",", ";")
@@ -223,7 +223,7 @@ def test_catalog_without_dates_is_not_read_as_a_user_table(tmp_path):
         read_own(path)
 
 
-def test_the_list_inside_an_api_answer_is_read(tmp_path):
+def test_the_list_inside_an_api_response_is_read(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"success": True, "offers": [{"gpu_name": "L4", "dph_total": 0.9}]}))
     assert [o.gpu_key for o in read_own(path).offers] == ["nvidia-l4-24gb"]

@@ -30,7 +30,7 @@ def test_skipped(): pytest.skip("not here")
 
 
 @pytest.mark.parametrize("count", [0, 2, 20])
-def test_the_line_names_the_failures_and_differs_from_the_summary_of_pytest(tmp_path, count):
+def test_the_line_names_the_failures_and_cannot_be_mistaken_for_a_summary_of_pytest(tmp_path, count):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_some.py").write_text(SUITE.format(count=count))
     command = [
@@ -65,7 +65,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path, monke
     assert newest.run("exit 3", 60.0) == 3
 
 
-def test_ci_runs_it_last_and_within_its_own_limit():
+def test_ci_tries_the_newest_packages_last_and_within_the_limit_of_ci():
     last = [line for line in CI_RUN.splitlines() if line and not line.startswith("#")][-1]
     assert "tests/packaging/newest.py || echo" in last
     assert "timeout-minutes: 80\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
