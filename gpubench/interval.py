@@ -207,14 +207,14 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
     >>> faster_words(Interval(0.5, 0.4, 0.8), "B", "A")
     'A is 2.00 times (1.25 to 2.50) faster than B'
     >>> faster_words(Interval(1.0, 0.981, 1.02), "B", "A")
-    'no difference found; one of 2 % would have shown'
+    'no difference found; 2 % would have been detected'
     """
     low, value, high = ratio.low, ratio.value, ratio.high
     if low is None or value is None or high is None:
         return "undecided: the interval of the ratio is not known"
     if low <= 1 <= high:
         reach = math.ceil(round(1000 * max(1 - low, high - 1), 6)) / 10
-        return f"no difference found; one of {reach:g} % would have shown"
+        return f"no difference found; {reach:g} % would have been detected"
     if value < 1:
         ratio, first, second = ratio.inverse(), second, first
     return f"{first} is {_times(ratio)} faster than {second}"

@@ -1,7 +1,7 @@
 """Compares two predictions of reserved memory: a replay of torch's caching allocator, and the fitted ratio.
 
-The replay runs the allocator of the fake device, which follows torch's code block by block, over the order of
-allocations in a trace. The replay lacks the scratch space of cuDNN and the driver's placement of segments.
+The replay feeds the allocations and frees of a trace, in order, to the fake device's allocator, which imitates
+torch's. The replay lacks the scratch space of cuDNN and the driver's placement of segments.
 ``python tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes a few minutes.
 """
 
@@ -116,8 +116,8 @@ STEPS = 3
 def reserved_bytes(order: Order, scratch: Sequence[int], *, in_graph: bool) -> int:
     """Return the most memory that the allocator reserves in a replay of a whole process [B].
 
-    The process allocates weights, batches and scratch space, then runs eager steps. With a graph, the peak counts
-    from the capture on, which begins with an emptied cache.
+    The process allocates weights, batches and scratch space, then runs eager steps. With a graph, the peak is
+    that of the capture, which starts with an empty cache.
     """
     memory = Memory(total=2**50)
     for size in (*order.weights, *order.batches, *scratch):
@@ -173,9 +173,9 @@ class Outcome(NamedTuple):
 
     Attributes:
         read: Reserved memory, or memory in use.
-        ratio: The traced peak times the fitted factor; for gpubench's own readings plus scratch space.
-        played: The allocator's maximum in the replay; for gpubench's own readings plus the likely scratch space
-            of cuDNN.
+        ratio: The traced peak times the fitted factor; scratch space is added for gpubench's own readings.
+        played: The allocator's maximum in the replay; cuDNN's likely scratch space is added for gpubench's own
+            readings.
     """
 
     model: str
@@ -277,7 +277,7 @@ def _fixed_bytes(outcomes: Sequence[Outcome], name: str) -> float:
 
 
 def rows() -> list[tuple[str, str, str, str]]:
-    """Return the rows of the table: a kind of reading, its number, and the mean error of each prediction."""
+    """Return the rows of the table: a kind of reading, how many there are, and the mean error of each prediction."""
     own, published = judged(own_outcomes()), published_outcomes()
     classes = {
         kind: judged([each for each in published if each.words.endswith(kind)]) for kind in ("hbm", "gddr")

@@ -118,7 +118,7 @@ def with_largest_batches(
 
 
 class TrialFailedError(GpuBenchError):
-    """A trial of a batch failed for a reason other than memory, which no other batch would fix."""
+    """A trial failed for a reason other than memory; no other batch size would help."""
 
 
 def fits(launcher: Launcher, planned: PlannedCase, on_trial: OnTrial, batch: int) -> bool:

@@ -40,8 +40,8 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
         core_count: Physical cores of a CPU that this process may use.
         unified_memory: Whether the device shares the machine's memory, which is then ``memory_bytes``.
         l2_bytes: From the specification table, because drivers do not report it.
-        tensor_core_precisions: Formats that the tensor cores support; for a CPU, the reduced formats with
-            instructions ("bf16", "fp16", "int8").
+        tensor_core_precisions: Formats that the tensor cores support; for a CPU, the
+            reduced-precision formats that it has instructions for ("bf16", "fp16", "int8").
         pcie_generation, pcie_width: The maximum that card and slot both support.
     """
 
@@ -305,8 +305,9 @@ LOSS_ROUNDING = 1e-7
 def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
     """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
 
-    A row is unproven if one of its launches has no proof. Older versions stored proofs but no errors under
-    TF32. Their rows are proven only by the same case at another precision in the same run.
+    A row is unproven if one of its launches has no proof. Older versions stored proofs without a
+    control, which is the error of the same operators under TF32. Only the same case at another precision in
+    the same run can prove their rows.
 
     Args:
         row: Measured on a device with TF32.
@@ -320,7 +321,7 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
         return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
     if not names or any(_shows_fp32(row, other) for other in rows):
         return ()
-    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control of {', '.join(sorted(names))}"),)
+    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control for {', '.join(sorted(names))}"),)
 
 
 def _shows_fp32(row: Measurement, other: Measurement) -> bool:

@@ -192,7 +192,7 @@ def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) 
     if provider:  # the user cannot change the names of a source
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
     meant = offered_keys(gpu) or known_keys(gpu)
-    why = f"can be any of {listing(meant, most=4)}" if meant else "is unknown"
+    why = f"matches {listing(meant, most=4)}" if meant else "is unknown"
     raise ImplausibleError(f"{what} {why}: name it by its key, as gpubench list --gpus shows it")
 
 

@@ -74,9 +74,9 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
 def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]:
     """Return the other devices of a job on ``count`` devices.
 
-    GPUs of the same model come first; otherwise the order is that of ``visible_devices``. If that model has
-    too few GPUs here, other NVIDIA GPUs are added. Each row then has a finding that the slowest GPU limits
-    the speed. On a CPU every process gets the same device.
+    GPUs of the same model come first; otherwise the order is that of ``visible_devices``. If this machine has
+    too few of that model, other NVIDIA GPUs are added. Each row then has a finding that the slowest GPU
+    limits the speed. On a CPU every process gets the same device.
 
     Args:
         device: The first device, from ``select_device``.
@@ -93,8 +93,8 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
         threads = usable_threads() or 1
         if count > threads:
             raise NoDeviceError(
-                f"--gpus {count} on a CPU is {count} processes, and this machine gives {threads} "
-                f"processor threads: give at most --gpus {threads}"
+                f"--gpus {count} on a CPU starts {count} processes, but the number of usable processor "
+                f"threads is {threads}: give at most --gpus {threads}"
             )
         return (device,) * (count - 1)
     if device.backend != nvidia.BACKEND.name or device.mig_enabled:
@@ -107,7 +107,7 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     if len(others) < count - 1:
         kinds = "" if all(_alike(d, device) for d in others) else " and others"
         raise NoDeviceError(
-            f"--gpus {count}: {len(others) + 1} of {name}{kinds} can be used here; see gpubench probe"
+            f"--gpus {count}: usable here: {len(others) + 1} ({name}{kinds}); see gpubench probe"
         )
     return tuple(others[: count - 1])
 
@@ -152,9 +152,9 @@ def _place(name: str) -> re.Match[str] | None:
 
 
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
-    """Return the first GPU that torch can use although its driver library cannot be queried, and the reason.
+    """Return the first GPU that torch can use if the driver library cannot be queried, and why it cannot.
 
-    Starting torch takes seconds, so ``auto`` does it only on a machine with signs of such a GPU.
+    Starting torch takes seconds, so ``auto`` does it only if the machine shows signs of such a GPU.
     """
     build = None if report.devices else torch_build()
     if build is None or not (build.cuda or build.hip):
@@ -171,7 +171,7 @@ def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] |
 
 
 def _others() -> tuple[DeviceProfile, ...]:
-    """Return the trainable GPUs of other vendors; for AMD, those that HIP_VISIBLE_DEVICES makes visible."""
+    """Return other vendors' GPUs that can train; for AMD, those that HIP_VISIBLE_DEVICES makes visible."""
     found = load_backends().found
     separate = {nvidia.BACKEND.name, CPU.name, opencl.NAME}
     listed = {name: b.devices().devices for name, b in found.items() if name not in separate}

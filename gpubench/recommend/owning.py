@@ -37,7 +37,8 @@ PSU_SHARE = 0.8
 # Assumed slots of a card with unknown width, as for most large cards.
 _UNKNOWN_SLOTS = 3.0
 
-# Shorter jobs are compared with rent in sessions of one hour, each with one start-up of the rented machine.
+# To compare jobs shorter than this with rent, they are grouped into sessions of this length, each with one
+# start-up of the rented machine.
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
@@ -55,7 +56,7 @@ def _percent(shares: Range, whole: str) -> str:
 # Values that can be assumed, each with its text and the request field that overrides it, if there is one.
 _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "years": (f"a life of {_DEFAULTS.years:g} years", "years"),
-    "utilization": (_percent(_DEFAULTS.utilization, "all hours at work"), "utilization"),
+    "utilization": (f"work during {_percent(_DEFAULTS.utilization, 'all hours')}", "utilization"),
     "power_w": ("board power as the power at work", None),
     "pue": (f"PUE {_DEFAULTS.pue:g}", "pue"),
     "tariff_usd_per_kwh": ("${1:.2f} per kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
@@ -235,7 +236,7 @@ def _machine(
 ) -> Ownership:
     # Complete a description from the request, a measurement, or the data sheet.
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
-    is_quoted = price.condition is PriceCondition.QUOTED  # only cards for sale lack a host
+    is_quoted = price.condition is PriceCondition.QUOTED  # its host adds no cost unless a price is given
     board_w = None if spec is None else spec.board_power_w
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:

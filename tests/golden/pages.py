@@ -27,7 +27,7 @@ COLUMNS, MOST_LINES = 100, 9
 QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "What should I rent?",
-        "Without a workload, the job is a day of one A100 on toy networks.",
+        "Without a workload, the job is a day of training three networks on one A100.",
         ("rank", "--limit", "3"),
     ),
     (

@@ -47,7 +47,7 @@ SHAPES = [(single, steps) for single in (2, 3, 5, 8, 50) for steps in (1, 2, 3, 
 
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
 def test_a_falling_loss_is_rarely_flagged(single: int, steps: int) -> None:
-    """The loss falls by a third of its noise per step, over batches that differ by five times the noise."""
+    """Each step lowers the loss by a third of the noise; the batches differ by five times the noise."""
     draw = random.Random(0)
     for rounds in (3, 8, 30):
         verdicts = []
@@ -89,7 +89,10 @@ def test_loss_verdict_needs_four_pairs_of_losses_on_the_same_batches(
 
 
 def test_seven_losses_of_slow_steps_do_not_suffice() -> None:
-    """After two single steps and five rounds of one step, two of the last four losses are the first of their batch."""
+    """Slow steps are timed in rounds of one step.
+
+    After two single steps and five rounds, two of the last four losses are the first of their batch.
+    """
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None
 

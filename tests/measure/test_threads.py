@@ -1,4 +1,4 @@
-"""Thread scaling on a CPU: each number of threads has its own process, and its row is in no other figure."""
+"""Thread scaling on a CPU: each thread count has its own process; rows on fewer threads appear in no other section."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ def summary_of(report: Path) -> str:
     cases = [*ET.parse(report).getroot().iter("testcase")]
     broken = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = sum(case.find("skipped") is not None for case in cases)
-    sound = f"{len(cases) - len(broken) - skipped:,} tests pass"
+    sound = f"tests passing: {len(cases) - len(broken) - skipped:,}"
     if not broken:
         return sound
     names = [f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}" for case in broken]
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{sound}, {len(names):,} do not: {', '.join(names[:MOST_NAMES])}{more}"
+    return f"{sound}; not passing: {len(names):,}: {', '.join(names[:MOST_NAMES])}{more}"
 
 
 def outcome(arguments: Sequence[str], limit_s: float) -> str:

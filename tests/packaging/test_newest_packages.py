@@ -45,7 +45,7 @@ def test_the_line_names_the_failures_and_cannot_be_mistaken_for_a_summary_of_pyt
     ]
     subprocess.run(command, cwd=tmp_path, check=False, stdout=subprocess.DEVNULL)
     line = newest.summary_of(tmp_path / "report.xml")
-    assert line.startswith(f"1 tests pass, {count + 1} do not: tests/test_some.py::test_")
+    assert line.startswith(f"tests passing: 1; not passing: {count + 1}: tests/test_some.py::test_")
     assert line.count("::") == min(count + 1, newest.MOST_NAMES)
     assert line.endswith(f" and {count + 1 - newest.MOST_NAMES} more") == (count + 1 > newest.MOST_NAMES)
     assert not {"passed", "failed", "error", "\n"} & {*line.split(), *line}

@@ -238,7 +238,7 @@ def test_peers_of_a_multi_gpu_job_are_gpus_of_the_same_model(four, visible, firs
 def test_too_few_gpus_of_a_model_are_refused_with_their_number(four) -> None:
     four(names=("NVIDIA H200", "NVIDIA H200", "NVIDIA L4", "NVIDIA H200"))
     assert [d.index for d in select_peers(select_device("cuda")[0], 3)] == [1, 3]
-    with pytest.raises(NoDeviceError, match="--gpus 5: 4 of NVIDIA H200"):
+    with pytest.raises(NoDeviceError, match=r"--gpus 5: usable here: 4 \(NVIDIA H200 and others\)"):
         select_peers(select_device("cuda")[0], 5)
 
 

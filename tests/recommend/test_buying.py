@@ -269,7 +269,6 @@ def test_every_assumption_is_reported_with_its_value():
     assert assumed_of(bought) == [
         "$0.15 per kWh ($0.10 to 0.35)",
         "150 W for the host",
-        "50 % of all hours at work (25 to 90 %)",
         "6 slots for cards (3 for a card of unknown width)",
         "PUE 1",
         "a desktop PC for $1,000 as the host",
@@ -278,6 +277,7 @@ def test_every_assumption_is_reported_with_its_value():
         "board power as the power at work",
         "no power when idle",
         "resale at 30 % of the price (15 to 50 %)",
+        "work during 50 % of all hours (25 to 90 %)",
     ]
     owned = machine(assumed=("host_usd",))
     assert len(assumed_of(weigh([owned], [offer(L4, 1.0)], {owned.gpu_key: 500, L4: 100}).buy_or_rent)) == 1

@@ -61,7 +61,7 @@ def test_a_device_bound_run_says_that_a_faster_gpu_would_help():
     ("ends", "found"),
     [
         ((1.01, 1.03), "No case is limited"),
-        ((0.98, 1.06), "no difference found; one of 6 % would have shown"),
+        ((0.98, 1.06), "no difference found; 6 % would have been detected"),
         ((0.9, 1.3), "undecided"),
         ((0.99, 1.6), "undecided"),
         ((1.2, 1.4), "Launch overhead on the CPU limits 3 of 3 cases when run eagerly (vgg16)"),
