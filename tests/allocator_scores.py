@@ -264,7 +264,7 @@ FIGURES = ("ratio", "played")
 
 
 def _fixed_bytes(outcomes: Sequence[Outcome], name: str) -> float:
-    """Return the fixed part with the least squared errors of the logarithm; each model counts once."""
+    """Return the fixed part that minimizes the squared logarithmic errors; each model counts once."""
     told = np.array([getattr(each, name) for each in outcomes])
     read = np.array([each.read for each in outcomes])
     models = [each.model for each in outcomes]

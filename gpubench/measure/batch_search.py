@@ -1,9 +1,8 @@
 """Finds the largest batch that fits, with each trial in a child process.
 
-From the first guess, the batch grows as long as it fits. Once a batch has not fit, bisection finds the limit.
+From the first guess, the batch grows as long as it fits. Once one does not fit, bisection finds the limit.
 
-The batch is part of a case's identity, so a comparison of such runs says that the batch is the largest that
-fits.
+Runs are compared only at equal batches, and the comparison says which batches are the largest that fit.
 """
 
 from __future__ import annotations

@@ -217,11 +217,11 @@ Metric = Literal["accuracy", "loss"]
 
 
 class SeedRun(Record, frozen=True, kw_only=True):
-    """One training from one seed.
+    """One training run from one seed.
 
     Attributes:
         reached: Whether the held-out samples reached the target quality.
-        steps: Steps until it was first reached, or all steps of a training that did not reach it.
+        steps: Steps until it was first reached, or all steps if it was never reached.
         train_s: Time of the steps, without evaluations on the held-out samples [s].
         quality: The last evaluated quality; None if it was not a number.
         energy_j: Energy of the device from the first step to the last evaluation; None if unknown [J].
@@ -239,12 +239,12 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
     """The steps, time and energy to a target quality at one precision.
 
     Attributes:
-        case: Workload, precision and batch of an eager training.
+        case: Workload, precision and batch of the training, which is eager.
         metric, target: The quality on held-out samples: at least this accuracy, or at most this loss.
         most_steps: Maximum steps per seed.
         data_sha256: Hash of the samples, including the held-out ones.
-        runs: One training per seed.
-        reason: Why there are fewer trainings than requested; None if all finished.
+        runs: One training run per seed.
+        reason: Why there are fewer training runs than requested; None if all finished.
     """
 
     case: Case
@@ -384,7 +384,7 @@ class Run(Record, frozen=True, kw_only=True):
     Attributes:
         finished_at: When the run ended or was stopped; None while it is running or if it was killed.
         interrupted: Whether it was stopped before everything was measured.
-        quality: Trainings to a target quality, if requested; the run then has no cases.
+        quality: Training to a target quality, if requested; the file then has no cases.
     """
 
     schema_version: int = RUN_VERSION
@@ -414,7 +414,7 @@ class Run(Record, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "measurements", rows)
 
     def __repr__(self) -> str:
-        """Return device, day and the first cases with their throughput; ``measurements`` has all of them."""
+        """Return ID, device, start and the first cases with their throughput; ``measurements`` has all."""
         device = shown(self.device.name or self.device.gpu_key or self.device.backend, 80)
         head = (
             f"<Run {shown(self.run_id, 80)} on {device}, {shown(self.started_at)}: "

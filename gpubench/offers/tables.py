@@ -210,7 +210,7 @@ def clean(table: Table, latest: date) -> OfferTable:
         missing.append("on_demand_usd_per_h (US dollars per hour)")
     if missing:
         raise MisuseError(
-            f"{plain(table.name)} has no column {' and none '.join(missing)}; "
+            f"{plain(table.name)} has no column {' and no column '.join(missing)}; "
             f"its columns are {plain(', '.join(table.columns)) or 'without names'}"
         )
     return sort_quotes(_quotes(named), None, latest).table

@@ -152,7 +152,7 @@ def _place(name: str) -> re.Match[str] | None:
 
 
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
-    """Return the first GPU that torch can use if the driver library cannot be queried, and why it cannot.
+    """If the driver library cannot be queried, return the first GPU that torch can use, and the reason.
 
     Starting torch takes seconds, so ``auto`` does it only if the machine shows signs of such a GPU.
     """

@@ -37,8 +37,8 @@ PSU_SHARE = 0.8
 # Assumed slots of a card with unknown width, as for most large cards.
 _UNKNOWN_SLOTS = 3.0
 
-# To compare jobs shorter than this with rent, they are grouped into sessions of this length, each with one
-# start-up of the rented machine.
+# Jobs shorter than this are compared with rent in sessions of this length, each with one start-up of the
+# rented machine.
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
@@ -175,8 +175,8 @@ def ownerships(
     """Return the hardware to compare: the buyer's quotes and, with ``--buy``, every card for sale.
 
     A card for sale has a dated price and a known board power. A quote for a GPU replaces that GPU's prices.
-    Sets have the requested number of cards. If none is requested, they have 1 to 8 with a purchase limit or a
-    number of jobs per month, else 1. A computer is sold as a unit.
+    Sets have the requested number of cards. If no number is requested, they have one card, or 1 to 8 if a
+    purchase limit or the jobs per month are given. A computer is sold as a unit.
 
     Args:
         request: Has the quotes, and the ranges for every value that the quotes omit.
@@ -216,7 +216,7 @@ def ownerships(
     for each in (price for price in for_sale if load_specs()[price.gpu_key].board_power_w is not None):
         if each.is_computer and (several or each.gpu_count == 1):
             found.append(_machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}))
-        elif not each.is_computer:  # a single card over the limit is reported with its price
+        elif not each.is_computer:  # the smallest set is reported even over the limit
             some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
             found += [_machine(request, power_w, each, count, {}) for count in some]
     return found
@@ -385,7 +385,7 @@ def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[Bu
 
 
 def _session(pool: Candidates, machine: int) -> Candidates:
-    # Return the offers for as many consecutive jobs as keep an owned machine busy for at least an hour.
+    # Return the offers for one job, or for an hour of jobs on the owned machine if they are short.
     one, work = np.array([machine]), pool.work
     many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or many <= 1:

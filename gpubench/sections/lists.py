@@ -126,7 +126,7 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             text("Region", lambda row: row.offer.region or UNKNOWN, 5),
             text("Pricing", lambda row: pricing_words(row.offer), 2),
             text("Kind", lambda row: row.offer.kind, 3),
-            text("Price of", lambda row: show_price_date(row.offer.price_date), 4),
+            text("Price date", lambda row: show_price_date(row.offer.price_date), 4),
             text(
                 "Age",
                 lambda row: (

@@ -262,7 +262,7 @@ def test_json_is_read_like_csv(tmp_path):
     ("name", "content", "message"),
     [
         ("a.csv", b"", "empty"),
-        ("a.csv", b"provider,instance\n1,2\n", "has no column gpu_key .* and none on_demand_usd_per_h"),
+        ("a.csv", b"provider,instance\n1,2\n", "has no column gpu_key .* and no column on_demand_usd_per_h"),
         ("a.csv", b"\xff\xfe\x00", "not UTF-8"),
         ("a.xlsx", b"PK\x03\x04\x14\x00\xff", "a spreadsheet or archive: save the table as CSV"),
         ("a.csv", b'provider,"' + b"x" * 200_000, "field larger than field limit"),

@@ -202,7 +202,7 @@ def test_vastai_catalog_from_gpuhunt_is_attributed_to_vast(tmp_path):
             "a.csv",
             "provider,instance\n",
             {"format_": "own"},
-            "no column gpu_key .* and none on_demand",
+            "no column gpu_key .* and no column on_demand",
         ),
         ("aws.csv", "instance_name,gpu_name\n", {}, "have no dates"),
         ("aws.csv", "instance_name,gpu_name\n", {"price_date": "soon"}, "--price-date 'soon' is not a date"),
