@@ -139,7 +139,7 @@ def doubtful_run() -> Run:
         finished_at=None,
         measurements=rows,
         micro=(),
-        findings=(Finding(kind=FindingKind.SHARED_GPU, value=2),),
+        findings=(Finding(kind=FindingKind.SHARED_GPU, value="2 other processes"),),
     )
 
 

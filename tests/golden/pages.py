@@ -58,7 +58,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (
         "How fast is a card that I do not have, and how sure is that?",
-        "Each row shows one GPU's throughput, its interval and its basis.",
+        "Each row shows a GPU's throughput, interval and basis.",
         ("predict", "show", "vgg16", "--gpu", "h100-sxm", "--gpu", "rtx-4090"),
     ),
     (
