@@ -203,9 +203,9 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
         second: Name of the second.
 
     >>> faster_words(Interval(1.5, 1.46, 1.54), "B", "A")
-    'B is 1.50 times (1.46 to 1.54) faster than A'
+    'B is 1.50 times (1.46 to 1.54) as fast as A'
     >>> faster_words(Interval(0.5, 0.4, 0.8), "B", "A")
-    'A is 2.00 times (1.25 to 2.50) faster than B'
+    'A is 2.00 times (1.25 to 2.50) as fast as B'
     >>> faster_words(Interval(1.0, 0.981, 1.02), "B", "A")
     'no difference found; 2 % would have been detected'
     """
@@ -217,7 +217,7 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
         return f"no difference found; {reach:g} % would have been detected"
     if value < 1:
         ratio, first, second = ratio.inverse(), second, first
-    return f"{first} is {_times(ratio)} faster than {second}"
+    return f"{first} is {_times(ratio)} as fast as {second}"
 
 
 def _times(ratio: Interval) -> str:

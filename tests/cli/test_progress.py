@@ -76,7 +76,7 @@ def test_a_run_ends_with_what_mixed_precision_gained_on_the_heaviest_workload() 
     sentence = closing_sentence(samples.h200_run())
     assert sentence is not None
     assert sentence.startswith("amp-bf16 against fp32 on vgg16, graph, batch 64: amp-bf16 is 4.")
-    assert sentence.endswith(") faster than fp32.")
+    assert sentence.endswith(") as fast as fp32.")
     assert closing_sentence(samples.h200_run(measurements=())) is None
 
 
@@ -116,7 +116,7 @@ def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
     assert len(printed) - answer <= 20
     gain = next(at for at, line in enumerate(printed) if line.startswith("amp-bf16 against fp32 on vgg16, "))
     assert gain < answer
-    assert "faster than fp32." in " ".join(printed[gain:answer])
+    assert "as fast as fp32." in " ".join(printed[gain:answer])
     assert " is 4." in printed[gain]
 
 

@@ -289,7 +289,7 @@ def test_a_regression_fails_only_beyond_its_interval(make_run):
     base = with_launch(make_run(), launch())
     (slower,) = compare(base, with_launch(make_run(), launch(step_s=0.105))).rows
     assert slower.verdict.startswith("A is 1.05 times (1.")
-    assert slower.verdict.endswith(") faster than B")
+    assert slower.verdict.endswith(") as fast as B")
     assert slower.slower_than(0.03)
     assert not slower.slower_than(0.06)
     (wild,) = compare(base, with_launch(make_run(), launch(step_s=0.105, spread=0.5))).rows
@@ -408,9 +408,9 @@ def test_a_row_that_may_be_slower_by_more_than_the_tolerance_is_undecided(make_r
         ((0.602, 0.845, 1.186), "no difference found; 39.8 % would have been detected"),
         ((0.998, 1.000, 1.002), "no difference found; 0.2 % would have been detected"),
         ((0.99, 1.1, 1.2), "no difference found; 20 % would have been detected"),
-        ((0.96, 0.97, 0.98), "A is 1.03 times (1.02 to 1.04) faster than B"),
-        ((1.0004, 1.0010, 1.0016), "B is 1.0010 times (1.0004 to 1.0016) faster than A"),
-        ((1.46, 1.5, 1.54), "B is 1.50 times (1.46 to 1.54) faster than A"),
+        ((0.96, 0.97, 0.98), "A is 1.03 times (1.02 to 1.04) as fast as B"),
+        ((1.0004, 1.0010, 1.0016), "B is 1.0010 times (1.0004 to 1.0016) as fast as A"),
+        ((1.46, 1.5, 1.54), "B is 1.50 times (1.46 to 1.54) as fast as A"),
         ((None, 0.97, None), "undecided: the interval of the ratio is not known"),
         ((0.7, 0.97, None), "undecided: the interval of the ratio is not known"),
     ],

@@ -381,7 +381,7 @@ def test_two_dots_can_be_compared_and_reached_with_the_keyboard(opened):
     assert page.locator("#pair").inner_text().endswith("Choose two dots to compare them.")
     dots.nth(9).focus()
     page.keyboard.press("Enter")
-    pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times faster, [\d.,]+ \(.+ to .+\) times the cost\."
+    pair = r".+ against .+: [\d.,]+ \(.+ to .+\) times as fast, [\d.,]+ \(.+ to .+\) times the cost\."
     assert re.fullmatch(pair, page.locator("#pair").inner_text())
     assert page.locator("#tip").is_visible()
     said = page.locator("#tip div").all_inner_texts()
