@@ -118,8 +118,7 @@ def require_spec(name: str) -> GpuSpec:
             if len(meant) == 1:
                 return load_specs()[meant[0]]
         if meant:
-            more = [f"{len(meant) - _MOST_MEANT} more"] if len(meant) > _MOST_MEANT else []
-            cards = ", ".join((*meant[:_MOST_MEANT], *more))
+            cards = listing(meant, most=_MOST_MEANT)
             raise MisuseError(f"ambiguous GPU {plain(name, 80)!r}; it can be any of {cards}: name one")
         raise unknown_gpu(name)
     return spec
@@ -132,6 +131,11 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
         name: As typed by the user.
         others: Similar names of GPUs that are not in the table.
     """
+    stated, gpu = names.counted(name)
+    if stated is not None and known_keys(gpu):
+        return MisuseError(
+            f"{plain(name, 80)!r} is {stated} GPUs, and this is about one: name {plain(gpu, 80)!r}"
+        )
     if {"laptop", "mobile", "notebook"}.isdisjoint(names.normalize(name).replace("-", " ").split()):
         return unknown_name("GPU", name, nearest_keys(name) or others or NO_GPU_NEAR)
     known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)

@@ -149,12 +149,12 @@ def test_an_unknown_or_ambiguous_geforce_number_is_not_guessed(typed):
 
 def test_an_ambiguous_name_lists_its_meanings():
     with pytest.raises(
-        MisuseError, match=r"any of nvidia-h100-nvl-94gb, nvidia-h100-sxm-80gb, nvidia-h100-pcie"
+        MisuseError, match=r"any of nvidia-h100-nvl-94gb, nvidia-h100-sxm-80gb and nvidia-h100-pcie"
     ):
         require_spec("H100")
     with pytest.raises(
         MisuseError,
-        match="ambiguous GPU 'RTX 6000'; it can be any of nvidia-quadro-rtx-6000-24gb, nvidia-rtx-6000-ada-48gb",
+        match="ambiguous GPU 'RTX 6000'; it can be any of nvidia-quadro-rtx-6000-24gb and nvidia-rtx-6000-ada-48gb",
     ):
         require_spec("RTX 6000")
     with pytest.raises(MisuseError, match=r"unknown .*nvidia-geforce-rtx-4090"):
@@ -167,10 +167,10 @@ def test_a_name_matches_in_any_case_and_with_any_separator(case, join):
     """A name may be ambiguous until the memory is given: "V100-pcie" is two cards, with 32 GB it is one."""
     assert require_spec(case(join.join(("v100", "pcie", "32gb")))).key == "nvidia-tesla-v100-pcie-32gb"
     with pytest.raises(
-        MisuseError, match=r"ambiguous GPU .* any of nvidia-tesla-v100-pcie-16gb, nvidia-tesla"
+        MisuseError, match=r"ambiguous GPU .* any of nvidia-tesla-v100-pcie-16gb and nvidia-tesla"
     ):
         require_spec(case(join.join(("v100", "pcie"))))
-    with pytest.raises(MisuseError, match=r"nvidia-.*, \d+ more: name one"):
+    with pytest.raises(MisuseError, match=r"nvidia-.* and \d+ more: name one"):
         require_spec("nvidia")
 
 

@@ -9,7 +9,7 @@ from functools import cache
 import msgspec
 
 from gpubench.models import Offer
-from gpubench.names import nearest
+from gpubench.names import counted, nearest
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, age_days, freshness, has_day
 from gpubench.offers.outliers import ADMITTED_BY, AskedPrices
 from gpubench.offers.request import OffersRequest
@@ -72,7 +72,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
         MisuseError: If a GPU, provider or region is unknown.
     """
     every = Offers.of(offers)
-    keys = frozenset(key for name in wanted.gpus for key in matching_keys(name))
+    gpus = {(key, stated) for stated, gpu in map(counted, wanted.gpus) for key in matching_keys(gpu)}
     providers = known_providers(wanted.providers, every.provider.present)
     regions = known_regions(wanted.regions, every.region.present, [ANY_REGION])
 
@@ -81,7 +81,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             (not providers or offer.provider.casefold() in providers)
             and (not regions or any(is_in(offer.region or ANY_REGION, name) for name in regions))
             and (not wanted.sellers or offer.seller in wanted.sellers)
-            and (not wanted.gpus or offer.gpu_key in keys)
+            and (not gpus or not gpus.isdisjoint(((offer.gpu_key, None), (offer.gpu_key, offer.gpu_count))))
         )
 
     market, old = every.once(AskedPrices), outdated(every, today)

@@ -169,9 +169,9 @@ def test_a_short_memory_answer_has_the_recipe_and_says_it_comes_from_the_shape()
 
 
 def test_a_short_refusal_says_why():
-    told = json.loads(
-        said("predict", "show", "llama-3.1-70b", "--qlora", "--gpu", "RTX 3090", "--json", "--brief")
-    )
+    done = here("predict", "show", "llama-3.1-70b", "--qlora", "--gpu", "RTX 3090", "--json", "--brief")
+    assert done.returncode == 2
+    told = json.loads(done.stdout)
     assert (told["estimates"], told["refused"]) == ([], 1)
     assert "does not fit" in told["reasons"][0]
 

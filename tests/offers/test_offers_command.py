@@ -37,6 +37,7 @@ def listed(gpubench):
         (("--provider", "AWS", "--region", "US-EAST-1"), lambda o: o["region"] == "us-east-1"),
         (("--gpu", "h100"), lambda o: o["gpu_key"].startswith("nvidia-h100-")),
         (("--gpu", "NVIDIA Tesla T4"), lambda o: o["gpu_key"] == "nvidia-tesla-t4-16gb"),
+        (("--gpu", "2xL4"), lambda o: (o["gpu_key"], o["gpu_count"]) == ("nvidia-l4-24gb", 2)),
         (("--seller", "cloud"), lambda o: o["seller"] == "cloud"),
         (("--seller", "community"), lambda o: (o["seller"], o["kind"]) == ("community", "marketplace")),
         (("--region", "any"), lambda o: o["region"] is None),

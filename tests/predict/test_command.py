@@ -33,6 +33,29 @@ def test_show_prints_json_or_text():
     assert f"all {len(load_specs())} GPUs" in result.stdout
 
 
+def test_show_is_no_success_if_no_gpu_has_a_figure():
+    asked = ("predict", "show", "resnet50", "--precision", "tf32", "--gpu", "V100 PCIe 32GB")
+    done = here(*asked, "--json")
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    assert (document["estimates"], len(document["refused"])) == ([], 1)
+    assert (
+        done.stderr
+        == "gpubench: no GPU has a figure, for the reasons printed; change the GPU, the precision or the batch\n"
+    )
+    done = here(*asked)
+    assert done.returncode == 2
+    assert done.stdout.startswith("- V100 PCIe 32GB: no prediction: ")
+    assert here(*asked, "--gpu", "L4").returncode == 0
+
+
+@pytest.mark.parametrize("typed", ["2x L4", "2xL4", "L4 x2"])
+def test_show_answers_for_one_gpu_and_says_so(typed):
+    done = here("predict", "show", "resnet50", "--gpu", typed)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"gpubench: {typed!r} is 2 GPUs, and this is about one: name 'L4'\n"
+
+
 @pytest.mark.parametrize("tool", ["evaluate", "calibrate"])
 def test_without_the_tools_the_missing_table_is_named(tool, tmp_path, monkeypatch):
     """The content of a wheel: only the package."""

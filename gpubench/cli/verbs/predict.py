@@ -24,6 +24,10 @@ def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) 
     answers = predict(request)
     brief = (lambda: as_brief_records(answers)) if shown.brief else None
     output.answer(as_json, lambda: as_records(answers), lambda: answered(answers, whole=shown.table), brief)
+    if not answers.estimates:
+        raise MisuseError(
+            "no GPU has a figure, for the reasons printed; change the GPU, the precision or the batch"
+        )
 
 
 def score_(request: ScoreRequest, *, as_json: bool) -> None:
