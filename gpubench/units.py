@@ -217,13 +217,14 @@ def capitalized(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def count(number: int, noun: str) -> str:
+def count(number: float, noun: str) -> str:
     """Return a number with its noun, singular or plural.
 
-    >>> count(1, "row"), count(1200, "row")
-    ('1 row', '1,200 rows')
+    >>> count(1, "row"), count(1200, "row"), count(1.0, "year"), count(2.5, "year")
+    ('1 row', '1,200 rows', '1 year', '2.5 years')
     """
-    return f"{number:,} {noun if number == 1 else plural(noun)}"
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:,g}"
+    return f"{shown} {noun if number == 1 else plural(noun)}"
 
 
 def per_second(sample_unit: str) -> str:

@@ -33,7 +33,7 @@ from gpubench import decoders, foreign_code, installing, names, workload
 from gpubench.errors import MisuseError
 from gpubench.files import NOT_JSON, is_there, read_bytes
 from gpubench.models import Framework, Recipe, WeightType, WorkloadProfile
-from gpubench.units import MIB, listing, plain
+from gpubench.units import MIB, count, listing, plain
 
 HUGGING_FACE = "hf:"
 """Prefix of the name of a model described by a Hugging Face config."""
@@ -653,7 +653,7 @@ def _is_of_keras(made: Any) -> bool:
 
 
 def _describe(made: Any) -> str:
-    return f"{len(made)} values" if isinstance(made, tuple | list) else f"a {type(made).__name__}"
+    return count(len(made), "value") if isinstance(made, tuple | list) else f"a {type(made).__name__}"
 
 
 def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:

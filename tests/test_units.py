@@ -31,6 +31,8 @@ from gpubench import units
         (units.format_chance(float("nan")), "—"),
         (units.count(1, "thread"), "1 thread"),
         (units.count(2, "other process"), "2 other processes"),
+        (units.count(1.0, "year"), "1 year"),
+        (units.count(1234567, "sample"), "1,234,567 samples"),
         (units.plural("batch"), "batches"),
     ],
 )

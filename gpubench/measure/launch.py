@@ -40,7 +40,7 @@ from gpubench.measure.messages import CaseDone, MeasureCase
 from gpubench.models import DeviceProfile, Finding, FindingKind, Launch, Status, TelemetrySample
 from gpubench.models.measurement import POWER_TOLERANCE
 from gpubench.probe.backend import Readings
-from gpubench.units import Joules, Seconds, Watts, format_bytes
+from gpubench.units import Joules, Seconds, Watts, count, format_bytes
 
 # --- CPU time that others took while rounds were timed ----------------------------------------------------
 
@@ -406,7 +406,7 @@ def conduct(
         measure(deadline_s)
     except OutOfTimeError:
         rounds = len(seen.series.timed)
-        when = f"after {rounds} timed rounds" if rounds else "before its timed rounds"
+        when = f"after {count(rounds, 'timed round')}" if rounds else "before its timed rounds"
         status, reason = Status.TIMEOUT, f"the time for this case ran out {when}"
     except StoppedError:
         if len(seen.series.timed) < 2:

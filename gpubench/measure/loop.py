@@ -20,7 +20,7 @@ from gpubench import stats
 from gpubench.heat import STEADY_C_PER_S
 from gpubench.measure.budget import LEAST_ROUNDS, SLOW_STEPS_S, SPARE_ROUNDS, Budget
 from gpubench.models import Finding, FindingKind, Round, TelemetrySample
-from gpubench.units import Seconds, format_percent
+from gpubench.units import Seconds, count, format_percent
 
 # --- rules for the end of warm-up and of the timed part; no clock, no device ------------------------------
 
@@ -250,9 +250,8 @@ class StopRule:
         """
         if self.converged():
             return None
-        count = len(self.accepted)
-        if count < LEAST_ROUNDS:
-            return _not_converged(f"{count} rounds", f"{LEAST_ROUNDS} rounds")
+        if (accepted := len(self.accepted)) < LEAST_ROUNDS:
+            return _not_converged(count(accepted, "round"), count(LEAST_ROUNDS, "round"))
         needed_s = self.needed_s()
         if needed_s is None or needed_s <= self._accepted_s():
             return _not_converged(self.half_width(), self.target)

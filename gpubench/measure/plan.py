@@ -498,8 +498,8 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
     each, rest = divmod(batch, gpu_count)
     if rest:
         raise MisuseError(
-            f"--strong splits the batch: {batch} samples do not divide evenly over {gpu_count} GPUs; "
-            f"give a --batch-size that is a multiple of {gpu_count}"
+            f"--strong splits the batch over the GPUs, and {batch} is not a multiple of {gpu_count}; "
+            "give a --batch-size that is"
         )
     return each
 

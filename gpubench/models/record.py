@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gpubench.units import plain
+from gpubench.units import count, plain
 
 PROTOCOL = "gpubench/1"
 
@@ -91,4 +91,4 @@ def _brief(value: Any) -> str:
         return f"{value[: _MOST_FIELD_CHARACTERS - 3]!r}…"
     if isinstance(value, tuple | list) and value:
         return f"<{len(value)} {type(value[0]).__name__}>"
-    return f"<{len(value)} keys>" if isinstance(value, dict) else f"<{type(value).__name__}>"
+    return f"<{count(len(value), 'key')}>" if isinstance(value, dict) else f"<{type(value).__name__}>"

@@ -350,7 +350,7 @@ def _merge(
     covers, reason, gone = (*claims, *_earlier_claims(last, unknown)), None, covered - named
     if len(named) < LEAST_SHARE * len(covered):
         reason = (
-            f"lists {len(named)} offers where {len(covered)} were known: considered incomplete, "
+            f"lists {count(len(named), 'offer')} where {len(covered)} were known: considered incomplete, "
             "so the others are kept"
         )
         covers, gone = last.covers if last else (), set()

@@ -150,10 +150,10 @@ def evidence_on(estimate: Estimate) -> str:
     """Return the number of published rows for its GPU in the calibration, and the nearest GPU if none."""
     fitted = load_calibration().of(estimate.case.task)
     if scored := fitted.apart_by_gpu.get(estimate.gpu_key):
-        return f"{scored} published rows of this GPU (scored separately)"
+        return f"{count(scored, 'published row')} of this GPU (scored separately)"
     rows = fitted.rows_by_gpu
     if own := rows.get(estimate.gpu_key, 0):
-        return f"{own} published rows of this GPU"
+        return f"{count(own, 'published row')} of this GPU"
     gpu_key, specs = estimate.gpu_key, load_specs()
     related = [key for key in rows if chip_of(key) == chip_of(gpu_key)] or [
         key for key in rows if specs[key].compute_capability == specs[gpu_key].compute_capability

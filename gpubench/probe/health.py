@@ -436,7 +436,7 @@ def _processors(root: Path) -> Iterator[Check]:
     name = cpu_name(root) or "unknown"
     seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
     if quota is not None and threads is not None and quota < threads:
-        seen += f", limited by the control group to {format_number(quota)} CPUs"
+        seen += f", limited by the control group to {format_number(quota)} of them"
         fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
         yield Check("warn", "processors", seen, fix)
     else:

@@ -393,7 +393,7 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
     beyond = Counter(each.option for each in found.excluded)
     if request.regions and (unsaid := sum(each.reason == REGION_UNSAID for each in found.excluded)):
-        yield tell("region_unsaid", count=f"{unsaid:,}")
+        yield tell("region_unsaid", offers=count(unsaid, "offer"))
     limits = {
         "--deadline-hours": f"may exceed {duration(request.deadline_hours)}",
         "--budget-usd": f"may exceed {format_usd(request.budget_usd)}",
@@ -490,9 +490,9 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         use = (
             f"{format_percent(machine.utilization.likely)} of all hours"
             if jobs is None
-            else f"for {jobs:,g} {'job' if jobs == 1 else 'jobs'} a month"
+            else f"for {count(jobs, 'job')} a month"
         )
-        yield tell("share_of_purchase", use=use, years=f"{machine.years:g}")
+        yield tell("share_of_purchase", use=use, years=count(machine.years, "year"))
     rented_usd = first.row.cost_usd.value
     if own is not None and first.source != "own" and rented_usd is not None and own.purchase_usd:
         own_usd = own.row.cost_usd.value
@@ -502,7 +502,7 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
                 gpu=gpus_of(own.offer),
                 usd=format_usd(own_usd),
                 share=format_percent(machines[own.offer].utilization.likely),
-                years=f"{machines[own.offer].years:g}",
+                years=count(machines[own.offer].years, "year"),
                 purchase_usd=format_price(own.purchase_usd),
             )
     yield from _buying(ranking.buy_or_rent)
@@ -568,7 +568,8 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
     rented = priced.offers.where(~priced.is_owned)
     if len(rented):
         ages = {day: age_days(day, market.today) for day in rented.price_date.present}
-        yield tell("price_age", age_days=str(round(median(ages[day] for day in rented.price_date.cells()))))
+        median_days = round(median(ages[day] for day in rented.price_date.cells()))
+        yield tell("price_age", age=count(median_days, "day"))
         is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
         if old := Counter(rented.where(is_old).provider.cells()):
             yield from _refreshed(old)

@@ -25,7 +25,7 @@ from gpubench.recommend.speeds import Scaling, Speeds
 from gpubench.specs import load_specs
 from gpubench.spread import ELSEWHERE
 from gpubench.stats import Z90
-from gpubench.units import plural
+from gpubench.units import count, plural
 
 QUOTED = "own"
 """The provider of hardware that the buyer owns or has a quote for; other hardware has a dated card price."""
@@ -79,17 +79,17 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
         request: The request, with the job if one was given.
         speeds: The speed of each GPU, including the reference.
         usual: The workload's well-known job, in words and in samples.
-        unit: What a sample is, in the plural.
+        unit: What a sample is.
     """
     if request.relative:
         return None
-    job = partial(Job, unit=unit, is_default=True, startup_minutes=request.rented_startup_minutes)
+    job = partial(Job, unit=plural(unit), is_default=True, startup_minutes=request.rented_startup_minutes)
     if request.job_samples is not None:
         samples = request.job_samples
-        words = f"{_samples_text(samples)} {plural(unit)}"
+        words = _samples_text(samples, unit)
         if request.epochs is not None:
             size = request.dataset_size
-            data = "ImageNet" if size is None else f"{_samples_text(size)} {plural(unit)}"
+            data = "ImageNet" if size is None else _samples_text(size, unit)
             words = f"{request.epochs:g} {'epoch' if request.epochs == 1 else 'epochs'} of {data}"
         return Work(job(words=words, samples=samples, is_default=False), samples)
     if usual is not None:
@@ -111,8 +111,9 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
     )
 
 
-def _samples_text(samples: float) -> str:
-    return f"{samples:,.0f}" if samples == round(samples) and samples < 1e7 else Interval(samples).words()
+def _samples_text(samples: float, unit: str) -> str:
+    is_exact = samples == round(samples) and samples < 1e7
+    return count(int(samples), unit) if is_exact else f"{Interval(samples).words()} {plural(unit)}"
 
 
 @dataclass(frozen=True, slots=True)

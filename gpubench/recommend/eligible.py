@@ -44,7 +44,7 @@ from gpubench.recommend.owning import Ownership, card_share
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Drawer, Scaling, Speeds, combine, gpus_needed, scaling_of
 from gpubench.specs import load_specs
-from gpubench.units import count, format_number, format_usd, listing, plain, plural
+from gpubench.units import count, format_number, format_usd, listing, plain
 
 
 @dataclass(frozen=True)
@@ -366,10 +366,8 @@ def runnable_of(
 
 
 def unit_of(speeds: Speeds) -> str:
-    """Return the plural of a sample's unit; for several workloads just "samples"."""
-    units = {part.case.sample_unit for part in speeds.parts[0]}
-    unit = units.pop() if len(units) == 1 and len(speeds.parts[0]) == 1 else "sample"
-    return plural(unit)
+    """Return a sample's unit; for several workloads just "sample"."""
+    return speeds.parts[0][0].case.sample_unit if len(speeds.parts[0]) == 1 else "sample"
 
 
 def _require(kept: Offers, offers: Offers, excluded: Sequence[Exclusion]) -> None:

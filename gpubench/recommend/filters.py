@@ -158,8 +158,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
         return nearest_of(excluded)
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
     if 2 * len(by_count) > len(excluded):
-        counts = sorted({*by_count})
-        return f"offers have {listing(map(str, counts))} GPUs"
+        return f"the numbers on offer: {listing(map(str, sorted({*by_count})))}"
     if of_hosts := [each for each in excluded if each.option in _HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
@@ -463,7 +462,7 @@ def _of_number_and_price(
 
     def too_old(offer: Offer, _: GpuSpec | None) -> str | None:
         age = age_days(offer.price_date, market.today)
-        return f"its price is {age} days old, above {most_days}" if age > (most_days or 0) else None
+        return f"its price is {count(age, 'day')} old, above {most_days}" if age > (most_days or 0) else None
 
     return (
         (
@@ -478,7 +477,9 @@ def _of_number_and_price(
             gpu_count is not None,
             Filter(
                 "--count",
-                lambda o, _: None if o.gpu_count == gpu_count else f"{o.gpu_count} GPUs, not {gpu_count}",
+                lambda o, _: (
+                    None if o.gpu_count == gpu_count else f"{count(o.gpu_count, 'GPU')}, not {gpu_count}"
+                ),
                 fields=("gpu_count",),
             ),
         ),
@@ -671,8 +672,9 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         (
             months > 1 + _ROUNDING,
             (
-                f"{request.jobs_per_month or 0:g} jobs a month take {format_number(months, 2)} months on "
-                f"it: {math.ceil(months - _ROUNDING)} of these machines would be needed"
+                f"{count(request.jobs_per_month or 0, 'job')} a month would keep it busy for "
+                f"{format_number(months, 2)} months: {math.ceil(months - _ROUNDING)} of "
+                "these machines would be needed"
             ),
         ),
         (not has_fan and (in_a_desktop or request.own_fan), f"it has no fan{fan}"),

@@ -26,7 +26,7 @@ from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
-from gpubench.units import UNKNOWN, format_percent, format_price
+from gpubench.units import UNKNOWN, count, format_percent, format_price
 
 # Maximum number of cards in a set to buy: as many as fit in the largest host.
 _MOST_CARDS = 8
@@ -147,7 +147,7 @@ def card_share(owned: Ownership) -> float:
 
 def offer_of(owned: Ownership) -> Offer:
     """Return owned hardware as an offer priced at the expected cost of a useful hour."""
-    years = f"{owned.years:g} years at {format_percent(owned.utilization.likely)}"
+    years = f"{count(owned.years, 'year')} at {format_percent(owned.utilization.likely)}"
     if not owned.purchase_usd:
         years = "yours"
     return Offer(

@@ -64,7 +64,7 @@ from gpubench.recommend.rows import (
 from gpubench.recommend.speeds import Drawer
 from gpubench.sentences import Told, tell
 from gpubench.specs import require_spec
-from gpubench.units import count, format_price, plain
+from gpubench.units import count, format_price, plain, plural
 
 
 @takes_options_of(RankRequest)
@@ -379,7 +379,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
     beside_rent: tuple[BuyOrRent, ...] = ()
     if machines:
         beside_rent = against_rent(found.finder.within_limits(priced.offers)[0], machines)
-    unit, reference = unit_of(speeds), gpu_name(request.reference_gpu)
+    unit, reference = plural(unit_of(speeds)), gpu_name(request.reference_gpu)
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
     by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
     to_own, cloud = best_to_own(found), cheapest_of_a_cloud(found)

@@ -124,7 +124,7 @@ def pull_request(run: Run, place: Path) -> tuple[str, str]:
         f"- power limit: {UNKNOWN if limit is None else f'{limit:.0f} W'}",
         f"- measured: {plain(run.started_at, 30)}, budget {plain(run.budget, 30)}",
         f"- software: gpubench {plain(software.gpubench, 30)}, {versions}, {plain(software.os, 80)}",
-        f"- processor: {plain(software.cpu or UNKNOWN, 80)}, {software.cpu_threads or UNKNOWN} threads",
+        f"- processor: {plain(software.cpu or UNKNOWN, 80)}, threads: {software.cpu_threads or UNKNOWN}",
         f"- {count(len(run.micro), 'micro-benchmark')}, readings of clock, power and temperature",
         "- not included: names of host and user, paths, UUID, serial number, bus id, models of your own",
         "",

@@ -38,7 +38,7 @@ from gpubench.recommend.rank import check, runs_of
 from gpubench.recommend.request import RankRequest
 from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
-from gpubench.units import format_bytes, plain
+from gpubench.units import format_bytes, plain, plural
 
 # Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
@@ -264,7 +264,7 @@ def _case(
         "precision": asked.precision or usual,
         "usual_precision": usual,
         "task": asked.task,
-        "unit": unit_of(finder.speeds),
+        "unit": plural(unit_of(finder.speeds)),
         "samples": samples,
         "words": None if of_one else work.job.words,
         "photographs": finder.photograph_share,

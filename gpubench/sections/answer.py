@@ -317,7 +317,7 @@ def _ranking(data: ReportData) -> Block | None:
     brief: tuple[Part, ...] = ()
     if ranking.rows:
         shown, total = _head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
-        caption = f"All {total:,} offers"
+        caption = "The only offer" if total == 1 else f"All {total:,} offers"
         if len(shown) < total:
             caption = (
                 f"The first {len(shown)} of {total:,} offers, with the best of each GPU; the raw data has "

@@ -104,7 +104,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
     sheet: dict[str, Any] = {} if spec is None else msgspec.structs.asdict(spec)
     pcie = None if device.pcie_generation is None else f"generation {device.pcie_generation}"
     if pcie and device.pcie_width:
-        pcie += f", {device.pcie_width} lanes"
+        pcie += f", {count(device.pcie_width, 'lane')}"
     sheet_pcie = sheet.get("pcie_generation")
     kind = f" {plain(sheet['memory_type'], 20)}" if sheet.get("memory_type") else ""
     rows: list[_Row] = [

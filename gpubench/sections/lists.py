@@ -130,7 +130,7 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             text(
                 "Age",
                 lambda row: (
-                    f"{row.price_age_days} days" + f", {row.freshness}" * (row.freshness != "current")
+                    count(row.price_age_days, "day") + f", {row.freshness}" * (row.freshness != "current")
                 ),
                 optional=1,
             ),

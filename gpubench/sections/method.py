@@ -87,7 +87,9 @@ def _runs_table(runs: Sequence[Run]) -> Table:
 def _run_facts(run: Run) -> dict[str, str]:
     e, s = run.environment, run.start or StartState()
     link = (
-        f"generation {s.pcie_generation}, {s.pcie_width} lanes" if s.pcie_generation and s.pcie_width else ""
+        f"generation {s.pcie_generation}, {count(s.pcie_width, 'lane')}"
+        if s.pcie_generation and s.pcie_width
+        else ""
     )
     return {
         "Protocol": plain(run.protocol, 40),

@@ -142,7 +142,7 @@ def _prices(data: ReportData) -> Block | None:
         "the earliest possible day."
     )
     if stale := sum(age > STALE_AFTER_DAYS for age in ages):
-        said += f" {stale} of {count(len(ages), 'price')} are more than {STALE_AFTER_DAYS} days old."
+        said += f" {stale} of {count(len(ages), 'price')} may be stale (over {STALE_AFTER_DAYS} days old)."
     by_name = table(
         "Prices used, by provider",
         sorted(by_provider.items()),
@@ -160,7 +160,7 @@ def _prices(data: ReportData) -> Block | None:
         text("Source", lambda item: plain(item[0], _MOST_LETTERS_OF_SOURCE)),
         number("Offers", lambda item: str(item[1])),
     )
-    finding = f"half of them are at most {median_high(ages):.0f} days old" if ages else None
+    finding = f"half of them are at most {count(round(median_high(ages)), 'day')} old" if ages else None
     return Block(title="Prices", finding=finding, parts=(Paragraph(text=said), by_name, by_source))
 
 

@@ -353,7 +353,7 @@ def test_an_unshardable_model_next_to_a_shardable_one_is_unsupported_with_its_re
 
 
 def test_a_batch_that_cannot_be_sharded_evenly_is_refused(h100, make_profile):
-    with pytest.raises(MisuseError, match="64 samples do not divide evenly over 3 GPUs"):
+    with pytest.raises(MisuseError, match="64 is not a multiple of 3"):
         plan(
             RunRequest(workloads=("net",), gpus=3, strong=True, batch_size=64),
             h100,

@@ -79,7 +79,10 @@ def test_old_prices_are_reported_once_with_the_command_that_reads_new_ones():
     old = [offer(H100, 3.0 + n / 10, provider="aws", instance=f"i{n}", price_date="2026") for n in range(3)]
     fresh = offer(L4, 0.8, price_date="2026-11-19")
     (note,) = [note for note in rank_of([*old, fresh], RATES).said("note") if "offers refresh" in note]
-    assert note == "3 of the prices are over 30 days old; `gpubench offers refresh` fetches today's from aws."
+    assert (
+        note
+        == "3 of the prices may be stale (over 30 days old); `gpubench offers refresh` fetches today's from aws."
+    )
     assert not any("offers refresh" in note for note in rank_of([fresh], RATES).said("note"))
 
 

@@ -245,7 +245,7 @@ def test_purchase_answer_lists_the_assumptions_behind_the_compared_rent():
     """The rival is a host's old listing, at the price expected from an assumed half-life."""
     notes = [said["text"] for said in ask("--buy")["sentences"] if said["kind"] == "note"]
     assert any("a host's asking price drifts toward the median" in note for note in notes)
-    assert any("are over 30 days old" in note for note in notes)
+    assert any("may be stale (over 30 days old)" in note for note in notes)
 
 
 def test_a_wider_choice_never_costs_more():

@@ -41,6 +41,8 @@ ASKED = {
     "data to send": ("resnet50 --dataset-gb 200", r"200 GB of upload included"),
     "much data to send": ("resnet50 --dataset-gb 5000 --gpu l4", r"start 6,680 minutes before the first step, 5,000 GB of upload included"),
     "a single epoch": ("resnet50 --epochs 1 --gpu l4", r"^resnet50, 1 epoch of ImageNet"),
+    "a single sample": ("resnet50 --samples 1 --gpu l4", r"^resnet50, 1 image, "),
+    "a single GPU": ("resnet50 --have l4 --count 2", r"Your 1x L4 is not ranked: 1 GPU, not 2"),
     "a batch on cards of a size": ("vit_b16 --gpu '16 GB'", r"Batch 64 on .*: fits \(needs [\d.]+ to [\d.]+ of 16 GiB"),
     "its own batch": ("vit_b16 --gpu 16gb --batch-size max", r"RTX 5080 \d+"),
     "what a budget leaves out": ("resnet50 --budget-usd 10", r"Left out of \d+ offers: \d+ may exceed \$10\.00\."),

@@ -394,7 +394,7 @@ def test_two_dots_can_be_compared_and_reached_with_the_keyboard(opened):
         r"\$[\d.]+/h",
         r"[\d.]+ GiB",
         "|".join(BASES.values()),
-        r"The price is \d+ days old\.",
+        r"Days since the price was read: \d+\.",
     ):
         assert [each for each in said if re.fullmatch(of_a_hover, each)], of_a_hover
 

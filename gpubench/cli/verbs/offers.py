@@ -13,7 +13,7 @@ from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.offers.table import OfferTable, SetAside
 from gpubench.providers import price_page
 from gpubench.sections.lists import listed
-from gpubench.units import plain
+from gpubench.units import count, plain
 
 SHOWN_SET_ASIDE = 8
 # Maximum number of rows in the table: laying out 100,000 takes a minute and 1 GB.
@@ -62,16 +62,16 @@ def _summary(
         yield f"the {_SHOWN_OFFERS:,} cheapest of {len(rows):,}: narrow them with an option, or use --json"
     stale, old = (sum(row.freshness == age for row in rows) for age in ("stale", "not current"))
     ages = (
-        f"; {stale} prices are over {dates.STALE_AFTER_DAYS} days old, {old} over "
+        f"; over {dates.STALE_AFTER_DAYS} days old: {count(stale, 'price')}, {old} more over "
         f"{dates.NOT_CURRENT_AFTER_DAYS} and not current. A partial date counts as its oldest day. "
         f"{sentences.say('stock')}"
     )
-    yield f"{len(rows)} of {len(table.offers)} offers{ages if rows else '.'}"
+    yield f"{len(rows):,} of {count(len(table.offers), 'offer')}{ages if rows else '.'}"
     yield from table.notes
     if table.retired:
         first = plain(f"{table.retired[0].provider} {table.retired[0].instance}", 80)
         yield (
-            f"{len(table.retired)} earlier prices are left out, because their provider no longer lists them "
+            f"no longer listed and left out: {count(len(table.retired), 'earlier price')} "
             f"({first} ...; --json lists all)"
         )
     yield from _set_aside(table.set_aside, explain=explain)
@@ -89,7 +89,7 @@ def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Itera
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
         yield f"  {alike[0]}{more}: {reason}"
     if most and len(rows) > most:
-        yield f"  ... and {len(rows) - most} more reasons (--json shows all)"
+        yield f"  ... and {count(len(rows) - most, 'more reason')} (--json shows all)"
 
 
 def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
@@ -127,11 +127,13 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
 
 def _say_source(name: str, source: snapshot.SourceOffers) -> None:
     if source.state == "ok":
-        gone = f"; {source.retired} are no longer listed" if source.retired else ""
+        gone = f"; no longer listed: {source.retired}" if source.retired else ""
         note = f"; {plain(source.reason, 400)}" if source.reason else ""
-        say(f"{name}: {len(source.offers)} offers{gone}{note}")
+        say(f"{name}: {count(len(source.offers), 'offer')}{gone}{note}")
     else:
-        kept = f"; {len(source.offers)} offers of {source.retrieved_at} are kept" if source.offers else ""
+        kept = (
+            f"; kept: {count(len(source.offers), 'offer')} of {source.retrieved_at}" if source.offers else ""
+        )
         say(f"{name}: {source.state}: {plain(source.reason or 'no reason given', 400)}{kept}")
 
 
@@ -147,6 +149,6 @@ def import_(request: ImportRequest, *, as_json: bool) -> None:
     say(*_set_aside(done.table.set_aside))
     offers, rows = len(done.table.offers), [each._asdict() for each in done.table.set_aside]
     instead = "" if done.replaced is None else f", replacing {done.replaced} of an earlier import"
-    say(f"{offers} offers stored in {plain(str(done.path), 1000)}{instead}")
+    say(f"{count(offers, 'offer')} stored in {plain(str(done.path), 1000)}{instead}")
     if as_json:
         print_json({"path": done.path, "offers": offers, "replaced": done.replaced, "set_aside": rows})

@@ -35,7 +35,7 @@ def list_(request: ResultsRequest, *, as_json: bool) -> None:
     if not (found.runs or as_json):
         say(f"no runs in {root}: `gpubench run` makes one")
     if found.problems:
-        say(f"{len(found.problems)} of {len(rows) + len(found.problems)} files could not be read")
+        say(f"could not read {len(found.problems)} of {count(len(rows) + len(found.problems), 'file')}")
 
 
 def add_(request: AddRequest, *, as_json: bool) -> None:

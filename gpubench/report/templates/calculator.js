@@ -224,7 +224,7 @@ const answered = (async () => {
     last = found;
     show(asked);
     at("worth").textContent = `${asked.worth ? say("waiting_counts", { usd: usd(asked.worth) }) : ""} ${say("chance_means")}`.trim();
-    const job = asked.samples === usual(asked.model) && each.words ? each.words : `${many(asked.samples)} ${each.unit}`;
+    const job = asked.samples === usual(asked.model) && each.words ? each.words : `${many(asked.samples)} ${asked.samples === 1 ? each.unit.replace(/s$/, "") : each.unit}`;
     const precisions = Object.values(found.answers).map(({ row }) => row.gpu.precision ?? each.usual_precision);
     at("question").textContent = say("title", { model: asked.model, job, precision: [...new Set(precisions)].join(" or ") || each.usual_precision });
     at("command").textContent = command(asked);
