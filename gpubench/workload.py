@@ -200,11 +200,19 @@ CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
 def _contradiction(recipe: Recipe) -> str | None:
     stored, how = recipe.weight_type, recipe.trainable
     if how is Trainable.QLORA and stored is not WeightType.NF4:
-        return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {stored}: use LoRA for that"
+        instead = "use LoRA for that" if stored in CASTS else "leave out --recipe weight-type"
+        return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {stored}: {instead}"
     if how is Trainable.LORA and stored not in CASTS:
-        return f"LoRA trains adapters over a base in 16 or 32 bits, not in {stored}: use QLoRA for 4 bits"
+        return f"LoRA trains adapters over a base in 16 or 32 bits, not in {stored}: --qlora is for 4 bits"
+    if how is Trainable.FULL and stored is WeightType.NF4:
+        return (
+            f"{stored} is only for the base under QLoRA's adapters: add --qlora or omit --recipe weight-type"
+        )
     if how is Trainable.FULL and stored not in CASTS and not recipe.new_tokens:
-        return f"weights in {stored} cannot be trained: use QLoRA, or leave out the type of the weights"
+        return (
+            f"weights in {stored} are only for generation, which llama_8b does: "
+            "to train, add --qlora or leave out --recipe weight-type"
+        )
     return None
 
 

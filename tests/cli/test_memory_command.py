@@ -423,6 +423,7 @@ def test_an_error_other_than_a_missing_kernel_is_reported_as_the_models_own(
         (("vgg16", "--accumulate", "0"), "--accumulate 0 must be at least 1"),
         (("vgg16", "--accumulate", "65"), "accumulate 65: a batch of 64 has fewer samples"),
         (("vgg16", "--accumulate", "2", "--task", "infer"), "accumulate 2: an inference step"),
+        (("llama_8b", "--recipe", "weight-type=nf4"), "nf4 is only for the base under QLoRA's adapters"),
         (("llama_8b", "--task", "train"), "leave out --task train, or use llama_8b_fsdp, llama_8b_lora"),
     ],
 )
