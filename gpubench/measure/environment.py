@@ -6,8 +6,6 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 
-import psutil
-
 from gpubench import __version__
 from gpubench.children import commit_of_checkout
 from gpubench.executions import COMPILE_SWITCHES, Framework
@@ -17,7 +15,7 @@ from gpubench.measure.privacy import scrub
 from gpubench.models import DeviceProfile, Environment
 from gpubench.precisions import CPU_MATH_VARIABLES, TF32_VARIABLES
 from gpubench.probe.backend import child_environment
-from gpubench.probe.host import container, cpu_governor, cpu_name, os_name
+from gpubench.probe.host import container, cpu_governor, cpu_name, memory_bytes, os_name
 
 # torch and its libraries read their number of threads from these when they load.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -77,7 +75,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
         cpu=cpu_name(),
         cpu_count=os.cpu_count(),
         cpu_threads=ready.cpu_threads,
-        ram_bytes=int(psutil.virtual_memory().total),
+        ram_bytes=memory_bytes(),
         git_commit=commit_of_checkout(),
         torch=ready.torch,
         cuda=ready.cuda,

@@ -29,6 +29,7 @@ from gpubench.probe.host import (
     cpu_governor,
     cpu_name,
     cpu_quota,
+    free_memory_bytes,
     memory_bytes,
     nvidia_nodes,
     usable_threads,
@@ -466,9 +467,9 @@ def _other_work() -> Iterator[Check]:
 
 
 def _memory(root: Path) -> Iterator[Check]:
-    total, free = memory_bytes(root), int(psutil.virtual_memory().available)
-    seen = f"{format_bytes(min(free, total))} free of {format_bytes(total)}"
-    if min(free, total) < _LITTLE_MEMORY_BYTES:
+    free = free_memory_bytes(root)
+    seen = f"{format_bytes(free)} free of {format_bytes(memory_bytes(root))}"
+    if free < _LITTLE_MEMORY_BYTES:
         yield Check("warn", "memory", seen, "close programs: a large batch may be killed by the system")
     else:
         yield Check("ok", "memory", seen)

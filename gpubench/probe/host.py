@@ -188,6 +188,21 @@ def memory_bytes(root: Path = Path("/")) -> int:
     return total if limit is None else min(total, limit)
 
 
+def free_memory_bytes(root: Path = Path("/")) -> int:
+    """Return the memory that is free in the machine, or in this container if that is less [B]."""
+    free, limit = int(psutil.virtual_memory().available), memory_limit_bytes(root)
+    return free if limit is None else max(0, min(free, limit - _charged_bytes(root / "sys/fs/cgroup")))
+
+
+def _charged_bytes(groups: Path) -> int:
+    # Memory charged to the control group, in cgroups v2 or v1, without the file pages that the kernel drops.
+    v1 = groups / "memory"
+    charged = read_text(groups / "memory.current") or read_text(v1 / "memory.usage_in_bytes")
+    pages = read_text(groups / "memory.stat") or read_text(v1 / "memory.stat") or ""
+    droppable = re.findall(r"^(?:total_)?inactive_file ([0-9]{1,20})$", pages, re.MULTILINE)
+    return (_whole(charged) or 0) - max(map(int, droppable), default=0)
+
+
 def instructions(root: Path = Path("/")) -> frozenset[str]:
     """Return the instruction set extensions, by their names in the kernel."""
     facts = cpu_facts(root)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubench.probe.host import CpuBackend, memory_bytes, named_instructions
+from gpubench.probe.host import CpuBackend, free_memory_bytes, memory_bytes, named_instructions
 
 XEON = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: Intel(R)  Xeon(R)\nflags\t\t: fpu avx2 avx512f {}\n\nprocessor\t: 1\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd sve {}\nCPU implementer\t: 0x41\n"
@@ -51,3 +51,31 @@ def test_memory_is_limited_to_that_of_the_container(tmp_path: Path) -> None:
     assert memory_bytes(tmp_path) == 1 << 30
     limit.write_text("max\n")
     assert memory_bytes(tmp_path) == whole
+
+
+GROUPS = {
+    "v2": ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    "v1": (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "inactive_file 7\ntotal_inactive_file",
+    ),
+}
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_free_memory_is_what_the_container_leaves_and_cached_files_count_as_free(
+    tmp_path: Path, version: str
+) -> None:
+    machine_free = free_memory_bytes(tmp_path)
+    limit, used, stat, cached = GROUPS[version]
+    groups = tmp_path / "sys/fs/cgroup"
+    (groups / "memory").mkdir(parents=True)
+    (groups / limit).write_text(f"{1 << 30}\n")
+    assert free_memory_bytes(tmp_path) == min(machine_free, 1 << 30)
+    (groups / used).write_text(f"{900 << 20}\n")
+    (groups / stat).write_text(f"anon 5\n{cached} {300 << 20}\nactive_file 9\n")
+    assert free_memory_bytes(tmp_path) == 424 << 20
+    (groups / used).write_text(f"{2 << 30}\n")
+    assert free_memory_bytes(tmp_path) == 0

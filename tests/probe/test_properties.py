@@ -31,6 +31,8 @@ SYSTEM_FILES = (
     "sys/module/nvidia/version",
     "sys/fs/cgroup/cpu.max",
     "sys/fs/cgroup/memory.max",
+    "sys/fs/cgroup/memory.current",
+    "sys/fs/cgroup/memory.stat",
     "sys/fs/cgroup/cpu/cpu.cfs_quota_us",
     "sys/fs/cgroup/cpu/cpu.cfs_period_us",
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
