@@ -15,7 +15,6 @@ import inspect
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
@@ -42,7 +41,8 @@ AtLeastOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 # Maximum characters of an invalid value in a message.
 _SHOWN = 60
-_LARGEST = sys.float_info.max
+# Smaller and larger numbers are of no use, and their products overflow or fill a line with digits.
+_LEAST, _MOST = 1e-9, 1e15
 # The nonempty parts of a comma-separated text, stripped.
 _PARTS = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
 
@@ -299,7 +299,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         raise MisuseError(f"{name} {shown_value(value)} is not {each.takes}{forms}") from None
     if each.choices and isinstance(found, str):
         raise unknown_choice(name, found, each.choices)
-    if is_number(found) and not abs(found) <= _LARGEST:
+    if is_number(found) and not _is_usable(found):
         raise _refusal(each, found, name)
     return found
 
@@ -318,9 +318,9 @@ def _figure(text: str) -> float:
 
 def _refusal(each: Option, value: Any, name: str) -> MisuseError:
     if each.base in {int, float} and is_number(value, Integral if each.base is int else Real):
-        kind = "" if abs(value) <= _LARGEST else "a finite number "
+        kind = "" if _is_usable(value) else f"a number from {_LEAST:g} to {_MOST:g}, "
         words = f" or {each.choices[0]}" if each.choices else ""
-        return MisuseError(f"{name} {shown_value(value)} must be {kind}{each.limits}".rstrip() + words)
+        return MisuseError(f"{name} {shown_value(value)} must be {kind}{each.limits}".rstrip(" ,") + words)
     if each.base is date and isinstance(value, str):
         return MisuseError(f"{name} {shown_value(value)} is not {each.takes}")
     kind = type(value).__name__
@@ -343,6 +343,10 @@ def unknown_name(kind: str, name: str, near: Iterable[str]) -> MisuseError:
 def is_number(value: Any, kind: type = Real) -> bool:
     """Return whether a value is a number of this kind, including numpy's types but not bool."""
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_usable(number: float) -> bool:
+    return number == 0 or _LEAST <= abs(number) <= _MOST
 
 
 def shown_value(value: Any) -> str:

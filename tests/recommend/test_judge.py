@@ -259,7 +259,11 @@ def test_misuse_is_one_clear_line(options, message):
         ({"precision": "fp64"}, "'fp64' is unknown"),
         ({"cooling": "water"}, "'water' is unknown; choose from active"),
         ({"max_usd_per_hour": -1}, "must be at least 0"),
-        ({"samples": float("nan")}, "must be a finite number above 0"),
+        ({"samples": float("nan")}, "must be a number from 1e-09 to 1e.15, above 0"),
+        ({"hour_worth": 1e308}, "must be a number from 1e-09 to 1e.15, at least 0"),
+        ({"dataset_gb": 1e308}, "dataset_gb 1e.308 must be a number from"),
+        ({"epochs": 1e308}, "epochs 1e.308 must be a number from"),
+        ({"deadline_hours": 1e-300}, "deadline_hours 1e-300 must be a number from"),
         ({"batch_size": 0}, "must be from 1"),
         ({"budget_usd": 0}, "must be above 0"),
         ({"deadline_hours": -2}, "must be above 0"),
@@ -503,7 +507,8 @@ def notes_on_a_price_of(provider, price_date):
 def test_an_old_price_comes_with_the_command_that_refreshes_it():
     (note,) = notes_on_a_price_of("verda", "2024-11-20")
     assert (
-        note == "1 of the prices are over 30 days old; `gpubench offers refresh` fetches today's from verda."
+        note
+        == "1 of the prices may be stale (over 30 days old); `gpubench offers refresh` fetches today's from verda."
     )
 
 

@@ -253,7 +253,7 @@ def test_a_tiny_job_is_billed_as_one_unit_without_a_warning(gpubench):
         (["--have", "RTX 5090, many USD"], "is not understood"),
         (["--try", "2"], "gpubench rank no longer has --try: save the answer with gpubench rank --json"),
         (["--limit", "0", "--json"], "--limit 0 must be at least 1"),
-        (["--samples", "inf"], "--samples inf must be a finite number above 0"),
+        (["--samples", "inf"], "--samples inf must be a number from 1e-09 to 1e+15, above 0"),
     ],
 )
 def test_misuse_is_one_line_and_exit_2(gpubench, arguments, message):
