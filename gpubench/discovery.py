@@ -15,10 +15,10 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from gpubench import decoders, foreign_code, installing, options, user_model
+from gpubench import decoders, foreign_code, installing, options, specs, user_model
 from gpubench.errors import MisuseError
 from gpubench.files import is_there, read_text
-from gpubench.names import letters, nearest
+from gpubench.names import counted, letters, nearest
 from gpubench.units import MIB, plain
 from gpubench.workload import Workload, need_torch
 
@@ -80,6 +80,8 @@ def load_workload(reference: str) -> Workload:
                 f"{name} is known by its shape, for rank, memory and predict; to build it, give its "
                 "config.json: hf:PATH/config.json"
             )
+        if specs.known_keys(counted(reference)[1]):
+            raise MisuseError(f"{name} is a GPU, not a workload: write it after --gpu")
         unknown = options.unknown_name("workload", reference, models_like(reference) or NO_MODEL_NEAR)
         raise MisuseError(
             f"{unknown}. For a model of your own, `gpubench new-workload my_model` writes a file to fill in; "

@@ -295,8 +295,10 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     except (TypeError, OverflowError, msgspec.ValidationError):
         raise _refusal(each, value, name) from None
     except ValueError:
-        forms = ": write the number alone, as 20000, 20,000, or 20k" if each.base is float else ""
-        raise MisuseError(f"{name} {shown_value(value)} is not {each.takes}{forms}") from None
+        forms = "20000, 20,000, 20k, or 0.5" if each.base is float else "20000"
+        raise MisuseError(
+            f"{name} {shown_value(value)} is not {each.takes}: write the number alone, as {forms}"
+        ) from None
     if each.choices and isinstance(found, str):
         raise unknown_choice(name, found, each.choices)
     if is_number(found) and not _is_usable(found):
@@ -322,7 +324,7 @@ def _refusal(each: Option, value: Any, name: str) -> MisuseError:
         words = f" or {each.choices[0]}" if each.choices else ""
         return MisuseError(f"{name} {shown_value(value)} must be {kind}{each.limits}".rstrip(" ,") + words)
     if each.base is date and isinstance(value, str):
-        return MisuseError(f"{name} {shown_value(value)} is not {each.takes}")
+        return MisuseError(f"{name} {shown_value(value)} is not a day: write it as YYYY-MM-DD")
     kind = type(value).__name__
     return WrongArgumentError(f"{name} must be {each.takes}, not {shown_value(value)} ({kind})")
 

@@ -397,11 +397,12 @@ def test_a_date_option_shows_its_format_and_refuses_other_text(words, metavar) -
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("rank", "--limit", "x"), "--limit 'x' is not a whole number"),
-        (("rank", "--limit", "1e3"), "--limit '1e3' is not a whole number"),
+        (("rank", "--limit", "x"), "--limit 'x' is not a whole number: write the number alone, as 20000"),
+        (("rank", "--as-of", "20.11.2026"), "--as-of '20.11.2026' is not a day: write it as YYYY-MM-DD"),
+        (("rank", "--limit", "1e3"), "--limit '1e3' is not a whole number: write the number alone, as 20000"),
         (
             ("rank", "--samples", "many"),
-            "--samples 'many' is not a number: write the number alone, as 20000, 20,000, or 20k",
+            "--samples 'many' is not a number: write the number alone, as 20000, 20,000, 20k, or 0.5",
         ),
     ],
 )

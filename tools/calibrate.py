@@ -690,7 +690,7 @@ def write_calibration(results: Path | None, path: Path, day: date | None = None)
         MisuseError: If the folder does not exist, or the day is in the future.
         StorageError: If it cannot be written.
     """
-    if results is not None and not results.is_dir():
+    if results is not None and not (results / "runs").is_dir():
         raise errors.MisuseError(f"{results} is not a results folder: give the one that contains runs/")
     own = () if results is None else own_runs(results)
     calibration = calibrate(own, fitted=today.day_of(day, "--date").isoformat())

@@ -447,7 +447,7 @@ def _read(
     if usable.empty:
         reasons_shown = "; ".join(f"{n} x {units.plain(reason)}" for reason, n in skipped[:3])
         raise errors.MisuseError(
-            f"{what}: none of {count} rows is usable ({reasons_shown or 'the file is empty'})"
+            f"{what}: none of {count} rows is usable ({reasons_shown or 'there is no row below the header'})"
         )
     usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
     merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]

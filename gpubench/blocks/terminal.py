@@ -75,8 +75,7 @@ def show(*parts: Part) -> None:
     console = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
-    shown = (part for part in parts if not isinstance(part, Table) or part.caption or part.rows)
-    for before, part in pairwise((None, *shown)):
+    for before, part in pairwise((None, *parts)):
         headed, heads = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
         is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))
         if before is not None and not headed and (heads or is_set_off):

@@ -47,9 +47,10 @@ class Verbs(click.Group):
         return actions
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Treat a model name instead of a verb as a call of ``rank``: ``gpubench resnet50 --spot``."""
-        if not self.path and args[0] not in table.VERBS and _is_a_model(args[0]):
-            args = ["rank", *args]
+        """Treat a model name instead of a verb as a call of ``rank`` or, after ``predict``, of ``show``."""
+        usual = {"": "rank", "predict": "show"}.get(self.path)
+        if usual and args[0] not in self.list_commands(ctx) and _is_a_model(args[0]):
+            args = [usual, *args]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -134,11 +135,8 @@ def main() -> None:
 def _misuse(error: click.UsageError) -> str:
     # Return the parser's error, the verb that was probably meant, and the help to read. The error has no
     # context if an option lacks its value.
-    path = (
-        error.ctx.command_path
-        if error.ctx
-        else " ".join(["gpubench", *(n for n in sys.argv[1:2] if n in table.VERBS)])
-    )
+    called = (name for name in table.VERBS if sys.argv[1:][: len(name.split())] == name.split())
+    path = error.ctx.command_path if error.ctx else f"gpubench {max(called, key=len, default='')}".strip()
     verb = path.removeprefix("gpubench").strip()
     option, word = getattr(error, "option_name", None), getattr(error, "command_name", None)
     for gone in csv.DictReader(package_text("data/gone.csv").splitlines()):
@@ -146,7 +144,13 @@ def _misuse(error: click.UsageError) -> str:
             return f"{path} no longer has {option}: {gone['instead']}"
         if word and (gone["verb"], gone["option"]) == (f"{verb} {word}".strip(), ""):
             return f"{path} {word} no longer exists: {gone['instead']}"
-    words, also = error.format_message(), []
+    # Of -gpu, the parser reports only -g.
+    also = [
+        f"-{each}"
+        for each in sys.argv
+        if option and len(option) == 2 and each != option and each.startswith(option)
+    ]
+    words = error.format_message()
     if words == "Missing command.":
         words = "add one of " + listing(
             name.rpartition(" ")[2] for name in table.VERBS if name.startswith(f"{verb} ")

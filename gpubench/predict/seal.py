@@ -185,7 +185,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
     except csv.Error as error:
         raise MisuseError(f"{path}: not a CSV table ({error})") from None
     if not lines:
-        raise MisuseError(f"{path}: no line below the header")
+        raise MisuseError(f"{path} has no line below its header: give a case per line")
     if unknown := set(names) - columns - _REMARKS - {RATE}:
         known = ", ".join(sorted(columns))
         raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")

@@ -55,6 +55,11 @@ def test_every_gpu_name_that_completion_offers_is_accepted():
         (("benchmark",), "Did you mean 'run'? (see gpubench --help)"),
         (("offers", "list", "--bogus"), "(see gpubench offers list --help)"),
         (("rank", "--gpu"), "(see gpubench rank --help)"),
+        (("offers", "list", "--gpu"), "(see gpubench offers list --help)"),
+        (("rank", "-gpu", "L4"), "No such option '-g'. Did you mean '--gpu'? (see gpubench rank --help)"),
+        (("rank", "-x"), "No such option '-x'. (see gpubench rank --help)"),
+        (("predict", "nosuch"), "No such command 'nosuch'. (see gpubench predict --help)"),
+        (("rank", "resnet50", "2x L4"), "2x L4 is a GPU, not a workload: write it after --gpu"),
     ],
 )
 def test_usage_error_points_to_the_help_of_its_verb(arguments, said):

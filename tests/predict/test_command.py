@@ -35,18 +35,22 @@ def test_show_prints_json_or_text():
 
 def test_show_is_no_success_if_no_gpu_has_a_figure():
     asked = ("predict", "show", "resnet50", "--precision", "tf32", "--gpu", "V100 PCIe 32GB")
-    done = here(*asked, "--json")
-    assert done.returncode == 2
-    document = json.loads(done.stdout)
-    assert (document["estimates"], len(document["refused"])) == ([], 1)
-    assert (
-        done.stderr
-        == "gpubench: no GPU has a figure, for the reasons printed; change the GPU, the precision or the batch\n"
+    said = (
+        "gpubench: no prediction for 1 GPU: V100 PCIe 32GB has no TF32 tensor cores; "
+        "change the GPU, the precision or the batch\n"
     )
     done = here(*asked)
-    assert done.returncode == 2
-    assert done.stdout.startswith("- V100 PCIe 32GB: no prediction: ")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    done = here(*asked, "--json")
+    assert (done.returncode, done.stderr) == (2, said)
+    document = json.loads(done.stdout)
+    assert (document["estimates"], len(document["refused"])) == ([], 1)
     assert here(*asked, "--gpu", "L4").returncode == 0
+
+
+def test_a_model_after_predict_is_shown():
+    done = here("predict", "resnet50", "--gpu", "L4")
+    assert (done.returncode, done.stdout) == (0, here("predict", "show", "resnet50", "--gpu", "L4").stdout)
 
 
 @pytest.mark.parametrize("typed", ["2x L4", "2xL4", "L4 x2"])

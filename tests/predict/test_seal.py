@@ -124,7 +124,7 @@ def test_own_calibration_neither_seals_nor_scores(sealed, cases, tmp_path, monke
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("workload,gpu\n", "no line below the header"),
+        ("workload,gpu\n", "no line below its header: give a case per line"),
         ("workload,gpu,batch\nvgg16,T4,1\n", "unknown column 'batch'; known: batch_size, "),
         ("workload,gpu,power_limit\nvgg16,T4,60\n", "unknown column 'power_limit'"),
         ("workload,gpu,GPU\nvgg16,T4,L4\n", "more than one column 'gpu'"),

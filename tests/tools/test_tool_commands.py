@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command import gpubench
 
+from gpubench.errors import MisuseError
 from gpubench.predict.calibration import read_calibration
 from tools.calibrate import write_calibration
 from tools.evaluate import WHOLE, read_figures
@@ -65,6 +66,12 @@ def test_own_runs_are_fitted_by_the_command_and_then_used(tmp_path):
         **document,
         "path": str(tmp_path / "again.json"),
     }
+
+
+def test_a_folder_without_runs_is_no_results_folder(tmp_path):
+    with pytest.raises(MisuseError, match="is not a results folder: give the one that contains runs/"):
+        write_calibration(tmp_path, tmp_path / "calibration.json")
+    assert not (tmp_path / "calibration.json").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="numpy brings OpenBLAS and its threads on Linux")

@@ -7,6 +7,7 @@ from gpubench.blocks.parts import Paragraph
 from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
+from gpubench.units import count
 
 # numpy is imported inside the functions, because `tools` must set its number of threads first.
 
@@ -15,6 +16,7 @@ def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) 
     from gpubench.predict.answers import as_brief_records, as_records
     from gpubench.predict.calibration import load_calibration
     from gpubench.predict.estimate import predict
+    from gpubench.predict.question import first_reasons
     from gpubench.sections.prediction import answered
 
     stale = load_calibration().stale
@@ -23,10 +25,14 @@ def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) 
     output.say_meanings(request.gpus)
     answers = predict(request)
     brief = (lambda: as_brief_records(answers)) if shown.brief else None
-    output.answer(as_json, lambda: as_records(answers), lambda: answered(answers, whole=shown.table), brief)
+    if as_json or shown.table or answers.estimates:
+        output.answer(
+            as_json, lambda: as_records(answers), lambda: answered(answers, whole=shown.table), brief
+        )
     if not answers.estimates:
         raise MisuseError(
-            "no GPU has a figure, for the reasons printed; change the GPU, the precision or the batch"
+            f"no prediction for {count(len(answers), 'GPU')}: {'; '.join(first_reasons(answers.refusals))}",
+            fix="change the GPU, the precision or the batch",
         )
 
 
