@@ -200,8 +200,7 @@ CASTS = frozenset({WeightType.FLOAT32, WeightType.BFLOAT16, WeightType.FLOAT16})
 def _contradiction(recipe: Recipe) -> str | None:
     stored, how = recipe.weight_type, recipe.trainable
     if how is Trainable.QLORA and stored is not WeightType.NF4:
-        instead = "use LoRA for that" if stored in CASTS else "leave out --recipe weight-type"
-        return f"QLoRA trains adapters over a base in {WeightType.NF4}, not in {stored}: {instead}"
+        return f"QLoRA trains adapters over a base in {WeightType.NF4}: omit weight-type={stored}"
     if how is Trainable.LORA and stored not in CASTS:
         return f"LoRA trains adapters over a base in 16 or 32 bits, not in {stored}: --qlora is for 4 bits"
     if how is Trainable.FULL and stored is WeightType.NF4:

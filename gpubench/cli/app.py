@@ -135,9 +135,12 @@ def main() -> None:
 def _misuse(error: click.UsageError) -> str:
     # Return the parser's error, the verb that was probably meant, and the help to read. The error has no
     # context if an option lacks its value.
-    called = (name for name in table.VERBS if sys.argv[1:][: len(name.split())] == name.split())
-    path = error.ctx.command_path if error.ctx else f"gpubench {max(called, key=len, default='')}".strip()
-    verb = path.removeprefix("gpubench").strip()
+    verb = (
+        error.ctx.command_path.removeprefix("gpubench").strip()
+        if error.ctx
+        else next((name for n in (3, 2) if (name := " ".join(sys.argv[1:n])) in table.VERBS), "")
+    )
+    path = f"gpubench {verb}".strip()
     option, word = getattr(error, "option_name", None), getattr(error, "command_name", None)
     for gone in csv.DictReader(package_text("data/gone.csv").splitlines()):
         if option and (gone["verb"], gone["option"]) == (verb, option):

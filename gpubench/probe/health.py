@@ -186,9 +186,8 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit is not None and default and (share := _capped_share(limit, default)) is not None:
-        restore = "restore the default with the driver's own tool"
-        if device.is_nvidia:
-            restore = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
+        by_nvidia = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
+        restore = by_nvidia if device.is_nvidia else "restore the default with the driver's own tool"
         found.append(
             f"power limit {format_number(limit)} W of {format_number(default)} W "
             f"({format_percent(share)}); {restore}"
@@ -272,13 +271,13 @@ def failed(checks: Iterable[Check]) -> bool:
     return any(check.status == "fail" for check in checks)
 
 
+def _warned(name: str, seen: str, fix: str, *, when: bool) -> Check:
+    return Check("warn", name, seen, fix) if when else Check("ok", name, seen)
+
+
 def _python(report: ProbeReport) -> Check:
-    if sys.version_info[:2] > _NEWEST_PYTHON:
-        newest = ".".join(map(str, _NEWEST_PYTHON))
-        return Check(
-            "warn", "Python", report.host.python, f"gpubench is tested up to {newest}; use that if in doubt"
-        )
-    return Check("ok", "Python", report.host.python)
+    fix = f"gpubench is tested up to {'.'.join(map(str, _NEWEST_PYTHON))}; use that if in doubt"
+    return _warned("Python", report.host.python, fix, when=sys.version_info[:2] > _NEWEST_PYTHON)
 
 
 def _torch(report: ProbeReport) -> Check:
@@ -298,11 +297,10 @@ def _binding() -> Check:
     installed = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
     if "nvidia-ml-py" not in installed:
         return Check("fail", name, "nvidia-ml-py is not installed", pip_install("nvidia-ml-py"))
-    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}"
-    if "pynvml" in installed:
-        fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
-        return Check("warn", name, f"{seen}, and the retired package pynvml next to it", fix)
-    return Check("ok", name, seen)
+    twin = ", and the retired package pynvml next to it" if "pynvml" in installed else ""
+    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}{twin}"
+    fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
+    return _warned(name, seen, fix, when=bool(twin))
 
 
 def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
@@ -314,14 +312,10 @@ def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Chec
         name = known.get(problem.backend, f"backend {plain(problem.backend)}")
         if problem.device_index is not None:
             name = f"GPU {problem.device_index}"
-        if problem.exit_code:
-            yield Check("fail", name, problem.seen(), problem.fix)
+        if problem.exit_code or gpus:
+            yield Check("fail" if problem.exit_code else "warn", name, problem.seen(), problem.fix)
         else:
-            yield (
-                Check("warn", name, problem.seen(), problem.fix)
-                if gpus
-                else Check("none", name, problem.seen())
-            )
+            yield Check("none", name, problem.seen())
 
 
 def _visibility(
@@ -403,10 +397,10 @@ def host_checks(root: Path = Path("/")) -> list[Check]:
     return [
         *_nodes(root),
         *_container(root),
-        *_processors(root),
-        *_governor(root),
+        _processors(root),
+        _governor(root),
         *_other_work(),
-        *_memory(root),
+        _memory(root),
     ]
 
 
@@ -425,34 +419,27 @@ def _container(root: Path) -> Iterator[Check]:
         return
     shared = root / "dev/shm"
     size = psutil.disk_usage(str(shared)).total if shared.is_dir() else None
-    if size is not None and size < _LITTLE_SHARED_BYTES:
-        seen = f"{kind}, shared memory {format_bytes(size)}: data loaders with workers need more"
-        yield Check("warn", "container", seen, "start it with --shm-size=8g or --ipc=host")
-    else:
-        yield Check("ok", "container", kind)
+    is_small = size is not None and size < _LITTLE_SHARED_BYTES
+    little = f", shared memory {format_bytes(size)}: data loaders with workers need more"
+    fix = "start it with --shm-size=8g or --ipc=host"
+    yield _warned("container", f"{kind}{little if is_small else ''}", fix, when=is_small)
 
 
-def _processors(root: Path) -> Iterator[Check]:
-    threads, quota = usable_threads(), cpu_quota(root)
-    name = cpu_name(root) or "unknown"
-    seen = f"{name}, {count(threads, 'thread') if threads else 'threads unknown'}"
-    if quota is not None and threads is not None and quota < threads:
-        seen += f", limited by the control group to {format_number(quota)} of them"
-        fix = f"set OMP_NUM_THREADS={max(1, int(quota))}, or raise the container's CPU limit"
-        yield Check("warn", "processors", seen, fix)
-    else:
-        yield Check("ok", "processors", seen)
+def _processors(root: Path) -> Check:
+    threads, quota = usable_threads(), cpu_quota(root) or math.inf
+    seen = f"{cpu_name(root) or 'unknown'}, {count(threads, 'thread') if threads else 'threads unknown'}"
+    is_limited = quota < (threads or 0)
+    limited = f", limited by the control group to {format_number(quota)} of them"
+    fix = f"set OMP_NUM_THREADS={max(1, int(min(quota, threads or 1)))}, or raise the container's CPU limit"
+    return _warned("processors", f"{seen}{limited if is_limited else ''}", fix, when=is_limited)
 
 
-def _governor(root: Path) -> Iterator[Check]:
+def _governor(root: Path) -> Check:
     policy = cpu_governor(root)
-    if policy is None:
-        yield Check("ok", "clock policy", "not reported (usual in a virtual machine)")
-    elif policy in {"powersave", "conservative", "ondemand"}:
-        seen = f"governor {policy}: host-bound figures vary with it"
-        yield Check("warn", "clock policy", seen, "cpupower frequency-set -g performance")
-    else:
-        yield Check("ok", "clock policy", f"governor {policy}")
+    varies = policy in {"powersave", "conservative", "ondemand"}
+    effect = ": host-bound figures vary with it" if varies else ""
+    seen = f"governor {policy}{effect}" if policy else "not reported (usual in a virtual machine)"
+    return _warned("clock policy", seen, "cpupower frequency-set -g performance", when=varies)
 
 
 def _other_work() -> Iterator[Check]:
@@ -460,16 +447,12 @@ def _other_work() -> Iterator[Check]:
         return
     load, threads = os.getloadavg()[0], usable_threads() or 1
     seen = f"load {format_number(load)} on {count(threads, 'thread')}"
-    if load > max(1.0, _BUSY_SHARE * threads):
-        yield Check("warn", "other work", seen, "close other programs: they disturb host-bound figures")
-    else:
-        yield Check("ok", "other work", seen)
+    fix = "close other programs: they disturb host-bound figures"
+    yield _warned("other work", seen, fix, when=load > max(1.0, _BUSY_SHARE * threads))
 
 
-def _memory(root: Path) -> Iterator[Check]:
+def _memory(root: Path) -> Check:
     free = free_memory_bytes(root)
     seen = f"{format_bytes(free)} free of {format_bytes(memory_bytes(root))}"
-    if free < _LITTLE_MEMORY_BYTES:
-        yield Check("warn", "memory", seen, "close programs: a large batch may be killed by the system")
-    else:
-        yield Check("ok", "memory", seen)
+    fix = "close programs: a large batch may be killed by the system"
+    return _warned("memory", seen, fix, when=free < _LITTLE_MEMORY_BYTES)

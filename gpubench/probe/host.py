@@ -189,18 +189,17 @@ def memory_bytes(root: Path = Path("/")) -> int:
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
-    """Return the memory that is free in the machine, or in this container if that is less [B]."""
+    """Return the memory that is free in the machine, or in this container if that is less [B].
+
+    The container leaves its limit, less what is charged to it, without the file pages that the kernel drops.
+    """
     free, limit = int(psutil.virtual_memory().available), memory_limit_bytes(root)
-    return free if limit is None else max(0, min(free, limit - _charged_bytes(root / "sys/fs/cgroup")))
-
-
-def _charged_bytes(groups: Path) -> int:
-    # Memory charged to the control group, in cgroups v2 or v1, without the file pages that the kernel drops.
-    v1 = groups / "memory"
-    charged = read_text(groups / "memory.current") or read_text(v1 / "memory.usage_in_bytes")
-    pages = read_text(groups / "memory.stat") or read_text(v1 / "memory.stat") or ""
-    droppable = re.findall(r"^(?:total_)?inactive_file ([0-9]{1,20})$", pages, re.MULTILINE)
-    return (_whole(charged) or 0) - max(map(int, droppable), default=0)
+    v2, v1 = root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"
+    charged = _whole(read_text(v2 / "memory.current") or read_text(v1 / "memory.usage_in_bytes")) or 0
+    pages = read_text(v2 / "memory.stat") or read_text(v1 / "memory.stat") or ""
+    dropped = re.findall(r"^(?:total_)?inactive_file ([0-9]{1,20})$", pages, re.MULTILINE)
+    held = charged - max(map(int, dropped), default=0)
+    return free if limit is None else max(0, min(free, limit - held))
 
 
 def instructions(root: Path = Path("/")) -> frozenset[str]:

@@ -568,8 +568,9 @@ def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
     rented = priced.offers.where(~priced.is_owned)
     if len(rented):
         ages = {day: age_days(day, market.today) for day in rented.price_date.present}
-        median_days = round(median(ages[day] for day in rented.price_date.cells()))
-        yield tell("price_age", age=count(median_days, "day"))
+        yield tell(
+            "price_age", age=count(round(median(ages[day] for day in rented.price_date.cells())), "day")
+        )
         is_old = rented.price_date.is_in(lambda day: ages.get(day, 0) > STALE_AFTER_DAYS)
         if old := Counter(rented.where(is_old).provider.cells()):
             yield from _refreshed(old)

@@ -112,8 +112,11 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
 
 
 def _samples_text(samples: float, unit: str) -> str:
-    is_exact = samples == round(samples) and samples < 1e7
-    return count(int(samples), unit) if is_exact else f"{Interval(samples).words()} {plural(unit)}"
+    return (
+        count(int(samples), unit)
+        if samples == round(samples) and samples < 1e7
+        else f"{Interval(samples).words()} {plural(unit)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

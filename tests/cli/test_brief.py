@@ -181,7 +181,7 @@ def test_a_short_refusal_says_why():
     [
         (("rank", "vgg16", "--brief"), "--brief shortens the output of --json: give both"),
         (("memory", "vgg16", "--brief"), "--brief shortens the output of --json: give both"),
-        (("memory", "--gpu", "L4", "--json", "--brief"), "is already short: leave out --brief"),
+        (("memory", "--gpu", "L4", "--json", "--brief"), "takes no other option: add a workload"),
     ],
 )
 def test_an_option_without_effect_is_refused_in_one_line(arguments, words):

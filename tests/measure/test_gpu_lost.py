@@ -123,7 +123,7 @@ def test_a_process_that_cannot_open_the_lost_gpu_ends_the_run_and_keeps_finished
     code, said, run = command(batches=(1,), launches=2)
     assert code == 3
     assert said.startswith("gpu_lost: the GPU")
-    assert "1 finished case" in said
+    assert "finished cases kept: 1" in said
     assert "gpubench run --resume" in said
     assert [m.status for m in run.measurements] == [Status.OK]
     assert run.finished_at is None

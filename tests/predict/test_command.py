@@ -36,7 +36,7 @@ def test_show_prints_json_or_text():
 def test_show_is_no_success_if_no_gpu_has_a_figure():
     asked = ("predict", "show", "resnet50", "--precision", "tf32", "--gpu", "V100 PCIe 32GB")
     said = (
-        "gpubench: no prediction for 1 GPU: V100 PCIe 32GB has no TF32 tensor cores; "
+        "gpubench: no GPU has a prediction: V100 PCIe 32GB has no TF32 tensor cores; "
         "change the GPU, the precision or the batch\n"
     )
     done = here(*asked)

@@ -277,14 +277,14 @@ def test_the_context_of_a_multimodal_model_is_that_of_its_text_part(config, monk
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"trainable": "qlora", "weight_type": "bfloat16"}, "base in nf4, not in bfloat16"),
+        ({"trainable": "qlora", "weight_type": "bfloat16"}, "base in nf4: omit weight-type=bfloat16"),
         ({"trainable": "lora", "weight_type": "int4"}, "16 or 32 bits, not in int4"),
         (
             {"weight_type": "int8"},
             "int8 are only for generation, which llama_8b does: to train, add --qlora or leave",
         ),
         ({"weight_type": "nf4"}, "nf4 is only for the base under QLoRA's adapters: add --qlora"),
-        ({"trainable": "qlora", "weight_type": "int4"}, "not in int4: leave out --recipe weight-type"),
+        ({"trainable": "qlora", "weight_type": "int4"}, "base in nf4: omit weight-type=int4"),
         ({"prompt_tokens": 12}, "prompt tokens 12 cannot be set"),
     ],
 )

@@ -36,13 +36,11 @@ def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) ->
 
 def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> None:
     bare = MemoryRequest(gpus=request.gpus, results=request.results, asked=request.asked)
-    if msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
+    if in_brief or msgspec.structs.astuple(request) != msgspec.structs.astuple(bare):
         raise MisuseError(
             "without a workload, --gpu shows what fits on the card and takes no other option: add a workload"
         )
     found = [capacity.capacity_of(usual_spec(name)) for name in request.gpus]
-    if in_brief:
-        raise MisuseError("the list for one card is already short: leave out --brief")
     output.answer(
         as_json,
         lambda: {"schema_version": MEMORY_VERSION, "gpus": [each.flat() for each in found]},

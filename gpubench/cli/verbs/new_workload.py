@@ -20,8 +20,11 @@ def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
             f"{stem} is the name of a module of Python or of an installed package, and {path} could be "
             f"mistaken for it; choose another, as in my_{stem}"
         )
-    text = folders.package_text("data/own_model_template.txt")
-    text = text.replace("NAME: describe", f"{stem}: describe", 1).replace("./FILE", f"./{stem}.py")
+    text = (
+        folders.package_text("data/own_model_template.txt")
+        .replace("NAME: describe", f"{stem}: describe", 1)
+        .replace("./FILE", f"./{stem}.py")
+    )
     try:
         files.create_file(path, text.encode())
     except FileExistsError as error:

@@ -27,8 +27,9 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
     rows = listing.list_offers(table.offers, request, day)
     keys = ("provider", "instance", "region", "price_date")
 
-    def document() -> dict[str, object]:
-        return {
+    answer(
+        as_json,
+        lambda: {
             "schema_version": _LIST_VERSION,
             "as_of": day.isoformat(),
             "clock": clock,
@@ -36,9 +37,9 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
             "retired": [{key: getattr(offer, key) for key in keys} for offer in table.retired],
             "set_aside": [each._asdict() for each in table.set_aside],
             "notes": table.notes,
-        }
-
-    answer(as_json, document, lambda: listed(rows[:_SHOWN_OFFERS]))
+        },
+        lambda: listed(rows[:_SHOWN_OFFERS]),
+    )
     say(*(() if as_json else _summary(rows, table, clock, explain=request.explain)))
 
 
@@ -120,8 +121,14 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
             name: {key: getattr(source, key) for key in keys} | {"offers": len(source.offers)}
             for name, source in done.sources.items()
         }
-        rows = [each._asdict() for each in done.set_aside]
-        print_json({"path": done.path, "sources": fetched, "set_aside": rows, "notes": done.notes})
+        print_json(
+            {
+                "path": done.path,
+                "sources": fetched,
+                "set_aside": [each._asdict() for each in done.set_aside],
+                "notes": done.notes,
+            }
+        )
     return ExitCode.NO if unmet or (done.path is None and request.url is None) else ExitCode.DONE
 
 

@@ -7,7 +7,6 @@ from gpubench.blocks.parts import Paragraph
 from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.predict.request import CalibrateRequest, PredictRequest, ScoreRequest, SealRequest
-from gpubench.units import count
 
 # numpy is imported inside the functions, because `tools` must set its number of threads first.
 
@@ -31,7 +30,7 @@ def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) 
         )
     if not answers.estimates:
         raise MisuseError(
-            f"no prediction for {count(len(answers), 'GPU')}: {'; '.join(first_reasons(answers.refusals))}",
+            f"no GPU has a prediction: {'; '.join(first_reasons(answers.refusals))}",
             fix="change the GPU, the precision or the batch",
         )
 

@@ -30,8 +30,11 @@ def list_(request: ResultsRequest, *, as_json: bool) -> None:
         }
         for run in found.runs
     ]
-    document = {"results": str(root), "runs": rows, "problems": found.problems}
-    answer(as_json, lambda: document, lambda: stored(found.runs))
+    answer(
+        as_json,
+        lambda: {"results": str(root), "runs": rows, "problems": found.problems},
+        lambda: stored(found.runs),
+    )
     if not (found.runs or as_json):
         say(f"no runs in {root}: `gpubench run` makes one")
     if found.problems:

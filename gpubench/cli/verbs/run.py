@@ -36,8 +36,9 @@ def verb(request: RunRequest, page: table.PageRequest, *, as_json: bool) -> Exit
         lambda case, fits: output.say(f"{case.label}: {'fits' if fits else 'does not fit in memory'}"),
     )
     stored = store.newest_runs(prepared.root).runs
-    remarks = [prepared.remark] if prepared.remark else []
-    output.say(*remarks, *doubts(prepared.plan, prepared.profiles, prepared.device, stored))
+    output.say(
+        *filter(None, [prepared.remark]), *doubts(prepared.plan, prepared.profiles, prepared.device, stored)
+    )
     return tell(_measure(prepared), prepared, request, page.report, as_json=as_json)
 
 
@@ -55,8 +56,9 @@ def _measure(prepared: sessions.Prepared) -> sessions.Session:
     except NoDeviceError as error:
         if not kept:
             raise
-        what = "1 finished case is" if len(kept) == 1 else f"{len(kept)} finished cases are"
-        raise NoDeviceError(f"{error}; {what} kept; continue with: gpubench run --resume latest") from error
+        raise NoDeviceError(
+            f"{error}; finished cases kept: {len(kept)}; continue with: gpubench run --resume latest"
+        ) from error
     except sessions.UnstoredRunError as error:
         output.say(msgspec.json.encode(figures.run_document(error.state)).decode())
         raise

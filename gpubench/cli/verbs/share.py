@@ -20,16 +20,17 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, msgspec.json.encode(run) + b"\n")
-    document = {
-        "file": path,
-        "place": place,
-        "title": title,
-        "body": body,
-        "left_out": left_out,
-        "refused": refused,
-    }
     if as_json:
-        print_json(document)
+        print_json(
+            {
+                "file": path,
+                "place": place,
+                "title": title,
+                "body": body,
+                "left_out": left_out,
+                "refused": refused,
+            }
+        )
     elif path is not None:
         print_path(path)
         say(f"attach it to a pull request as {place}, with the title and text above")
