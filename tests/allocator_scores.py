@@ -2,7 +2,7 @@
 
 The replay feeds the allocations and frees of a trace, in order, to the fake device's allocator, which imitates
 torch's. The replay lacks the scratch space of cuDNN and the driver's placement of segments.
-``python tests/allocator_scores.py`` writes the table of docs/memory-evidence.md; it takes a few minutes.
+``python tests/allocator_scores.py`` writes its table to docs/memory-evidence.md; it takes a few minutes.
 """
 
 from __future__ import annotations

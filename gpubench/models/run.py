@@ -39,7 +39,7 @@ class DeviceProfile(Record, frozen=True, kw_only=True):
         index: Position in the driver's order (PCI order), as ``probe`` lists it.
         core_count: Physical cores of a CPU that this process may use.
         unified_memory: Whether the device shares the machine's memory, which is then ``memory_bytes``.
-        l2_bytes: From the specification table, because drivers do not report it.
+        l2_bytes: From the specification table, because NVML does not report it.
         tensor_core_precisions: Formats that the tensor cores support; for a CPU, the
             reduced-precision formats that it has instructions for ("bf16", "fp16", "int8").
         pcie_generation, pcie_width: The maximum that card and slot both support.
@@ -307,7 +307,7 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
 
     A row is unproven if one of its launches has no proof. Older versions stored proofs without a
     control, which is the error of the same operators under TF32. Only the same case at another precision in
-    the same run can prove their rows.
+    the same run can prove a row from one of those versions.
 
     Args:
         row: Measured on a device with TF32.

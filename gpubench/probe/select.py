@@ -279,7 +279,7 @@ def visible_devices(
         unusable: Why a device of this machine cannot be used, by index.
 
     Raises:
-        MisuseError: If an entry is unknown, ambiguous, or names a device twice.
+        MisuseError: If an entry is unknown or ambiguous, or repeats a device.
         NoDeviceError: If an entry names a device that cannot be used.
     """
     text = environment.get(variable)

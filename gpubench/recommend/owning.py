@@ -34,7 +34,7 @@ _MOST_CARDS = 8
 PSU_SHARE = 0.8
 """Maximum load of a power supply as a share of its rating; cards exceed board power for milliseconds."""
 
-# Assumed slots of a card with unknown width, as for most large cards.
+# Slots assumed for a card of unknown width: as many as the widest card in gpus.csv takes.
 _UNKNOWN_SLOTS = 3.0
 
 # Jobs shorter than this are compared with rent in sessions of this length, each with one start-up of the
@@ -249,7 +249,7 @@ def _machine(
     around_w = hosts()[-1].power_w if host is None and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if host is None else [])}
-    if is_quoted:  # it already works, so no limits of its host are assumed
+    if is_quoted:  # the buyer chose it, so no limits of its host are assumed
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
@@ -282,7 +282,7 @@ def _machine(
 def _host_of(
     request: RankRequest, price: CardPrice, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float
 ) -> Host | None:
-    # Return the host of cards; None for a complete computer: one for sale, a kit, this CPU, a Mac.
+    # Return the host of cards; None for a complete computer: one for sale, a Jetson, this CPU, a Mac.
     if price.is_computer or spec is None or spec.line == "Jetson":
         return None
     if price.condition is PriceCondition.QUOTED or request.host_usd is not None:

@@ -91,7 +91,8 @@ def test_loss_verdict_needs_four_pairs_of_losses_on_the_same_batches(
 def test_seven_losses_of_slow_steps_do_not_suffice() -> None:
     """Slow steps are timed in rounds of one step.
 
-    After two single steps and five rounds, two of the last four losses are the first of their batch.
+    The rounds start over at the first batch, so after two single steps and five rounds, two of the last four
+    losses are the first of their batch.
     """
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None

@@ -1,4 +1,7 @@
-"""Thread scaling on a CPU: each thread count has its own process; rows on fewer threads appear in no other section."""
+"""Thread scaling on a CPU: each thread count has its own process, and a section of its own compares them.
+
+No other section shows a row that was measured on some of the threads.
+"""
 
 from __future__ import annotations
 

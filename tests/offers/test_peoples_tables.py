@@ -113,7 +113,7 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
     ]
 
 
-def test_machines_with_the_same_name_or_none_are_kept_unless_one_is_priced_twice(tmp_path):
+def test_machines_with_the_same_name_or_no_name_are_kept_unless_one_is_priced_twice(tmp_path):
     path = tmp_path / "t.csv"
     rows = ("pool,A100 SXM 80GB,1,2026-11-20,2", "pool,A100 SXM 80GB,8,2026-11-20,16", "pool,L4,1,2026-11-20,0.5",
             ",T4,1,2026-11-20,0.2", ",L4,1,2026-11-20,0.6", "pool,L4,1,2026-11-20,0.7")  # fmt: skip
