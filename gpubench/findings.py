@@ -174,7 +174,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.SHARED_GPU: (
         "something else is using this GPU",
-        "stop the other processes and measure again alone",
+        "stop the other processes and measure again",
     ),
     FindingKind.TF32_IN_FORCE: (
         "TF32 was in force although fp32 was requested",
