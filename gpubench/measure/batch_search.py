@@ -32,7 +32,7 @@ from gpubench.units import format_bytes
 # The search ends when the smallest batch known not to fit exceeds the largest known to fit by at most this
 # share of the latter, or by 1.
 RESOLUTION = 1 / 16
-# Factor from a batch that fits to the next trial, until one does not fit.
+# As long as every trial fits, each one multiplies the previous batch by this factor.
 GROWTH = 1.5
 
 Fits = Callable[[int], bool]
@@ -94,7 +94,7 @@ def with_largest_batches(
             "number"
         )
     cases, lost = [], list(made.unsupported)
-    usual = budget_of("default", on_cpu=False)  # with the default time limit for a step
+    usual = budget_of("default", on_cpu=False)  # --quick has shorter time limits
     launcher = Launcher(msgspec.structs.replace(made, budget=usual, time_limit_s=None), device)
     for planned in made.cases:
         guess = guess_batch(profiles[planned.reference], planned.case, device)

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 RUN_VERSION = 2
-"""Schema version of a run. Since 2, a case states a non-default framework, weight type or token count."""
+"""Schema version of a run.
+
+Since version 2, a case states a non-default framework, weight type or token count.
+"""
 
 
 # --- what it ran on --------------------------------------------------------------------------------------
@@ -290,7 +293,7 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
 # --- checks and estimates that use all rows of a run ----------------------------------------------------
 
-# Largest factor between the speeds of the same work in two memory layouts; VGG16 at AMP gained 1.46 on an
+# Largest factor between the speeds of the same work in two memory layouts; it was 1.46 for VGG16 at AMP on an
 # H200.
 LAYOUT_FACTOR = 1.5
 # Largest factor by which a TF32 step is slower than one at this precision: TF32 has half the rate of AMP and
@@ -298,7 +301,7 @@ LAYOUT_FACTOR = 1.5
 _TF32_OVER = {Precision.TF32: 1.0} | {each: 2.0 for each in Precision if each.is_amp}
 # If the loss error under TF32 exceeds that of the fp32 row by this factor, the fp32 row did not use TF32.
 LOSS_FACTOR = 10.0
-# A relative difference of float32 losses that is due only to rounding.
+# Largest relative difference between float32 losses that rounding alone explains.
 LOSS_ROUNDING = 1e-7
 
 

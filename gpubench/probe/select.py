@@ -33,7 +33,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
         name: ``auto`` (the first usable GPU, else the CPU), ``cpu``, ``cuda``, ``cuda:N`` (visible
             GPU N, counted from 0; without CUDA_VISIBLE_DEVICES the order is that of ``gpubench probe``),
             ``rocm``, ``mps``, ``opencl:N`` (only micro-benchmarks), a UUID or the start of one, or a key or
-            name of the specification table.
+            name from the specification table.
 
     Raises:
         NoDeviceError: If a requested GPU is missing or cannot be used, or if ``auto`` finds an NVIDIA GPU
@@ -154,7 +154,7 @@ def _place(name: str) -> re.Match[str] | None:
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
     """If the driver library cannot be queried, return the first GPU that torch can use, and the reason.
 
-    Starting torch takes seconds, so ``auto`` does it only if the machine shows signs of such a GPU.
+    Starting torch takes seconds, so ``auto`` does it only if the machine shows signs of a GPU.
     """
     build = None if report.devices else torch_build()
     if build is None or not (build.cuda or build.hip):

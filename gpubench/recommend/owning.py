@@ -37,8 +37,8 @@ PSU_SHARE = 0.8
 # Slots assumed for a card of unknown width: as many as the widest card in gpus.csv takes.
 _UNKNOWN_SLOTS = 3.0
 
-# Jobs shorter than this are compared with rent in sessions of this length, each with one start-up of the
-# rented machine.
+# For the comparison with rent, shorter jobs are grouped into sessions of this length. Each session pays for
+# one start-up of the rented machine.
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
@@ -134,8 +134,8 @@ def hourly_range(owned: Ownership) -> Range:
 def card_share(owned: Ownership) -> float:
     """Return the share of a useful hour's cost that is proportional to the card price, at expected values.
 
-    For two cards at 600 USD each and a host at 800, it is 0.6 of the capital and none of the energy. For a
-    quote, which is certain, it is 0.
+    For two cards at 600 USD each and a host at 800, the cards account for 0.6 of the capital cost and none of
+    the running cost. For a quote, which is certain, the share is 0.
     """
     if owned.condition is PriceCondition.QUOTED:
         return 0.0
@@ -398,7 +398,8 @@ def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyO
     offer = pool.offers[rival]
     is_committed = offer.pricing is Pricing.RESERVED
     # Each range runs from the values that favor owning to those that favor renting. High use favors owning,
-    # except against a commitment: it is paid around the clock, so low use makes its useful hour expensive.
+    # except against a commitment: a commitment is paid around the clock, so low use raises its cost per
+    # useful hour.
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [
         usd / use if is_committed else usd

@@ -1,6 +1,6 @@
-"""Thread scaling on a CPU: each thread count has its own process, and a section of its own compares them.
+"""Thread scaling on a CPU: each thread count has its own process, and a separate section compares them.
 
-No other section shows a row that was measured on some of the threads.
+No other section shows a row that was measured on fewer than all threads.
 """
 
 from __future__ import annotations

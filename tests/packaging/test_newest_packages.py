@@ -30,7 +30,7 @@ def test_skipped(): pytest.skip("not here")
 
 
 @pytest.mark.parametrize("count", [0, 2, 20])
-def test_the_line_names_the_failures_and_cannot_be_mistaken_for_a_summary_of_pytest(tmp_path, count):
+def test_the_line_names_the_failures_and_cannot_be_mistaken_for_a_pytest_summary(tmp_path, count):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_some.py").write_text(SUITE.format(count=count))
     command = [
