@@ -277,12 +277,12 @@ class Bench:
             telemetry=telemetry.__enter__(),
             profile=setup.device,
             tell_phase=lambda name: line.send(messages.Phase(name=name)),
-            report=lambda timed, done, outside_s, half_width, sample: line.send(
+            report=lambda timed, done, outside_s, rule, sample: line.send(
                 messages.RoundDone(
                     timed=timed,
                     round=done,
                     outside_s=outside_s,
-                    half_width=half_width,
+                    half_width=None if rule is None else rule.half_width(),
                     power_w=None if sample is None else sample.power_w,
                     temperature_c=None if sample is None else sample.temperature_c,
                 )

@@ -358,7 +358,7 @@ MOST_STEPS = 100_000
 WARMUP_SHARE = 0.5
 
 
-Report: TypeAlias = Callable[[bool, Round, Seconds, float | None, TelemetrySample | None], None]
+Report: TypeAlias = "Callable[[bool, Round, Seconds, StopRule | None, TelemetrySample | None], None]"
 
 
 class OutOfTimeError(Exception):
@@ -381,7 +381,7 @@ class Loop:
         deadline_s: Time on the clock after which no further step is issued.
         stopped: Whether the parent has requested a stop.
         report: Called at the end of each round with whether it is timed, the round, the time outside rounds,
-            the half-width so far, and the latest device sample.
+            the stop rule of timed rounds, which has the half-width so far, and the latest device sample.
         samples: Returns the telemetry since its last call.
         heap: Returns the state of allocator and gradient scaler.
         announce: Announces a block to the other processes of the job, by first index and step count; None if
@@ -513,7 +513,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
             _note_scale(loop, series)
             verdict = rule.feed(done.step_s, done.wall_s)
             series.telemetry += loop.samples()
-            loop.report(True, done, loop.outside_s(), rule.half_width(), series.last_sample)
+            loop.report(True, done, loop.outside_s(), rule, series.last_sample)
             if verdict is not Verdict.GO_ON:
                 break
     except OutOfTimeError:

@@ -16,6 +16,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -42,25 +43,25 @@ SETTINGS = (
 
 def fingerprint(workload: Workload) -> dict[str, str]:
     """Return a digest for each kind of fact, so a failure names the kind that changed."""
+    return dict(facts(workload))
+
+
+def facts(workload: Workload) -> Iterator[tuple[str, str]]:
+    """Yield each kind of fact with its digest, those of the tiny model first: they take less time."""
     assert workload.tiny is not None
     trained = TaskKind.TRAIN in workload.tasks
     tiny = workload.tiny(8, 0)
     pipeline = not trained and not list(tiny.model.parameters())
+    yield "optimizer", _digest(_optimizer(tiny))
+    yield "spread", _digest([f"{p.std():.1e}" for p in tiny.model.parameters() if p.numel() > 64])
+    yield "outputs", _digest(None if pipeline else _outputs(tiny))
     with torch.device("cpu" if pipeline else "meta"):  # an input pipeline reads its values
         full = workload.build(2, 0)
     parameters = [(n, tuple(p.shape), p.requires_grad) for n, p in full.model.named_parameters()]
-    facts = {
-        "parameters": parameters or repr(full.model),
-        "calls": calls(full),
-        "data": [
-            _data(tiny),
-            [[tuple(t.shape), str(t.dtype)] for batch in full.batches for t in _first(batch)],
-        ],
-        "optimizer": _optimizer(tiny),
-        "spread": [f"{p.std():.1e}" for p in tiny.model.parameters() if p.numel() > 64],
-        "outputs": None if pipeline else _outputs(tiny),
-    }
-    return {name: _digest(fact) for name, fact in facts.items()}
+    yield "parameters", _digest(parameters or repr(full.model))
+    shapes = [[tuple(t.shape), str(t.dtype)] for batch in full.batches for t in _first(batch)]
+    yield "data", _digest([_data(tiny), shapes])
+    yield "calls", _digest(calls(full))
 
 
 def calls(task: Task) -> list[Any]:
@@ -120,6 +121,7 @@ def _settings(module: nn.Module) -> Any:
     return _plain({name: value for name, value in kept.items() if _differs(value, defaults[name])})
 
 
+@cache
 def _defaults(made_by: Any) -> dict[str, Any]:
     """The parameters of a function or class with their defaults; none for C code without a signature."""
     try:
