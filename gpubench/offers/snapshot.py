@@ -127,7 +127,7 @@ def _state(path: Path) -> object:
 @lru_cache(maxsize=1)
 def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _state: object) -> OfferTable:
     # Read and clean every table; the result is cached until a file changes.
-    tables = [embedded_offers(as_of), _refreshed_offers(folder, as_of), *imported_offers(folder)]
+    shipped, tables = embedded_offers(as_of), [_refreshed_offers(folder, as_of), *imported_offers(folder)]
     if extra is not None:
         from gpubench.offers.tables import read_own  # needed only for a user's table
 
@@ -136,7 +136,10 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
         tables.append(msgspec.structs.replace(own, origin=BY_USER))
     if as_of is not None:
         tables = [up_to(table, as_of) for table in tables]
-    return overlay(tables)
+    table = overlay([shipped, *tables])
+    if table.retired or any(len(each.offers) for each in tables):
+        return table
+    return msgspec.structs.replace(table, offers=shipped.offers)  # what was computed from them is kept
 
 
 def load_dated(

@@ -60,7 +60,7 @@ class Filter:
     reason: Reason
     owned: bool = False
     fields: tuple[str, ...] = ()
-    suspects: Callable[[Offers], Flags] | None = None
+    suspects: Callable[[Offers], Flags] = lambda offers: np.ones(len(offers), dtype=bool)
 
 
 class Exclusion(NamedTuple):
@@ -83,26 +83,22 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
     excluded: dict[int, Exclusion] = {}
     for each in filters:
         for at, reason in _reasons(each, every):
-            if reason is not None and at not in excluded:
-                excluded[at] = Exclusion(every, at, each.option, reason)
+            excluded.setdefault(at, Exclusion(every, at, each.option, reason))
     kept = np.ones(len(every), dtype=bool)
     kept[list(excluded)] = False
     return every.where(kept), [excluded[at] for at in sorted(excluded)]
 
 
-def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str | None]]:
-    # Yield why a filter drops offers; it runs once per distinct combination of its fields.
+def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str]]:
+    # Yield the dropped offers with the reason; it runs once per distinct combination of its fields.
 
     def reason(at: int) -> str | None:
         offer = offers[at]
         return of.reason(offer, load_specs().get(offer.gpu_key))
 
-    asked = offers.is_owned if of.owned else np.ones(len(offers), dtype=bool)
-    if of.suspects is not None:
-        asked = asked & of.suspects(offers)
-    places = np.flatnonzero(asked)
+    places = np.flatnonzero(of.suspects(offers) & (offers.is_owned | (not of.owned)))
     if not of.fields:
-        yield from ((at, reason(at)) for at in places.tolist())
+        yield from ((at, words) for at in places.tolist() if (words := reason(at)) is not None)
         return
     kinds = kinds_of(*(offers.column(name).take(places) for name in of.fields))
     _, first = np.unique(kinds.codes, return_index=True)

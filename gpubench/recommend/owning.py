@@ -190,6 +190,7 @@ def ownerships(
     quotes = [parse_owned(text, own_keys) for text in request.own if not is_a_host(text)]
     if len(quotes) < len(request.own):
         request = msgspec.structs.replace(request, host_usd=0.0)
+    assumable = [name for name, (_, field) in _ASSUMABLE.items() if not (field and request.was_given(field))]
     found = [
         _machine(
             request,
@@ -203,6 +204,7 @@ def ownerships(
             ),
             count,
             given,
+            assumable=assumable,
         )
         for gpu_key, count, given in quotes
     ]
@@ -215,10 +217,12 @@ def ownerships(
     for_sale = (price for price in card_prices() if request.buys and price.gpu_key not in quoted)
     for each in (price for price in for_sale if load_specs()[price.gpu_key].board_power_w is not None):
         if each.is_computer and (several or each.gpu_count == 1):
-            found.append(_machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}))
+            found.append(
+                _machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}, assumable=assumable)
+            )
         elif not each.is_computer:  # the smallest set is reported even over the limit
             some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
-            found += [_machine(request, power_w, each, count, {}) for count in some]
+            found += [_machine(request, power_w, each, count, {}, assumable=assumable) for count in some]
     return found
 
 
@@ -233,6 +237,8 @@ def _machine(
     price: CardPrice,
     gpu_count: int,
     given: Mapping[str, float],
+    *,
+    assumable: Iterable[str],
 ) -> Ownership:
     # Complete a description from the request, a measurement, or the data sheet.
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
@@ -271,11 +277,7 @@ def _machine(
         price_note=None if is_quoted else _price_note(price),
         is_planned=price.statistic == PLANNING_VALUE,
         condition=price.condition,
-        assumed=tuple(
-            name
-            for name, (_, field) in _ASSUMABLE.items()
-            if not (name in told or (field and request.was_given(field)))
-        ),
+        assumed=tuple(name for name in assumable if name not in told),
     )
 
 

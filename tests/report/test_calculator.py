@@ -236,7 +236,7 @@ GO = """hash => location.hash === hash || new Promise((gone) => {
 
 @pytest.fixture(scope="module")
 def shown(browser, path):  # noqa: F811
-    """A page that tests only read: opened once for each width, then sent to other addresses."""
+    """A page opened once for each width, then sent to other addresses; a test that fills a field restores it."""
     contexts = []
 
     @cache
@@ -335,12 +335,12 @@ def test_the_title_names_the_precision_of_the_answers_as_the_command_does(shown,
     assert here(*words[1:], *place).stdout.splitlines()[0].endswith(f", {precision}.")
 
 
-def test_unmeetable_limits_are_reported_with_what_would_suffice(shown, opened):
+def test_unmeetable_limits_are_reported_with_what_would_suffice(shown):
     page = shown("#budget=0.5&deadline=0.2")
     assert page.locator("#three").is_hidden()
     said = page.locator("#said").inner_text()
     assert said.startswith("Nothing stays within these limits")
-    page = opened("#deadline=0.2")
+    page = shown("#deadline=0.2")
     enough = re.search(r"A deadline of ([\d.]+) h would be enough", page.locator("#said").inner_text())
     page.locator("[name=deadline]").fill(enough[1])
     assert page.locator("#three tbody tr").count() >= 1
@@ -361,15 +361,19 @@ def test_unmeetable_limits_are_reported_with_what_would_suffice(shown, opened):
         ("deadline", "36", "--deadline-hours 36"),
     ],
 )
-def test_an_amount_is_read_as_typed_or_marked_as_wrong(opened, name, text, option):
+def test_an_amount_is_read_as_typed_or_marked_as_wrong(shown, name, text, option):
     """1,5 is one and a half in most of Europe, and no number on the command line: it must not become 15."""
-    page = opened()
+    page = shown()
     usual = page.locator("#command").inner_text()
     field = page.locator(f"[name={name}]")
+    before = field.input_value()
     field.fill(text)
-    assert field.evaluate("e => e.validity.valid") == (option is not None)
+    is_valid = field.evaluate("e => e.validity.valid")
     command = page.locator("#command").inner_text()
+    field.fill(before)
+    assert is_valid == (option is not None)
     assert option in command if option else command == usual
+    assert page.locator("#command").inner_text() == usual
 
 
 def test_two_dots_can_be_compared_and_reached_with_the_keyboard(opened):
