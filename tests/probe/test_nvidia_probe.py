@@ -142,7 +142,7 @@ def test_one_lost_gpu_leaves_the_others(inside_nvml, function: str) -> None:
 def test_gpus_before_a_hanging_one_are_listed_and_later_ones_are_skipped(inside_nvml, function: str) -> None:
     which = {"selector": (1,)} if "Handle" in function else {"device": "1"}
     inside_nvml(["t4", "h200", "h200", "h200"], faults=[Fault(function, sleep_s=5, **which)])
-    report = nvidia.NvidiaBackend(limit_s=1.0).devices()
+    report = nvidia.NvidiaBackend(limit_s=0.5).devices()
     assert [(d.index, d.name) for d in report.devices] == [(0, "Tesla T4")]
     assert None not in report.states
     assert [(p.device_index, p.exit_code) for p in report.problems] == [(1, 3), (None, 3)]
@@ -152,37 +152,37 @@ def test_gpus_before_a_hanging_one_are_listed_and_later_ones_are_skipped(inside_
 
 def test_eight_gpus_that_answer_slowly_are_all_listed(inside_nvml) -> None:
     """Together they take longer than one call may, but no single one does."""
-    inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=0.2)])
-    report = nvidia.NvidiaBackend(limit_s=1.5).devices()
+    inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=0.1)])
+    report = nvidia.NvidiaBackend(limit_s=0.75).devices()
     assert [d.index for d in report.devices] == list(range(8))
     assert None not in report.states
     assert report.problems == ()
 
 
 def test_a_driver_that_is_slow_at_every_call_loses_no_gpu(inside_nvml) -> None:
-    inside_nvml("h200", faults=[Fault("*", sleep_s=0.05)])
-    report = nvidia.NvidiaBackend(limit_s=2.0).devices()
+    inside_nvml("h200", faults=[Fault("*", sleep_s=0.02)])
+    report = nvidia.NvidiaBackend(limit_s=0.8).devices()
     assert [d.name for d in report.devices] == ["NVIDIA H200"]
     assert report.problems == ()
 
 
 def test_an_init_that_hangs_is_exit_3(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlInit", sleep_s=3)])
-    (problem,) = nvidia.NvidiaBackend(limit_s=1.0).devices().problems
+    (problem,) = nvidia.NvidiaBackend(limit_s=0.5).devices().problems
     assert problem.exit_code == 3
     assert problem.value.startswith("nvmlInit took over")
     assert "not answer" in problem.what
 
 
 def test_a_dump_of_a_driver_that_hangs_is_refused(inside_nvml, monkeypatch) -> None:
-    monkeypatch.setattr(nvidia, "CALL_LIMIT_S", 1.0)
+    monkeypatch.setattr(nvidia, "CALL_LIMIT_S", 0.5)
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=3)])
     with pytest.raises(NoDeviceError, match="GPU 0 does not"):
         nvidia.dump()
 
 
 def test_a_process_with_a_stuck_call_still_ends(fake_nvml) -> None:
-    code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=1.0).devices().problems[0].what)"
+    code = "from gpubench.probe.nvidia import NvidiaBackend; print(NvidiaBackend(limit_s=0.5).devices().problems[0].what)"
     environment = fake_nvml("h200", faults=[Fault("nvmlDeviceGetName", sleep_s=600)])
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
