@@ -202,6 +202,14 @@ def test_valid_coverage_claim_retires_unlisted_offers(tmp_path):
     assert instances(load_offers(tmp_path)) == {"RTX 4090"}
 
 
+def test_a_coverage_claim_without_offers_retires_shipped_ones(tmp_path):
+    assert load_offers(tmp_path).offers is embedded_offers(None).offers  # nothing is computed from them again
+    lay(tmp_path, snapshot(covers=[CLAIM | {"provider": "runpod"}]))
+    found = load_offers(tmp_path)
+    assert {offer.provider for offer in found.retired} == {"runpod"}
+    assert len(found.offers) == len(embedded_offers().offers) - len(found.retired)
+
+
 def test_rows_that_carry_over_are_cleaned_by_the_next_refresh(tmp_path):
     """Otherwise a source that is not queried again would keep its bad rows through every honest refresh."""
     lay(tmp_path, snapshot(GOOD | {"instance": "bad", "ask_median_usd_per_hour": "0"}, GOOD))
