@@ -96,7 +96,11 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(4)
     assert launch.cold_s.keys() == {"import", "context", "build", "first_step"}
     assert all(0 < seconds < 60 for seconds in launch.cold_s.values())
-    assert sum(isinstance(e, messages.RoundDone) for e in seen) == len(launch.rounds) + len(launch.warmup)
+    rounds = [event for event in seen if isinstance(event, messages.RoundDone)]
+    assert len(rounds) == len(launch.rounds) + len(launch.warmup)
+    # From the second timed round on; a warm-up has no figure yet.
+    assert [r.half_width is not None for r in rounds if r.timed] == [n > 0 for n in range(len(launch.rounds))]
+    assert {r.half_width for r in rounds if not r.timed} == {None}
     program = "import sys, gpubench.session.session, gpubench.cli.verbs.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
