@@ -357,7 +357,7 @@ def overlay(tables: Iterable[OfferTable]) -> OfferTable:
         gone = _gone(below, fresh, table.covers)
         retired += (*table.retired, *map(below.pop, gone))
         moves = (change_of(below[key], fresh[key]) for key in fresh if key in below)
-        changes += filter(None, moves)
+        changes += (*table.changes, *filter(None, moves))
         origins |= dict.fromkeys(fresh, table.origin)
         below |= fresh
     return OfferTable(

@@ -10,6 +10,7 @@ import pytest
 
 from gpubench.models import Offer, Pricing
 from gpubench.offers.dates import USUAL_DRIFT, PriceChange, change_of, drift_of
+from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.table import USUAL_ASK_SPREAD, OfferTable, asks_of, overlay, spread_of
 
 H100 = "nvidia-h100-sxm-80gb"
@@ -48,6 +49,13 @@ def test_price_drift_is_estimated_from_the_tables_own_price_history():
     assert drift_of(slowly) == pytest.approx(math.sqrt((math.log(2) ** 2 / 4 + USUAL_DRIFT**2) / 2))
     stood = [PriceChange(0.0, 2.0)] * 24
     assert drift_of(stood) == pytest.approx(USUAL_DRIFT / 2)
+
+
+def test_the_shipped_price_history_counts_in_every_answer(tmp_path):
+    changes = load_offers(tmp_path).changes
+    assert changes == embedded_offers().changes
+    assert len(changes) > 100
+    assert drift_of(changes) != pytest.approx(USUAL_DRIFT, rel=0.01)
 
 
 def test_newer_table_yields_the_price_change():
