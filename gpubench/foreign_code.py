@@ -41,9 +41,12 @@ _NO_MEMORY = (
 def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     """Run third-party code; any error becomes one line, with the cause chained.
 
+    A script may parse its command line: it sees an empty one instead of ours.
+
     Raises:
         MisuseError: If it raised anything, or called ``sys.exit``.
     """
+    ours, sys.argv = sys.argv, [what]
     try:
         return load()
     except MisuseError:
@@ -55,6 +58,8 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
         wants_gpu = "cuda" in words or "nvidia" in words
         hint = "; build on the CPU, gpubench moves the model itself" if wants_gpu else ""
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
+    finally:
+        sys.argv = ours
 
 
 def load_plugin(kind: str, point: EntryPoint) -> Any:
@@ -84,15 +89,15 @@ def one_line(error: BaseException) -> str:
         return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
     if isinstance(error, ValueError) and "null bytes" in str(error):  # a SyntaxError from Python 3.11.4 on
         return f"its source is not text in UTF-8 ({error})"
-    if isinstance(error, SystemExit):
-        text = f"calls sys.exit({error.code!r})"
-    else:
-        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    place = own_line(error)
+    text = (
+        f"calls sys.exit({error.code!r})"
+        if isinstance(error, SystemExit)
+        else " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    )
     if shared_memory_problem := _of_shared_memory(error):
         text = f"{text}: {SHARED_MEMORY} {shared_memory_problem}"
     text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
-    return f"{text} ({place})" if place else text
+    return with_line(text, error)
 
 
 def _of_shared_memory(error: BaseException) -> str | None:
@@ -122,14 +127,18 @@ def own_line(error: BaseException) -> str | None:
     return found
 
 
+def with_line(words: str, error: BaseException) -> str:
+    """Return the words, followed by the line of the user's code that raised an error if it passed any."""
+    place = own_line(error)
+    return f"{words} ({place})" if place else words
+
+
 def lacks_memory(error: BaseException | None) -> bool:
     """Return whether an error or its cause means that the host or the device ran out of memory."""
-    while error is not None:
-        ran_out = isinstance(error, RuntimeError) and says_no_memory(str(error))
-        if ran_out or isinstance(error, MemoryError):
-            return True
-        error = error.__cause__
-    return False
+    if error is None:
+        return False
+    ran_out = isinstance(error, RuntimeError) and says_no_memory(str(error))
+    return ran_out or isinstance(error, MemoryError) or lacks_memory(error.__cause__)
 
 
 def says_no_memory(words: str) -> bool:

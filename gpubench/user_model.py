@@ -72,8 +72,11 @@ def load_own(reference: str) -> workload.Workload:
         described = importlib.import_module("gpubench_workloads._hugging_face")
         made: workload.Workload = described.load(_config(match), name, _sources(match, None))
         return made
+    from gpubench.tensors import OffGpu
+
     file = _file(match)  # before the user's code can change the folder
-    found, module = import_own(reference)
+    with OffGpu():
+        found, module = import_own(reference)
     return replace(workload_of(name, found, module), version=_sources(match, file))
 
 
@@ -556,9 +559,10 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
     if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
         return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # otherwise they are one argument
     if isinstance(inputs, Mapping):
+        # ``forward(**batch)`` takes any name, but a dict of no named argument may be its only argument.
         takes = inspect.signature(model.forward).parameters
-        is_named = inputs.keys() <= takes.keys() and _binds(model.forward, **inputs)
-        return workload.Named(inputs) if is_named else inputs
+        is_one = takes.keys().isdisjoint(inputs) and _binds(model.forward, inputs)
+        return inputs if is_one or not _binds(model.forward, **inputs) else workload.Named(inputs)
     is_one = isinstance(inputs, tuple) and not _binds(model.forward, *inputs)
     return (inputs,) if is_one and _binds(model.forward, inputs) else inputs  # such as a packed sequence
 
@@ -574,7 +578,8 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
             f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "
             "a padded one, and make it nested in forward"
         )
-    by_sample = isinstance(inputs, list) and len(inputs) == batch_size
+    inner = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else ()
+    by_sample = any(isinstance(each, list) and len(each) == batch_size for each in (inputs, *inner))
     if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
         shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"
         raise MisuseError(

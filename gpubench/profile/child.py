@@ -103,6 +103,7 @@ def _profile(
     # foreign code sets some of its fields
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
     by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
+    where = " in inference" if profile.memory else ""
     remarks = {
         "": note,
         "its images are kept contiguous at every precision, because a step with channels_last fails: ": (
@@ -110,7 +111,9 @@ def _profile(
         ),
         "a training step fails under a GPU's autocast, so AMP is not offered: ": profile.why_no_amp,
         "no CUDA graph can capture ": by_values,
-        "a formula gives an upper estimate of its memory, which was not traced: ": profile.memory_untraced,
+        f"a formula gives an upper estimate of its memory{where}, which was not traced: ": (
+            profile.memory_untraced
+        ),
     }
     notes = (f"{profile.name}: {begin}{rest}" for begin, rest in remarks.items() if rest is not None)
     return sound, tuple(notes), traced.missing_kernel

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from gpubench.foreign_code import one_line, own_line
+from gpubench.foreign_code import one_line, with_line
 from gpubench.models import (
     Checkpointing,
     DecodeWork,
@@ -109,7 +109,12 @@ def trace_workload(
     how: dict[str, Any] = {"requested": requested, "refused": refused, "ways": ways}
     memory, memory_untraced = _memory(workload, variants_s, **how) if missing is None else ((), missing)
     is_trained = missing is None and TaskKind.TRAIN in workload.tasks
-    if memory_untraced is not None and is_trained and has_time():
+    why_eager = memory_untraced
+    if memory_untraced is not None and is_trained and len(workload.tasks) > 1:
+        # Inference may read values where training does not, to stop early or to drop overlapping boxes
+        trained = workload.built(lambda build: build, tasks=(TaskKind.TRAIN,))
+        memory, why_eager = _memory(trained, variants_s, **how)
+    if not memory and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
@@ -118,9 +123,9 @@ def trace_workload(
         memory=memory,
         memory_untraced=memory_untraced,
         is_contiguous_only=contiguous is not None,
-        is_eager_only=memory_untraced is not None and memory_untraced.startswith(BY_VALUE),
+        is_eager_only=why_eager is not None and why_eager.startswith(BY_VALUE),
         why_no_amp=next(iter(refused), None),
-        saved_bytes_per_pair=(0.0 if memory_untraced is None else _saved_bytes_per_pair(workload, until_s)),
+        saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
     return replace(traced, profile=profile, why_contiguous=contiguous)
 
@@ -218,8 +223,7 @@ def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[St
             error, DataDependentOutputException | DynamicOutputShapeException
         ) and _READS_BY_NUMPY not in str(error):
             return (), one_line(error)
-        place = own_line(error)
-        return (), BY_VALUE + (f" ({place})" if place else "")
+        return (), with_line(BY_VALUE, error)
 
 
 def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:

@@ -23,6 +23,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure import guards
 from gpubench.measure.step import copied, move
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
+from gpubench.predict.question import question_of
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal
 from gpubench.profile.trace import BY_VALUE, profile_workload, trace_workload
@@ -186,6 +187,41 @@ def test_a_step_that_gives_its_values_to_numpy_is_ranked_as_eager(load):
     assert profile.is_eager_only
     assert profile.memory_untraced.startswith(BY_VALUE)
     assert "mine.py line" in profile.memory_untraced
+
+
+def test_a_model_that_reads_values_only_in_inference_is_trained_in_a_graph(load):
+    profile = profile_workload(load(KINDS["early exit"]))
+    assert not profile.is_eager_only
+    assert {step.task for step in profile.memory} == {TaskKind.TRAIN}
+    assert profile.memory_untraced.startswith(BY_VALUE)
+    ways = {task: question_of(profile, None, task=task).execution for task in TaskKind}
+    assert ways == {TaskKind.TRAIN: Execution.GRAPH, TaskKind.INFER: Execution.EAGER}
+    values = profile_workload(load(KINDS["matched on the host"]))
+    assert values.memory == ()
+
+
+def test_the_state_of_wrapped_optimizers_is_counted(load):
+    """Adam's for the biases, and a momentum for the weights."""
+    profile = profile_workload(load(KINDS["two in one"]))
+    state_bytes = 4 * (8 * 16 + 16 * 4) + 8 * (16 + 4)
+    assert profile.optimizer_bytes_per_parameter * profile.parameters == pytest.approx(state_bytes)
+    assert profile.memory_untraced is None
+    numbers_of_steps = 2 * 4
+    assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
+
+
+def test_an_optimizer_made_by_a_function_updates_as_torch_does_on_a_gpu(load):
+    """It takes no ``fused``; torch then updates all parameters at once, with temporary tensors of their size."""
+
+    def peak(optimizer: str) -> float:
+        source = pair(optimizer=optimizer).replace("16", "1600")
+        (step, *_) = profile_workload(load(source)).memory
+        return step.peak(1).at(1)
+
+    together = peak("functools.partial(torch.optim.AdamW, foreach=True)")
+    assert peak("lambda parameters: torch.optim.AdamW(parameters)") == together
+    assert peak("lambda parameters: torch.optim.AdamW(parameters, foreach=False)") != together
+    assert peak("torch.optim.AdamW") < together, "which takes ``fused``"
 
 
 def test_a_model_stored_mostly_in_half_precision_keeps_its_other_weights(load):
