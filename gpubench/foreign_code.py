@@ -28,6 +28,13 @@ LEAST_SHARED_BYTES = 64 * KIB  # a lock takes one page
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
+_ON_THE_CPU = "build on the CPU, gpubench moves the model itself"
+# What to do about an error, by a part of its message; a CUDA build without a driver only names its vendor
+_HINTS = {
+    "cuda": _ON_THE_CPU,
+    "nvidia": _ON_THE_CPU,
+    "relative import": "name a file of a package as a module, package.module:build",
+}
 _NO_MEMORY = (
     "can't allocate memory",  # torch on a CPU
     "out of memory",  # torch's allocators, and the CUDA runtime below them
@@ -54,9 +61,7 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except SystemExit as error:
         raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
     except Exception as error:  # third-party code may raise anything; the cause is chained
-        words = str(error).lower()  # a CUDA build without a driver only names its vendor
-        wants_gpu = "cuda" in words or "nvidia" in words
-        hint = "; build on the CPU, gpubench moves the model itself" if wants_gpu else ""
+        hint = next((f"; {do}" for sign, do in _HINTS.items() if sign in str(error).lower()), "")
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
     finally:
         sys.argv = ours
@@ -83,12 +88,12 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, MisuseError):
         return str(error) if error.__cause__ is None else one_line(error.__cause__)
-    if isinstance(error, SyntaxError):
-        if error.lineno is None or "codec can't decode" in error.msg:
-            return f"its source is not text in UTF-8 ({error.msg})"
-        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
-    if isinstance(error, ValueError) and "null bytes" in str(error):  # a SyntaxError from Python 3.11.4 on
-        return f"its source is not text in UTF-8 ({error})"
+    words = error.msg if isinstance(error, SyntaxError) else str(error)
+    if isinstance(error, SyntaxError) and error.lineno is not None and "codec can't decode" not in words:
+        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {words}"
+    # null bytes are a SyntaxError from Python 3.11.4 on
+    if isinstance(error, SyntaxError) or (isinstance(error, ValueError) and "null bytes" in words):
+        return f"its source is not text in UTF-8 ({words})"
     text = (
         f"calls sys.exit({error.code!r})"
         if isinstance(error, SystemExit)

@@ -125,6 +125,18 @@ def plain_encoders() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def autocast_on_cpu(*devices: str) -> Iterator[None]:
+    """Let a model's own autocast for these devices apply to the CPU inside the block."""
+    start = torch.autocast.__init__
+
+    def on_cpu(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        start(self, "cpu" if device_type in devices else device_type, *args, **kwargs)
+
+    with replaced(torch.autocast, __init__=on_cpu):
+        yield
+
+
 _CHANGING = (torch.dtype, torch.memory_format, Tensor)
 
 
@@ -141,7 +153,7 @@ class OffGpu(TorchFunctionMode):
         if _is_gpu(kwargs.get("device")):
             del kwargs["device"]
         name = getattr(func, "__name__", "")
-        if name == "cuda":
+        if name in {"cuda", "pin_memory"}:
             return args[0]
         if name == "to" and (_is_gpu(args[1] if len(args) > 1 else None) or len(args) == 1):
             args = (args[0], *(each for each in args[2:] if isinstance(each, _CHANGING)))
@@ -151,5 +163,4 @@ class OffGpu(TorchFunctionMode):
 
 
 def _is_gpu(device: Any) -> bool:
-    is_named = isinstance(device, str | torch.device) and str(device).startswith("cuda")
-    return is_named or type(device) is int
+    return type(device) is int or (isinstance(device, str | torch.device) and str(device).startswith("cuda"))

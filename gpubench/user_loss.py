@@ -70,8 +70,8 @@ def loose_tensor(task: Task) -> str | None:
     step is run to find out; if it fails before the loss, nothing is found.
     """
     watch = _Watch(task)
-    seen = EveryCall(watch.call)
-    with uncompiled(), seeded(0), suppress(Exception), watch, seen:  # the trace will report other errors
+    # The trace will report other errors
+    with uncompiled(), seeded(0), suppress(Exception), watch, EveryCall(watch.call):
         outputs = forward(task.model, task.batches[0][0])
         watch.is_loss = True
         task.loss(outputs, task.batches[0][1])
@@ -106,8 +106,10 @@ class _Watch(TorchFunctionMode):
         foreign = [tensor for tensor in taken if storage_id(tensor) not in self._known]
         is_mixed = len(foreign) < len(taken)
         if self.is_loss and is_mixed and self.found is None:
-            shapes = (tuple(t.shape) for t in foreign if t.dim() or t.requires_grad)
-            self.found = next((f"one of shape {shape}, in {name}" for shape in shapes), None)
+            self.found = next(
+                (f"one of shape {tuple(t.shape)}, in {name}" for t in foreign if t.dim() or t.requires_grad),
+                None,
+            )
         out = func(*args, **kwargs)
         if is_mixed or not taken or not self.is_loss:
             self._note(out)

@@ -478,10 +478,10 @@ def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
         ]
         for parts in (first, other)
     ]
-    if forms[0] != forms[1]:
-        return False
-    pairs = zip(_tensors(first[0]), _tensors(other[0]), strict=True)
-    return any(a.is_sparse or not _has_values(a) or not torch.equal(a, b) for a, b in pairs)
+    return forms[0] == forms[1] and any(
+        a.is_sparse or not _has_values(a) or not torch.equal(a, b)
+        for a, b in zip(_tensors(first[0]), _tensors(other[0]), strict=True)
+    )
 
 
 def _has_values(tensor: Tensor) -> bool:
@@ -543,8 +543,11 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
     model, inputs, targets, loss = (parts[field] for field in _FIELDS[:4])
     if not isinstance(model, torch.nn.Module):
         raise MisuseError(f"{name}: the model is a {type(model).__name__}, not a torch.nn.Module")
-    if not callable(loss):
-        raise MisuseError(f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets)")
+    if not callable(loss) or isinstance(loss, type):
+        raise MisuseError(
+            f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets); if the model returns "
+            "its loss, give lambda outputs, _: outputs"
+        )
     _check_inputs(name, inputs, targets, batch_size)
     inputs = _as_called(model, inputs, batch_size)
     optimizer = parts.get("optimizer") or functools.partial(torch.optim.Adam, lr=DEFAULT_LEARNING_RATE)
@@ -571,8 +574,11 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
     """Check that inputs or targets have the batch first, besides tensors such as a mask or graph nodes."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
-        loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
-        raise MisuseError(f"{name}: the inputs contain no tensor, but {_describe(inputs)}{loader}")
+        of_a_loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
+        raise MisuseError(
+            f"{name}: the inputs contain no tensor, but {_describe(inputs)}"
+            + ("; give torch.from_numpy of it" if hasattr(inputs, "dtype") else of_a_loader)
+        )
     if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(
             f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "

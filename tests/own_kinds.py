@@ -554,6 +554,7 @@ PLACES = {
     "loss on a GPU": pair(
         head="LOSS = nn.CrossEntropyLoss(weight=torch.ones(4).cuda()).to('cuda')\n", loss="LOSS"
     ),
+    "batch for a GPU": pair().replace("torch.randn(n, 8)", "torch.randn(n, 8).pin_memory()"),
     "data parallel": pair(init="self.first = nn.DataParallel(self.first)"),
 }
 ONE_MODEL = pair().replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):")
@@ -564,6 +565,16 @@ COMMAND_LINE = pair(
 SPARSE_BUFFER = pair(
     init="self.register_buffer('links', torch.eye(8).to_sparse())",
     body="return self.second(self.first(torch.sparse.mm(self.links, x.T.float()).T).relu())",
+)
+OWN_AUTOCAST = (
+    pair(
+        body="with torch.autocast(x.device.type, torch.bfloat16):\n"
+        "            h = self.first(x).relu()\n"
+        "        with torch.autocast(device_type=x.device.type, enabled=False):\n"
+        "            return self.second(h.float())"
+    )
+    .replace("8, 16)", "8, 256)")
+    .replace("(16", "(256")
 )
 INNER_LOOP = pair(
     body="weights = dict(self.first.named_parameters())\n"
@@ -712,6 +723,7 @@ KINDS = {
     "complex product": COMPLEX_PRODUCT,
     "inner loop": INNER_LOOP,
     "command line": COMMAND_LINE,
+    "own autocast": OWN_AUTOCAST,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,
 }

@@ -102,7 +102,6 @@ def _profile(
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     # foreign code sets some of its fields
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
-    by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
     where = " in inference" if profile.memory else ""
     remarks = {
         "": note,
@@ -110,7 +109,9 @@ def _profile(
             traced.why_contiguous
         ),
         "a training step fails under a GPU's autocast, so AMP is not offered: ": profile.why_no_amp,
-        "no CUDA graph can capture ": by_values,
+        "no CUDA graph can capture a step that reads tensor values, so it is ranked as eager": (
+            "" if profile.is_eager_only else None
+        ),
         f"a formula gives an upper estimate of its memory{where}, which was not traced: ": (
             profile.memory_untraced
         ),

@@ -161,8 +161,7 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
     """One kernel on CUDA with a mask of one byte per value; on a CPU the mask has the values' type."""
     if not train or p == 0 or x.numel() == 0:
         return x
-    out: Tensor = torch.native_dropout(x, p, True)[0]
-    return out
+    return torch.native_dropout(x, p, True)[0]
 
 
 # --- norm ----------------------------------------------------------------------------------------------
@@ -236,12 +235,8 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     # Output and sums of one kernel. It is a separate operator, so checkpointing can keep its result.
     *batch, length, _ = query.shape
-    if batch:
-        shape = (*batch[:-1], length, batch[-1], value.shape[-1])
-        out = query.new_empty(shape).transpose(-3, -2)
-    else:
-        out = query.new_empty((length, value.shape[-1]))
-    return out, query.new_empty((*batch, length), dtype=torch.float32)
+    out = query.new_empty((*batch[:-1], length, *batch[-1:], value.shape[-1]))
+    return out.transpose(-3, -2) if batch else out, query.new_empty((*batch, length), dtype=torch.float32)
 
 
 class _FusedAttention(torch.autograd.Function):

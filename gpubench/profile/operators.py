@@ -34,7 +34,15 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
 )
-from gpubench.tensors import EveryCall, plain_encoders, storage_id, tensors_in, tensors_of, with_tensors
+from gpubench.tensors import (
+    EveryCall,
+    autocast_on_cpu,
+    plain_encoders,
+    storage_id,
+    tensors_in,
+    tensors_of,
+    with_tensors,
+)
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
@@ -46,6 +54,8 @@ _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from T
 
 # What to do about an error of torch, by a part of its message
 _ADVICE = {
+    "Torch not compiled with CUDA": "call torch.cuda only if torch.cuda.is_available()",
+    "no NVIDIA driver": "call torch.cuda only if torch.cuda.is_available()",
     "does not support sparse gradients": "use an optimizer that supports them, such as torch.optim.SGD",
     "FlexAttention does not support backward on CPU": "call F.scaled_dot_product_attention "
     "with the mask as a tensor when q is not on a GPU",
@@ -216,6 +226,7 @@ def checkpoints_on_meta() -> Iterator[None]:
 
 @plain_encoders()
 @checkpoints_on_meta()
+@autocast_on_cpu("meta")  # as torch refuses it for tensors without values
 def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
     parameters = list(model.parameters())
@@ -347,8 +358,9 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
             f"a step of {type(optimizer).__name__} calls model and loss through a closure any number of "
             "times, so its steps differ in work; use an optimizer whose step() needs no closure"
         ) from None
-    own = set(map(id, trained))  # scalars, such as the number of steps, are left out
-    kept = float(sum(t.nbytes for t in states_of(optimizer) if t.dim() and id(t) not in own))
+    # without scalars, such as the number of steps
+    states = (t for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter))
+    kept = float(sum(tensor.nbytes for tensor in states))
     weights = sum(p.numel() * p.element_size() for p in trained)
     return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
 
@@ -357,8 +369,9 @@ def optimizers_in(optimizer: Any) -> Iterator[Any]:
     """Yield an optimizer, which need not be one of torch, and the optimizers that it wraps."""
     yield optimizer
     for value in vars(optimizer).values():
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
-        for each in inner:
+        for each in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        ):
             if isinstance(each, Optimizer):
                 yield from optimizers_in(each)
 
@@ -385,9 +398,8 @@ def missing_kernel(error: BaseException | None) -> str | None:
     """
     if isinstance(error, NotImplementedError) and (found := _NO_KERNEL.search(str(error))):
         return with_line(f"{found[1]} has no kernel for the CPU", error)
-    if error is None or not _wants_cuda(error):
-        return None
-    return with_line("one of its kernels takes only CUDA tensors", error)
+    is_of_a_gpu = error is not None and _wants_cuda(error)
+    return with_line("one of its kernels takes only CUDA tensors", error) if is_of_a_gpu else None
 
 
 def _wants_cuda(error: BaseException) -> bool:
@@ -459,7 +471,6 @@ def _largest(values: Sequence[Any]) -> Any:
 
 
 def _below(kind: type) -> Iterator[type]:
-    each: type
     for each in kind.__subclasses__():
         yield each
         yield from _below(each)

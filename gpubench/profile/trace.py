@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import Seen, TooSlowError, on_meta, seen_at
 from gpubench.profile.shorter import with_shorter
-from gpubench.workload import Task, Workload
+from gpubench.workload import Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
 """Start of the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
@@ -109,11 +109,9 @@ def trace_workload(
     how: dict[str, Any] = {"requested": requested, "refused": refused, "ways": ways}
     memory, memory_untraced = _memory(workload, variants_s, **how) if missing is None else ((), missing)
     is_trained = missing is None and TaskKind.TRAIN in workload.tasks
-    why_eager = memory_untraced
     if memory_untraced is not None and is_trained and len(workload.tasks) > 1:
         # Inference may read values where training does not, to stop early or to drop overlapping boxes
-        trained = workload.built(lambda build: build, tasks=(TaskKind.TRAIN,))
-        memory, why_eager = _memory(trained, variants_s, **how)
+        memory, _ = _memory(workload.built(lambda build: build, tasks=(TaskKind.TRAIN,)), variants_s, **how)
     if not memory and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
@@ -123,7 +121,7 @@ def trace_workload(
         memory=memory,
         memory_untraced=memory_untraced,
         is_contiguous_only=contiguous is not None,
-        is_eager_only=why_eager is not None and why_eager.startswith(BY_VALUE),
+        is_eager_only=not memory and (memory_untraced or "").startswith(BY_VALUE),
         why_no_amp=next(iter(refused), None),
         saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
@@ -191,10 +189,9 @@ def _as_held(workload: Workload) -> Workload:
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
-    def with_base_in_4_bits(build: Callable[..., Task]) -> Callable[..., Task]:
-        return lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
-
-    return workload.built(with_base_in_4_bits)
+    return workload.built(
+        lambda build: lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
+    )
 
 
 def _flops(operators: Sequence[Operator]) -> float:

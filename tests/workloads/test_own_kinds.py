@@ -200,6 +200,20 @@ def test_a_model_that_reads_values_only_in_inference_is_trained_in_a_graph(load)
     assert values.memory == ()
 
 
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_a_models_own_autocast_is_traced_without_values_as_on_a_gpu(load):
+    traced = trace_workload(load(KINDS["own autocast"]))
+    assert traced.why_on_cpu is None
+    here = traced.profile.memory
+    assert here[0].saved == here[1].saved, "with and without the case's autocast"
+    named = load(KINDS["own autocast"].replace("(x.device.type", "('cuda'"))
+    assert profile_workload(named).memory == here
+    off = load(KINDS["own autocast"].replace("torch.bfloat16", "enabled=False"))
+    half = 2 * (8 + 256)  # of the input and of ReLU, beside ReLU's in float32
+    saved_bytes = profile_workload(off).memory[0].saved.bytes_per_sample
+    assert here[0].saved.bytes_per_sample == saved_bytes + half
+
+
 def test_the_state_of_wrapped_optimizers_is_counted(load):
     """Adam's for the biases, and a momentum for the weights."""
     profile = profile_workload(load(KINDS["two in one"]))

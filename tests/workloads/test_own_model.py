@@ -336,6 +336,16 @@ def body(returned: str) -> str:
 
 
 LOADING = {
+    "relative import": ("from .layers import Net\n", r"line 1\); name a file of a package as a module"),
+    "arrays": (
+        "import numpy as np\n"
+        + GOOD.replace("torch.randn(", "np.zeros((").replace("10), torch.z", "10)), torch.z"),
+        "no tensor, but a ndarray; give torch.from_numpy of it",
+    ),
+    "loss not made": (
+        GOOD.replace("EntropyLoss()", "EntropyLoss"),
+        "the loss is a type, .* give lambda outputs, _",
+    ),
     "nothing in it": ("x = 1", "defines neither build"),
     "syntax error": ("def build(:\n", "syntax error in line 1"),
     "nul bytes": ("x = 1\n\0\n", "its source is not text in UTF-8"),
@@ -439,6 +449,10 @@ def test_a_missing_file_is_one_line(reference: str) -> None:
 
 
 TRACING = {
+    "calls the GPU": (
+        body("nn.Linear(4, 4), torch.randn(batch_size, 4), 0, lambda out, _: torch.cuda.synchronize()"),
+        "; call torch.cuda only if torch.cuda.is_available",
+    ),
     "wrong shapes": (
         body("nn.Linear(3, 1), torch.randn(batch_size, 4), torch.zeros(batch_size, 1), nn.MSELoss()"),
         "cannot run one training step on its own batch: RuntimeError: ",
