@@ -134,8 +134,7 @@ def own_line(error: BaseException) -> str | None:
 
 def with_line(words: str, error: BaseException) -> str:
     """Return the words, followed by the line of the user's code that raised an error if it passed any."""
-    place = own_line(error)
-    return f"{words} ({place})" if place else words
+    return f"{words} ({place})" if (place := own_line(error)) else words
 
 
 def lacks_memory(error: BaseException | None) -> bool:

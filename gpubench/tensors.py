@@ -98,7 +98,7 @@ class EveryCall(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        if torch.is_inference_mode_enabled():
+        if torch.is_inference_mode_enabled() and func.namespace != "prim":  # a question, not an operator
             with self:
                 out = func.decompose(*args, **(kwargs or {}))
             if out is not NotImplemented:

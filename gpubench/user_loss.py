@@ -116,6 +116,5 @@ class _Watch(TorchFunctionMode):
         return out
 
     def _note(self, value: Any) -> None:
-        for tensor in tensors_of(value):
-            for part in tensors_in([tensor]):
-                self._known[storage_id(part)] = part.untyped_storage()  # kept alive: no address is reused
+        for part in tensors_in(tensors_of(value)):
+            self._known[storage_id(part)] = part.untyped_storage()  # kept alive: no address is reused

@@ -566,6 +566,18 @@ SPARSE_BUFFER = pair(
     init="self.register_buffer('links', torch.eye(8).to_sparse())",
     body="return self.second(self.first(torch.sparse.mm(self.links, x.T.float()).T).relu())",
 )
+TEACHER_IN_INFERENCE_MODE = pair(
+    init="self.teacher = nn.Linear(8, 4)",
+    body="with torch.inference_mode():\n            seen = self.teacher(x)\n"
+    "        return self.second(self.first(x).relu()) + seen.clone()",
+)
+PROMOTED = pair(
+    init="self.scale = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))",
+    body="h = self.scale(self.first(x)); rows = torch.arange(len(h), device=h.device)\n"
+    "        h = torch.zeros(h.shape, device=h.device).index_put((rows,), h, accumulate=True)\n"
+    "        return self.second(torch.zeros_like(h).scatter_add(0, rows[:, None].expand_as(h), h.to(x.dtype)))",
+)
+"""A GPU's autocast casts both inputs of dot, index_put and scatter_add to the wider type."""
 OWN_AUTOCAST = (
     pair(
         body="with torch.autocast(x.device.type, torch.bfloat16):\n"
@@ -724,6 +736,7 @@ KINDS = {
     "inner loop": INNER_LOOP,
     "command line": COMMAND_LINE,
     "own autocast": OWN_AUTOCAST,
+    "teacher in inference mode": TEACHER_IN_INFERENCE_MODE,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,
 }

@@ -53,8 +53,10 @@ def _answer(
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        is_plain = isinstance(cause, MisuseError)  # its message is sufficient
-        return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
+        # The message of a plain refusal is sufficient
+        return Answer(
+            error=str(error), traceback=None if isinstance(cause, MisuseError) else traceback_of(error)
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: any failure becomes one line
         return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
     return Answer(
@@ -131,10 +133,9 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
     flops = SAMPLES * profile.forward_flops_per_sample
     kept = SAMPLES * profile.saved_bytes_per_sample
     if profile.parameters > MOST_PARAMETERS or flops > MOST_FORWARD_FLOPS or kept > MOST_KEPT_BYTES:
-        millions = format_number(profile.parameters / 1e6)
         return (
-            f"its loss was not checked: {millions} million parameters and {format_si(flops, 'FLOP')} are "
-            "too much to run here; gpubench run checks it"
+            f"its loss was not checked: {format_number(profile.parameters / 1e6)} million parameters and "
+            f"{format_si(flops, 'FLOP')} are too much to run here; gpubench run checks it"
         )
     from gpubench.profile.operators import refusal, require_finite
     from gpubench.tensors import OffGpu

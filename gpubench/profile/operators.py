@@ -359,8 +359,7 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
             "times, so its steps differ in work; use an optimizer whose step() needs no closure"
         ) from None
     # without scalars, such as the number of steps
-    states = (t for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter))
-    kept = float(sum(tensor.nbytes for tensor in states))
+    kept = float(sum(t.nbytes for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter)))
     weights = sum(p.numel() * p.element_size() for p in trained)
     return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
 
@@ -378,7 +377,13 @@ def optimizers_in(optimizer: Any) -> Iterator[Any]:
 
 def states_of(optimizer: Any) -> list[Tensor]:
     """Return the tensors that an optimizer and those it wraps hold between steps, their parameters too."""
-    return tensors_of([[*vars(each).values()] for each in optimizers_in(optimizer)])
+    # By identity, as a wrapper may share the state of its inner optimizer
+    held = {
+        id(tensor): tensor
+        for each in optimizers_in(optimizer)
+        for tensor in tensors_of([*vars(each).values()])
+    }
+    return list(held.values())
 
 
 # --- substitutes for kernels that do not exist here ---------------------------------------------------------
@@ -398,14 +403,14 @@ def missing_kernel(error: BaseException | None) -> str | None:
     """
     if isinstance(error, NotImplementedError) and (found := _NO_KERNEL.search(str(error))):
         return with_line(f"{found[1]} has no kernel for the CPU", error)
-    is_of_a_gpu = error is not None and _wants_cuda(error)
-    return with_line("one of its kernels takes only CUDA tensors", error) if is_of_a_gpu else None
+    if error is None or not _wants_cuda(error):
+        return None
+    return with_line("one of its kernels takes only CUDA tensors", error)
 
 
 def _wants_cuda(error: BaseException) -> bool:
     if isinstance(error, AssertionError):
-        frames = traceback.extract_tb(error.__traceback__)
-        line = frames[-1].line or "" if frames else ""
+        line = next((frame.line for frame in reversed(traceback.extract_tb(error.__traceback__))), "")
         return bool(_WANTS_CUDA.search(f"{error} {line}"))
     # Its source line may mention CUDA for another reason: only the message counts
     says = _WANTS_CUDA.search(str(error)) or _TRITON_WANTS_CUDA.search(str(error))
@@ -471,6 +476,7 @@ def _largest(values: Sequence[Any]) -> Any:
 
 
 def _below(kind: type) -> Iterator[type]:
+    each: type
     for each in kind.__subclasses__():
         yield each
         yield from _below(each)

@@ -140,8 +140,9 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
     below, above = BATCHES
     beyond = above**2
     try:
-        batches = (seen_at(_as_held(workload), n, until_s) for n in (below, above, beyond))
-        one, two, three = (seen.saved_bytes for seen in batches)
+        one, two, three = (
+            seen_at(_as_held(workload), n, until_s).saved_bytes for n in (below, above, beyond)
+        )
     except TooSlowError:
         return 0.0
     slopes = (two - one) / (above - below), (three - two) / (beyond - above)

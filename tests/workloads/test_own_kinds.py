@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 from command import IN_SHORT, WITH_BF16, gpubench
-from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS, pair
+from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, PROMOTED, RANDOM, WITH_A_LOSS, pair
 from processor import runs_lstm
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -198,6 +198,13 @@ def test_a_model_that_reads_values_only_in_inference_is_trained_in_a_graph(load)
     assert ways == {TaskKind.TRAIN: Execution.GRAPH, TaskKind.INFER: Execution.EAGER}
     values = profile_workload(load(KINDS["matched on the host"]))
     assert values.memory == ()
+
+
+@pytest.mark.parametrize("source", [KINDS["teacher in inference mode"], PROMOTED])
+def test_a_step_that_runs_under_a_gpus_autocast_is_offered_amp(load, source):
+    profile = profile_workload(load(source))
+    assert profile.why_no_amp is None
+    assert {step.is_amp for step in profile.memory} == {False, True}
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
