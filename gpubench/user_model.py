@@ -110,8 +110,10 @@ def config_of(reference: str) -> dict[str, Any] | None:
 
 def no_transformers() -> MisuseError:
     """Return the error for a Hugging Face config without transformers, which it needs."""
-    line = installing.pip_install("transformers")
-    return MisuseError(f"a Hugging Face config needs transformers, which is not installed: {line}")
+    return MisuseError(
+        "a Hugging Face config needs transformers, which is not installed: "
+        f"{installing.pip_install('transformers')}"
+    )
 
 
 def import_own(reference: str) -> tuple[Any, ModuleType]:
@@ -574,10 +576,15 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
     """Check that inputs or targets have the batch first, besides tensors such as a mask or graph nodes."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
-        of_a_loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
         raise MisuseError(
             f"{name}: the inputs contain no tensor, but {_describe(inputs)}"
-            + ("; give torch.from_numpy of it" if hasattr(inputs, "dtype") else of_a_loader)
+            + (
+                "; give torch.from_numpy of it"
+                if hasattr(inputs, "dtype")
+                else "; give one batch of it, next(iter(loader))"
+                if hasattr(inputs, "__iter__")
+                else ""
+            )
         )
     if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(

@@ -93,12 +93,10 @@ def _profile(
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)
-    if traced.missing_kernel is not None:
-        note = None  # its loss cannot be computed here
-    elif traced.why_on_cpu is None:
-        note = check_first_loss(workload, profile)
-    else:
-        note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
+    note: str | None = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
+    if traced.missing_kernel is not None or traced.why_on_cpu is None:
+        # Without a kernel, its loss cannot be computed here
+        note = None if traced.missing_kernel is not None else check_first_loss(workload, profile)
     if is_own(reference):
         return_home()  # the reference is relative to it
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))

@@ -148,12 +148,12 @@ def _is_cast(tensor: Tensor) -> bool:
 
 
 def _result_in_float32(operator: Any) -> Callable[..., Any]:
+    place = [a.name for a in operator._schema.arguments].index("dtype")  # noqa: SLF001
+
     def run(*args: Any, **kwargs: Any) -> Any:
         first = next((a for a in args if isinstance(a, Tensor)), None)
-        if first is not None and _is_cast(first):
-            place = [a.name for a in operator._schema.arguments].index("dtype")  # noqa: SLF001
-            if len(args) <= place and kwargs.get("dtype") is None:
-                kwargs["dtype"] = torch.float32
+        if first is not None and _is_cast(first) and len(args) <= place and kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float32
         with _without_autocast():
             return operator(*args, **kwargs)
 
