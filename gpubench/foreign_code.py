@@ -28,6 +28,13 @@ LEAST_SHARED_BYTES = 64 * KIB  # a lock takes one page
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
+_ON_THE_CPU = "build on the CPU, gpubench moves the model itself"
+# What to do about an error, by a part of its message; a CUDA build without a driver only names its vendor
+_HINTS = {
+    "cuda": _ON_THE_CPU,
+    "nvidia": _ON_THE_CPU,
+    "relative import": "name a file of a package as a module, package.module:build",
+}
 _NO_MEMORY = (
     "can't allocate memory",  # torch on a CPU
     "out of memory",  # torch's allocators, and the CUDA runtime below them
@@ -41,9 +48,12 @@ _NO_MEMORY = (
 def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     """Run third-party code; any error becomes one line, with the cause chained.
 
+    A script may parse its command line: it sees an empty one instead of ours.
+
     Raises:
         MisuseError: If it raised anything, or called ``sys.exit``.
     """
+    ours, sys.argv = sys.argv, [what]
     try:
         return load()
     except MisuseError:
@@ -51,10 +61,10 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except SystemExit as error:
         raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
     except Exception as error:  # third-party code may raise anything; the cause is chained
-        words = str(error).lower()  # a CUDA build without a driver only names its vendor
-        wants_gpu = "cuda" in words or "nvidia" in words
-        hint = "; build on the CPU, gpubench moves the model itself" if wants_gpu else ""
+        hint = next((f"; {do}" for sign, do in _HINTS.items() if sign in str(error).lower()), "")
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error
+    finally:
+        sys.argv = ours
 
 
 def load_plugin(kind: str, point: EntryPoint) -> Any:
@@ -78,21 +88,21 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, MisuseError):
         return str(error) if error.__cause__ is None else one_line(error.__cause__)
-    if isinstance(error, SyntaxError):
-        if error.lineno is None or "codec can't decode" in error.msg:
-            return f"its source is not text in UTF-8 ({error.msg})"
-        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
-    if isinstance(error, ValueError) and "null bytes" in str(error):  # a SyntaxError from Python 3.11.4 on
-        return f"its source is not text in UTF-8 ({error})"
-    if isinstance(error, SystemExit):
-        text = f"calls sys.exit({error.code!r})"
-    else:
-        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    place = own_line(error)
+    words = error.msg if isinstance(error, SyntaxError) else str(error)
+    if isinstance(error, SyntaxError) and error.lineno is not None and "codec can't decode" not in words:
+        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {words}"
+    # null bytes are a SyntaxError from Python 3.11.4 on
+    if isinstance(error, SyntaxError) or (isinstance(error, ValueError) and "null bytes" in words):
+        return f"its source is not text in UTF-8 ({words})"
+    text = (
+        f"calls sys.exit({error.code!r})"
+        if isinstance(error, SystemExit)
+        else " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    )
     if shared_memory_problem := _of_shared_memory(error):
         text = f"{text}: {SHARED_MEMORY} {shared_memory_problem}"
     text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"
-    return f"{text} ({place})" if place else text
+    return with_line(text, error)
 
 
 def _of_shared_memory(error: BaseException) -> str | None:
@@ -122,14 +132,17 @@ def own_line(error: BaseException) -> str | None:
     return found
 
 
+def with_line(words: str, error: BaseException) -> str:
+    """Return the words, followed by the line of the user's code that raised an error if it passed any."""
+    return f"{words} ({place})" if (place := own_line(error)) else words
+
+
 def lacks_memory(error: BaseException | None) -> bool:
     """Return whether an error or its cause means that the host or the device ran out of memory."""
-    while error is not None:
-        ran_out = isinstance(error, RuntimeError) and says_no_memory(str(error))
-        if ran_out or isinstance(error, MemoryError):
-            return True
-        error = error.__cause__
-    return False
+    if error is None:
+        return False
+    ran_out = isinstance(error, RuntimeError) and says_no_memory(str(error))
+    return ran_out or isinstance(error, MemoryError) or lacks_memory(error.__cause__)
 
 
 def says_no_memory(words: str) -> bool:

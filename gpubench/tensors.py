@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, _GeneratorContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -98,7 +98,7 @@ class EveryCall(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        if torch.is_inference_mode_enabled():
+        if torch.is_inference_mode_enabled() and func.namespace != "prim":  # a question, not an operator
             with self:
                 out = func.decompose(*args, **(kwargs or {}))
             if out is not NotImplemented:
@@ -125,6 +125,17 @@ def plain_encoders() -> Iterator[None]:
         yield
 
 
+def autocast_on_cpu(*devices: str) -> _GeneratorContextManager[None]:
+    """Let a model's own autocast for these devices apply to the CPU inside the block."""
+    start = torch.autocast.__init__
+    return replaced(
+        torch.autocast,
+        __init__=lambda self, device_type, *args, **kwargs: start(
+            self, "cpu" if device_type in devices else device_type, *args, **kwargs
+        ),
+    )
+
+
 _CHANGING = (torch.dtype, torch.memory_format, Tensor)
 
 
@@ -141,7 +152,7 @@ class OffGpu(TorchFunctionMode):
         if _is_gpu(kwargs.get("device")):
             del kwargs["device"]
         name = getattr(func, "__name__", "")
-        if name == "cuda":
+        if name in {"cuda", "pin_memory"}:
             return args[0]
         if name == "to" and (_is_gpu(args[1] if len(args) > 1 else None) or len(args) == 1):
             args = (args[0], *(each for each in args[2:] if isinstance(each, _CHANGING)))
@@ -151,5 +162,4 @@ class OffGpu(TorchFunctionMode):
 
 
 def _is_gpu(device: Any) -> bool:
-    is_named = isinstance(device, str | torch.device) and str(device).startswith("cuda")
-    return is_named or type(device) is int
+    return type(device) is int or (isinstance(device, str | torch.device) and str(device).startswith("cuda"))

@@ -15,9 +15,11 @@ from torch.overrides import TorchFunctionMode
 from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
 from gpubench.workload import Task, forward, seeded, uncompiled
 
-_MOVING = frozenset({"to", "type_as", "cuda"})
-"""Methods that move a tensor to the device of another, or to a named device."""
+_MOVING = frozenset({"to", "type_as", "cuda", "tensor", "as_tensor", "new_tensor"})
+"""Functions and methods that put a tensor on the device of another, or on a named device."""
 _PLACES = (str, torch.device, Tensor)
+_FROM_HOST = frozenset({"aten::copy_", "aten::index", "aten::index_put_", "aten::_index_put_impl_"})
+"""Operators that take their second argument, a source or indices, from the host too."""
 
 
 class Joined(nn.Module):
@@ -68,8 +70,8 @@ def loose_tensor(task: Task) -> str | None:
     step is run to find out; if it fails before the loss, nothing is found.
     """
     watch = _Watch(task)
-    seen = EveryCall(watch.call)
-    with uncompiled(), seeded(0), suppress(Exception), watch, seen:  # the trace will report other errors
+    # The trace will report other errors
+    with uncompiled(), seeded(0), suppress(Exception), watch, EveryCall(watch.call):
         outputs = forward(task.model, task.batches[0][0])
         watch.is_loss = True
         task.loss(outputs, task.batches[0][1])
@@ -90,25 +92,29 @@ class _Watch(TorchFunctionMode):
         """Note tensors that the author moves, since a move to the same device calls no operator."""
         del types
         out = func(*args, **(kwargs or {}))
-        given = [*args[1:], *(kwargs or {}).values()]
-        if getattr(func, "__name__", "") in _MOVING and any(isinstance(each, _PLACES) for each in given):
+        name = getattr(func, "__name__", "")
+        given = [*(args if name == "new_tensor" else args[1:]), *(kwargs or {}).values()]
+        if name in _MOVING and any(isinstance(each, _PLACES) for each in given):
             self._note(out)
         return out
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call an operator, and check whether it combines a tensor of unknown origin with a known one."""
-        taken = [*tensors_in(args), *tensors_in(kwargs.values())]
+        name = func._schema.name  # noqa: SLF001 - an operator has no public name
+        on_device = (*args[:1], *args[2:]) if name in _FROM_HOST else args
+        taken = [*tensors_in(on_device), *tensors_in(kwargs.values())]
         foreign = [tensor for tensor in taken if storage_id(tensor) not in self._known]
         is_mixed = len(foreign) < len(taken)
         if self.is_loss and is_mixed and self.found is None:
-            shapes = (tuple(t.shape) for t in foreign if t.dim() or t.requires_grad)
-            self.found = next((f"one of shape {shape}, in {func._schema.name}" for shape in shapes), None)  # noqa: SLF001
+            self.found = next(
+                (f"one of shape {tuple(t.shape)}, in {name}" for t in foreign if t.dim() or t.requires_grad),
+                None,
+            )
         out = func(*args, **kwargs)
         if is_mixed or not taken or not self.is_loss:
             self._note(out)
         return out
 
     def _note(self, value: Any) -> None:
-        for tensor in tensors_of(value):
-            for part in tensors_in([tensor]):
-                self._known[storage_id(part)] = part.untyped_storage()  # kept alive: no address is reused
+        for part in tensors_in(tensors_of(value)):
+            self._known[storage_id(part)] = part.untyped_storage()  # kept alive: no address is reused

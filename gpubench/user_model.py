@@ -72,8 +72,11 @@ def load_own(reference: str) -> workload.Workload:
         described = importlib.import_module("gpubench_workloads._hugging_face")
         made: workload.Workload = described.load(_config(match), name, _sources(match, None))
         return made
+    from gpubench.tensors import OffGpu
+
     file = _file(match)  # before the user's code can change the folder
-    found, module = import_own(reference)
+    with OffGpu():
+        found, module = import_own(reference)
     return replace(workload_of(name, found, module), version=_sources(match, file))
 
 
@@ -107,8 +110,10 @@ def config_of(reference: str) -> dict[str, Any] | None:
 
 def no_transformers() -> MisuseError:
     """Return the error for a Hugging Face config without transformers, which it needs."""
-    line = installing.pip_install("transformers")
-    return MisuseError(f"a Hugging Face config needs transformers, which is not installed: {line}")
+    return MisuseError(
+        "a Hugging Face config needs transformers, which is not installed: "
+        f"{installing.pip_install('transformers')}"
+    )
 
 
 def import_own(reference: str) -> tuple[Any, ModuleType]:
@@ -475,10 +480,10 @@ def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
         ]
         for parts in (first, other)
     ]
-    if forms[0] != forms[1]:
-        return False
-    pairs = zip(_tensors(first[0]), _tensors(other[0]), strict=True)
-    return any(a.is_sparse or not _has_values(a) or not torch.equal(a, b) for a, b in pairs)
+    return forms[0] == forms[1] and any(
+        a.is_sparse or not _has_values(a) or not torch.equal(a, b)
+        for a, b in zip(_tensors(first[0]), _tensors(other[0]), strict=True)
+    )
 
 
 def _has_values(tensor: Tensor) -> bool:
@@ -540,8 +545,11 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
     model, inputs, targets, loss = (parts[field] for field in _FIELDS[:4])
     if not isinstance(model, torch.nn.Module):
         raise MisuseError(f"{name}: the model is a {type(model).__name__}, not a torch.nn.Module")
-    if not callable(loss):
-        raise MisuseError(f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets)")
+    if not callable(loss) or isinstance(loss, type):
+        raise MisuseError(
+            f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets); if the model returns "
+            "its loss, give lambda outputs, _: outputs"
+        )
     _check_inputs(name, inputs, targets, batch_size)
     inputs = _as_called(model, inputs, batch_size)
     optimizer = parts.get("optimizer") or functools.partial(torch.optim.Adam, lr=DEFAULT_LEARNING_RATE)
@@ -556,9 +564,10 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
     if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
         return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # otherwise they are one argument
     if isinstance(inputs, Mapping):
+        # ``forward(**batch)`` takes any name, but a dict of no named argument may be its only argument.
         takes = inspect.signature(model.forward).parameters
-        is_named = inputs.keys() <= takes.keys() and _binds(model.forward, **inputs)
-        return workload.Named(inputs) if is_named else inputs
+        is_one = takes.keys().isdisjoint(inputs) and _binds(model.forward, inputs)
+        return inputs if is_one or not _binds(model.forward, **inputs) else workload.Named(inputs)
     is_one = isinstance(inputs, tuple) and not _binds(model.forward, *inputs)
     return (inputs,) if is_one and _binds(model.forward, inputs) else inputs  # such as a packed sequence
 
@@ -567,14 +576,23 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
     """Check that inputs or targets have the batch first, besides tensors such as a mask or graph nodes."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
-        loader = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
-        raise MisuseError(f"{name}: the inputs contain no tensor, but {_describe(inputs)}{loader}")
+        raise MisuseError(
+            f"{name}: the inputs contain no tensor, but {_describe(inputs)}"
+            + (
+                "; give torch.from_numpy of it"
+                if hasattr(inputs, "dtype")
+                else "; give one batch of it, next(iter(loader))"
+                if hasattr(inputs, "__iter__")
+                else ""
+            )
+        )
     if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(
             f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "
             "a padded one, and make it nested in forward"
         )
-    by_sample = isinstance(inputs, list) and len(inputs) == batch_size
+    inner = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else ()
+    by_sample = any(isinstance(each, list) and len(each) == batch_size for each in (inputs, *inner))
     if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
         shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"
         raise MisuseError(

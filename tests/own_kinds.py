@@ -201,6 +201,26 @@ def build(n):
     return Net(), torch.randn(n, 8), torch.randint(4, (n,)), loss
 """
 
+EARLY_EXIT = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.exits = nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
+
+    def forward(self, x):
+        outs = []
+        for layer, head in zip(self.layers, self.exits):
+            x = layer(x).relu()
+            outs.append(head(x))
+            if not self.training and outs[-1].softmax(-1).amax(-1).min() > 0.9:
+                break
+        return outs
+
+def build(n):
+    return Net(), torch.randn(n, 8), torch.randint(4, (n,)), lambda outs, y: sum(F.cross_entropy(o, y) for o in outs)
+"""
+
 CLASS_WEIGHTS = """
 WEIGHT = torch.tensor([1.0, 1.0, 4.0, 9.0])
 LOSS = nn.CrossEntropyLoss(weight=WEIGHT)
@@ -406,6 +426,23 @@ ARGUMENTS = {
         "torch.randn(n, 8),",
         "{'labels': torch.randint(4, (n,)), 'x': torch.randn(n, 8), 'mask': torch.ones(n)},",
     ),
+    "images and targets": pair(
+        body="x = torch.stack([image.mean((0, 1)) for image in x])\n"
+        "        return F.cross_entropy(self.second(self.first(x).relu()), torch.stack([y['class'] for y in targets]))",
+        loss="lambda loss, _: loss",
+    )
+    .replace("def forward(self, x)", "def forward(self, x, targets)")
+    .replace(
+        "torch.randn(n, 8), torch.randint(4, (n,))",
+        "([torch.randn(5, 4 + i % 3, 8) for i in range(n)], "
+        "[{'class': torch.randint(4, ()), 'file': 'a.png'} for _ in range(n)]), None",
+    ),
+    "names without arguments": pair(body="return self.second(self.first(batch['x'] * batch['scale']).relu())")
+    .replace("self, x)", "self, **batch)")
+    .replace("torch.randn(n, 8),", "{'x': torch.randn(n, 8), 'scale': 0.5},"),
+    "names beyond the arguments": pair(body="return self.second(self.first(x * others['scale']).relu())")
+    .replace("self, x)", "self, x, mask=None, **others)")
+    .replace("torch.randn(n, 8),", "{'x': torch.randn(n, 8), 'scale': 0.5},"),
     "packed sequence": pair(
         init="self.lstm = nn.LSTM(8, 8)", body="return self.second(self.first(self.lstm(x)[1][0][-1]).relu())"
     ).replace(
@@ -476,6 +513,25 @@ class Clipped(torch.optim.AdamW):
 """,
         optimizer="lambda parameters: Clipped(parameters, lr=1e-2)",
     ),
+    "two in one": pair(
+        head="""
+class Both:
+    def __init__(self, parameters):
+        parts = [[], []]
+        for p in parameters:
+            parts[p.ndim == 1].append(p)
+        self.optimizers = [torch.optim.SGD(parts[0], lr=0.1, momentum=0.9), torch.optim.AdamW(parts[1])]
+
+    def zero_grad(self):
+        for each in self.optimizers:
+            each.zero_grad()
+
+    def step(self):
+        for each in self.optimizers:
+            each.step()
+""",
+        optimizer="Both",
+    ),
     "hooks": pair(
         head="""
 def clipped(parameters):
@@ -495,12 +551,42 @@ PLACES = {
         init="self.mask = torch.ones(8, device=DEVICE)",
         body="x = x.to(DEVICE, torch.float32); return self.second(self.first(x * self.mask.to(DEVICE)).relu())",
     ).replace("net = Net()", "net = Net().to(DEVICE)"),
+    "loss on a GPU": pair(
+        head="LOSS = nn.CrossEntropyLoss(weight=torch.ones(4).cuda()).to('cuda')\n", loss="LOSS"
+    ),
+    "batch for a GPU": pair().replace("torch.randn(n, 8)", "torch.randn(n, 8).pin_memory()"),
     "data parallel": pair(init="self.first = nn.DataParallel(self.first)"),
 }
 ONE_MODEL = pair().replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):")
+COMMAND_LINE = pair(
+    head="import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', type=int, default=16)\n"
+    "WIDTH = parser.parse_args().width\n"
+)
 SPARSE_BUFFER = pair(
     init="self.register_buffer('links', torch.eye(8).to_sparse())",
     body="return self.second(self.first(torch.sparse.mm(self.links, x.T.float()).T).relu())",
+)
+TEACHER_IN_INFERENCE_MODE = pair(
+    init="self.teacher = nn.Linear(8, 4)",
+    body="with torch.inference_mode():\n            seen = self.teacher(x)\n"
+    "        return self.second(self.first(x).relu()) + seen.clone()",
+)
+PROMOTED = pair(
+    init="self.scale = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))",
+    body="h = self.scale(self.first(x)); rows = torch.arange(len(h), device=h.device)\n"
+    "        h = torch.zeros(h.shape, device=h.device).index_put((rows,), h, accumulate=True)\n"
+    "        return self.second(torch.zeros_like(h).scatter_add(0, rows[:, None].expand_as(h), h.to(x.dtype)))",
+)
+"""A GPU's autocast casts both inputs of dot, index_put and scatter_add to the wider type."""
+OWN_AUTOCAST = (
+    pair(
+        body="with torch.autocast(x.device.type, torch.bfloat16):\n"
+        "            h = self.first(x).relu()\n"
+        "        with torch.autocast(device_type=x.device.type, enabled=False):\n"
+        "            return self.second(h.float())"
+    )
+    .replace("8, 16)", "8, 256)")
+    .replace("(16", "(256")
 )
 INNER_LOOP = pair(
     body="weights = dict(self.first.named_parameters())\n"
@@ -571,7 +657,7 @@ RANDOM = {
     "noise": NOISE,
     "layer drop": LAYER_DROP,
 }
-OTHERWISE_IN_INFERENCE = {"by mode": BY_MODE, "auxiliary head": AUXILIARY_HEAD}
+OTHERWISE_IN_INFERENCE = {"by mode": BY_MODE, "auxiliary head": AUXILIARY_HEAD, "early exit": EARLY_EXIT}
 
 DISCRIMINATOR = """
 class Loss(nn.Module):
@@ -648,6 +734,9 @@ KINDS = {
     "generates": GENERATES,
     "complex product": COMPLEX_PRODUCT,
     "inner loop": INNER_LOOP,
+    "command line": COMMAND_LINE,
+    "own autocast": OWN_AUTOCAST,
+    "teacher in inference mode": TEACHER_IN_INFERENCE_MODE,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,
 }
@@ -733,4 +822,13 @@ MOVED = {
     ),
     "closure": LOOSE["closure"].replace("y, weight)", "y, weight.to(o.device))"),
     "attribute": LOOSE["attribute"].replace("self.centers[0])", "self.centers[0].to(o))"),
+    "made there": LOOSE["closure"].replace(
+        "y, weight)",
+        "y, torch.tensor([1.0, 2.0, 2.0, 1.0], device=o.device) + o.new_tensor([1.0, 1.0, 1.0, 2.0]))",
+    ),
+    "indices from the host": LOOSE["closure"].replace("(o, y, weight)", "(o[:, weight.long()], y)"),
+    "copied from the host": LOOSE["name of the file"].replace(
+        "    return F.cross_entropy(o, y, WEIGHT)",
+        "    weight = torch.zeros(4, device=o.device)\n    weight[:] = WEIGHT\n    return F.cross_entropy(o, y, weight)",
+    ),
 }

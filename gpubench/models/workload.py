@@ -261,7 +261,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         summary: What the model is, in a few words.
         tasks: The tasks that can be measured; an input pipeline only runs forward.
         memory: Peak memory of each task, with and without autocast; empty if it could not be traced.
-        memory_untraced: Why it could not be traced.
+        memory_untraced: Why it could not be traced; with the memory of training, why inference could not.
         blocks: The repeated blocks; None if there are none.
         recipe: The recipe of the work.
         settings: The recipe fields that may be changed.
@@ -276,7 +276,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         tokens_per_sample: Tokens of one sample; None if the input is not tokens.
         decode: The work of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails with channels_last images.
-        is_eager_only: Whether a step reads tensor values on the host, which is impossible in a CUDA graph.
+        is_eager_only: Whether each step reads tensor values on the host, which is impossible in a CUDA graph.
         why_no_amp: Why a training step fails under autocast on a GPU; None if it does not.
         variants: Profiles of the same workload with other recipes.
     """

@@ -72,7 +72,9 @@ def question_of(
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
-    if profile.is_eager_only or trained_eagerly:  # these loops never capture steps in graphs
+    infers_eagerly = rest.get("task") is TaskKind.INFER and profile.memory_untraced is not None
+    # these loops never capture steps in graphs
+    if profile.is_eager_only or trained_eagerly or (profile.memory and infers_eagerly):
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 

@@ -53,8 +53,10 @@ def _answer(
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        is_plain = isinstance(cause, MisuseError)  # its message is sufficient
-        return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
+        # The message of a plain refusal is sufficient
+        return Answer(
+            error=str(error), traceback=None if isinstance(cause, MisuseError) else traceback_of(error)
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: any failure becomes one line
         return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
     return Answer(
@@ -91,26 +93,28 @@ def _profile(
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)
-    if traced.missing_kernel is not None:
-        note = None  # its loss cannot be computed here
-    elif traced.why_on_cpu is None:
-        note = check_first_loss(workload, profile)
-    else:
-        note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
+    note: str | None = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
+    if traced.missing_kernel is not None or traced.why_on_cpu is None:
+        # Without a kernel, its loss cannot be computed here
+        note = None if traced.missing_kernel is not None else check_first_loss(workload, profile)
     if is_own(reference):
         return_home()  # the reference is relative to it
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     # foreign code sets some of its fields
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
-    by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
+    where = " in inference" if profile.memory else ""
     remarks = {
         "": note,
         "its images are kept contiguous at every precision, because a step with channels_last fails: ": (
             traced.why_contiguous
         ),
         "a training step fails under a GPU's autocast, so AMP is not offered: ": profile.why_no_amp,
-        "no CUDA graph can capture ": by_values,
-        "a formula gives an upper estimate of its memory, which was not traced: ": profile.memory_untraced,
+        "no CUDA graph can capture a step that reads tensor values, so it is ranked as eager": (
+            "" if profile.is_eager_only else None
+        ),
+        f"a formula gives an upper estimate of its memory{where}, which was not traced: ": (
+            profile.memory_untraced
+        ),
     }
     notes = (f"{profile.name}: {begin}{rest}" for begin, rest in remarks.items() if rest is not None)
     return sound, tuple(notes), traced.missing_kernel
@@ -127,10 +131,9 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
     flops = SAMPLES * profile.forward_flops_per_sample
     kept = SAMPLES * profile.saved_bytes_per_sample
     if profile.parameters > MOST_PARAMETERS or flops > MOST_FORWARD_FLOPS or kept > MOST_KEPT_BYTES:
-        millions = format_number(profile.parameters / 1e6)
         return (
-            f"its loss was not checked: {millions} million parameters and {format_si(flops, 'FLOP')} are "
-            "too much to run here; gpubench run checks it"
+            f"its loss was not checked: {format_number(profile.parameters / 1e6)} million parameters and "
+            f"{format_si(flops, 'FLOP')} are too much to run here; gpubench run checks it"
         )
     from gpubench.profile.operators import refusal, require_finite
     from gpubench.tensors import OffGpu

@@ -6,9 +6,9 @@ inside ``nn.MultiheadAttention`` is found too. Only shapes and types are right: 
 this is for fake tensors only.
 
 Sources: torch's documentation of autocast, "CUDA Ops that can autocast to float16", "CUDA Ops that can
-autocast to float32"; aten/src/ATen/autocast_mode.h and .cpp, where the same lists are kept by overload. If
-the two differ, the code is right: ``cross_entropy`` is only in the documentation, and CUDA computes its
-logarithms in half precision.
+autocast to float32", "CUDA Ops that promote to the widest input type"; aten/src/ATen/autocast_mode.h and
+.cpp, where the same lists are kept by overload. If the two differ, the code is right: ``cross_entropy`` is
+only in the documentation, and CUDA computes its logarithms in half precision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, partial, reduce
 from inspect import signature
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gpubench.profile.kernels import RNN_GATES, STATES_KEPT
-from gpubench.tensors import with_tensors
+from gpubench.tensors import tensors_of, with_tensors
 
 _TO_FLOAT32 = """
     acos asin cosh erfinv exp expm1 log log10 log1p log2 pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor
@@ -46,6 +46,13 @@ RESULT_IN_FLOAT32 = frozenset(
 """CUDA's autocast requests a float32 result from these."""
 TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
 """Cast to half precision only on CUDA."""
+PROMOTED = frozenset(
+    {
+        "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "index_put", "scatter_add",
+        "tensordot",
+    }
+)  # fmt: skip
+"""Cast to the widest type of their inputs only on CUDA; on a CPU some refuse inputs of two types."""
 
 # On padded batches only
 _RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
@@ -68,9 +75,10 @@ def cuda_rules() -> Iterator[None]:
                 library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
             library.impl("binary_cross_entropy", _banned, "AutocastCPU", **allowed)
         for names, rule in (
-            (TO_FLOAT32, partial(_casting, dtype=lambda: torch.float32)),
+            (TO_FLOAT32, partial(_casting, dtype=lambda _: torch.float32)),
             (RESULT_IN_FLOAT32, _result_in_float32),
-            ((*TO_LOWER, *_RNN), partial(_casting, dtype=lambda: torch.get_autocast_dtype("cpu"))),
+            ((*TO_LOWER, *_RNN), partial(_casting, dtype=lambda _: torch.get_autocast_dtype("cpu"))),
+            (PROMOTED, partial(_casting, dtype=_widest)),
         ):
             for name in names:
                 _add(library, name, rule)
@@ -116,15 +124,23 @@ def _cast_only_on_cpu() -> frozenset[str]:
     return frozenset(name for name in found if name.startswith("aten::"))
 
 
-def _casting(operator: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype()) if _is_cast(tensor) else tensor
-
+def _casting(operator: Any, dtype: Callable[[Any], torch.dtype]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
+        def cast(tensor: Tensor) -> Tensor:
+            return tensor.to(dtype(args)) if _is_cast(tensor) else tensor
+
         with _without_autocast():
             return operator(*with_tensors(args, cast), **with_tensors(kwargs, cast))
 
     return run
+
+
+def _widest(values: Any) -> torch.dtype:
+    return reduce(
+        torch.promote_types,
+        (tensor.dtype for tensor in tensors_of(values) if _is_cast(tensor)),
+        torch.get_autocast_dtype("cpu"),
+    )
 
 
 def _is_cast(tensor: Tensor) -> bool:
@@ -132,12 +148,12 @@ def _is_cast(tensor: Tensor) -> bool:
 
 
 def _result_in_float32(operator: Any) -> Callable[..., Any]:
+    place = [a.name for a in operator._schema.arguments].index("dtype")  # noqa: SLF001
+
     def run(*args: Any, **kwargs: Any) -> Any:
         first = next((a for a in args if isinstance(a, Tensor)), None)
-        if first is not None and _is_cast(first):
-            place = [a.name for a in operator._schema.arguments].index("dtype")  # noqa: SLF001
-            if len(args) <= place and kwargs.get("dtype") is None:
-                kwargs["dtype"] = torch.float32
+        if first is not None and _is_cast(first) and len(args) <= place and kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float32
         with _without_autocast():
             return operator(*args, **kwargs)
 
@@ -161,8 +177,7 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
     """One kernel on CUDA with a mask of one byte per value; on a CPU the mask has the values' type."""
     if not train or p == 0 or x.numel() == 0:
         return x
-    out: Tensor = torch.native_dropout(x, p, True)[0]
-    return out
+    return torch.native_dropout(x, p, True)[0]
 
 
 # --- norm ----------------------------------------------------------------------------------------------
@@ -236,12 +251,8 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     # Output and sums of one kernel. It is a separate operator, so checkpointing can keep its result.
     *batch, length, _ = query.shape
-    if batch:
-        shape = (*batch[:-1], length, batch[-1], value.shape[-1])
-        out = query.new_empty(shape).transpose(-3, -2)
-    else:
-        out = query.new_empty((length, value.shape[-1]))
-    return out, query.new_empty((*batch, length), dtype=torch.float32)
+    out = query.new_empty((*batch[:-1], length, *batch[-1:], value.shape[-1]))
+    return out.transpose(-3, -2) if batch else out, query.new_empty((*batch, length), dtype=torch.float32)
 
 
 class _FusedAttention(torch.autograd.Function):

@@ -44,7 +44,7 @@ from gpubench.profile.growth import (
     on_lines,
     without_equal_loop,
 )
-from gpubench.profile.operators import on_meta
+from gpubench.profile.operators import on_meta, optimizers_in, states_of
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, storage_id, tensors_of, with_tensors
@@ -345,7 +345,7 @@ def step_trace(
     storages.adopt(_tensors([*model.parameters(), *model.buffers()]))
     weights = storages.bytes
     if optimizer is not None:
-        storages.adopt(_tensors([list(state.values()) for state in optimizer.state.values()]))
+        storages.adopt(_tensors(states_of(optimizer)))
     states = storages.bytes - weights
     held = storages.bytes
     storages.adopt(_tensors(task.batches[:1]))
@@ -375,7 +375,7 @@ def step_trace(
             loss.backward()
             optimizer.step()
     if optimizer is not None:
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad()  # the optimizer's own may be written otherwise
     return StepTrace(timeline, weights, sum(p.nbytes for p in trained), states, saved)
 
 
@@ -386,22 +386,26 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
         task: The task with the weights to update.
         options: The first option that the optimizer accepts is used.
     """
+    trained = [p for p in task.model.parameters() if p.requires_grad]
     for name, value in options.items():
         # It may lack the option, or refuse it for these weights
         with suppress(TypeError, ValueError, RuntimeError):
-            return _stepped(task, {name: value})
-    return _stepped(task, {})
+            return _stepped(task.optimizer(trained, **{name: value}), trained)
+    optimizer = task.optimizer(trained)
+    for group in (group for each in optimizers_in(optimizer) for group in getattr(each, "param_groups", ())):
+        if group.get("foreach", False) is None and not group.get("fused"):
+            group["foreach"] = options.get("foreach")  # which torch chooses on a GPU
+    return _stepped(optimizer, trained)
 
 
-def _stepped(task: Task, options: dict[str, bool]) -> Optimizer:
-    """Make the optimizer and take a step, which may refuse options that the constructor accepted."""
-    trained = [p for p in task.model.parameters() if p.requires_grad]
-    optimizer = task.optimizer(trained, **options)
+def _stepped(optimizer: Optimizer, trained: Sequence[Tensor]) -> Optimizer:
+    # Take a step, which may refuse options that the constructor accepted
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
     with Storages().followed():
         optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    for parameter in trained:
+        parameter.grad = None
     return optimizer
 
 

@@ -9,7 +9,6 @@ enough for a bound on the memory; nothing is known about its arithmetic.
 from __future__ import annotations
 
 import copy
-import inspect
 import re
 import time
 import traceback
@@ -22,9 +21,10 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import _SingleLevelFunction
+from torch.optim import Optimizer
 
 from gpubench.errors import MisuseError
-from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, own_line
+from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, with_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.growth import longer
@@ -34,7 +34,15 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
 )
-from gpubench.tensors import EveryCall, plain_encoders, storage_id, tensors_in, tensors_of, with_tensors
+from gpubench.tensors import (
+    EveryCall,
+    autocast_on_cpu,
+    plain_encoders,
+    storage_id,
+    tensors_in,
+    tensors_of,
+    with_tensors,
+)
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
 _SEED = 0
@@ -46,6 +54,8 @@ _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from T
 
 # What to do about an error of torch, by a part of its message
 _ADVICE = {
+    "Torch not compiled with CUDA": "call torch.cuda only if torch.cuda.is_available()",
+    "no NVIDIA driver": "call torch.cuda only if torch.cuda.is_available()",
     "does not support sparse gradients": "use an optimizer that supports them, such as torch.optim.SGD",
     "FlexAttention does not support backward on CPU": "call F.scaled_dot_product_attention "
     "with the mask as a tensor when q is not on a GPU",
@@ -168,8 +178,7 @@ def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseE
     error, functions = refused.__cause__, set[type]()
     words = f"{missing_kernel(error)}; {HINT}"
     while error is not None and missing_kernel(error):
-        more = functions_of(error) - functions
-        functions |= more
+        functions |= functions_of(error)
         try:
             with standing_in(tuple(functions)):
                 trace = _trace_task(on_meta(workload, batch_size), workload.tasks)
@@ -217,6 +226,7 @@ def checkpoints_on_meta() -> Iterator[None]:
 
 @plain_encoders()
 @checkpoints_on_meta()
+@autocast_on_cpu("meta")  # as torch refuses it for tensors without values
 def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
     parameters = list(model.parameters())
@@ -339,24 +349,41 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     and written. In float32, SGD with momentum moves 20 bytes per parameter, Adam 28.
     """
     optimizer = task.optimizer(list(trained))
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
+    try:
+        optimizer.step()
+    except Exception as error:
+        if "closure" not in str(error):  # as an argument that is missing, or that an assertion requires
+            raise
         raise MisuseError(
             f"a step of {type(optimizer).__name__} calls model and loss through a closure any number of "
             "times, so its steps differ in work; use an optimizer whose step() needs no closure"
-        )
-    optimizer.step()
-    sizes = {p: p.numel() for p in trained}
-    kept = float(
-        sum(
-            value.numel() * value.element_size()
-            for parameter, state in getattr(optimizer, "state", {}).items()
-            for value in state.values()
-            if hasattr(value, "numel") and value.numel() == sizes.get(parameter)
-        )
-    )
+        ) from None
+    # without scalars, such as the number of steps
+    kept = float(sum(t.nbytes for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter)))
     weights = sum(p.numel() * p.element_size() for p in trained)
     return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
+
+
+def optimizers_in(optimizer: Any) -> Iterator[Any]:
+    """Yield an optimizer, which need not be one of torch, and the optimizers that it wraps."""
+    yield optimizer
+    for value in vars(optimizer).values():
+        for each in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        ):
+            if isinstance(each, Optimizer):
+                yield from optimizers_in(each)
+
+
+def states_of(optimizer: Any) -> list[Tensor]:
+    """Return the tensors that an optimizer and those it wraps hold between steps, their parameters too."""
+    # By identity, as a wrapper may share the state of its inner optimizer
+    held = {
+        id(tensor): tensor
+        for each in optimizers_in(optimizer)
+        for tensor in tensors_of([*vars(each).values()])
+    }
+    return list(held.values())
 
 
 # --- substitutes for kernels that do not exist here ---------------------------------------------------------
@@ -375,24 +402,19 @@ def missing_kernel(error: BaseException | None) -> str | None:
     True
     """
     if isinstance(error, NotImplementedError) and (found := _NO_KERNEL.search(str(error))):
-        place = own_line(error)
-        return f"{found[1]} has no kernel for the CPU" + (f" ({place})" if place else "")
+        return with_line(f"{found[1]} has no kernel for the CPU", error)
     if error is None or not _wants_cuda(error):
         return None
-    place = own_line(error)
-    return "one of its kernels takes only CUDA tensors" + (f" ({place})" if place else "")
+    return with_line("one of its kernels takes only CUDA tensors", error)
 
 
 def _wants_cuda(error: BaseException) -> bool:
     if isinstance(error, AssertionError):
-        frames = traceback.extract_tb(error.__traceback__)
-        line = frames[-1].line or "" if frames else ""
+        line = next((frame.line for frame in reversed(traceback.extract_tb(error.__traceback__))), "")
         return bool(_WANTS_CUDA.search(f"{error} {line}"))
-    if not isinstance(error, RuntimeError | ValueError):
-        return False
     # Its source line may mention CUDA for another reason: only the message counts
     says = _WANTS_CUDA.search(str(error)) or _TRITON_WANTS_CUDA.search(str(error))
-    return bool(says and functions_of(error))
+    return bool(isinstance(error, RuntimeError | ValueError) and says and functions_of(error))
 
 
 def functions_of(error: BaseException) -> set[type]:

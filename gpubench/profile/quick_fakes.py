@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from gpubench.profile.cuda_rules import cuda_rules
-from gpubench.tensors import plain_encoders, replaced, storage_id, tensors_in
+from gpubench.tensors import autocast_on_cpu, plain_encoders, replaced, storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
 """Read from every tensor several times per operator."""
@@ -127,9 +127,8 @@ def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
     if type(out) is FakeTensor:
         make = _tensor(mode, out, taken)
         return None if make is None else lambda mode, _: make(mode)
-    if not isinstance(out, tuple | list) or any(type(x) not in {FakeTensor, type(None)} for x in out):
-        return None
-    if len({storage_id(x) for x in out if x is not None}) < sum(x is not None for x in out):
+    is_known = isinstance(out, tuple | list) and all(type(x) in {FakeTensor, type(None)} for x in out)
+    if not is_known or len({storage_id(x) for x in out if x is not None}) < sum(x is not None for x in out):
         return None
     makes = [(lambda _: None) if x is None else _tensor(mode, x, taken) for x in out]
     if None in makes:
@@ -188,7 +187,8 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         # copying fake tensors warns; the model's own warnings were shown before
         warnings.simplefilter("ignore")
         quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
-        with plain_encoders(), cuda_rules(), quick as mode, _plain_casts(), _plain_copies():
+        named = autocast_on_cpu("cuda", "meta")  # where the tensors are, with the rules of a GPU
+        with plain_encoders(), cuda_rules(), named, quick as mode, _plain_casts(), _plain_copies():
             yield mode
 
 

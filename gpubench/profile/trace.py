@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from gpubench.foreign_code import one_line, own_line
+from gpubench.foreign_code import one_line, with_line
 from gpubench.models import (
     Checkpointing,
     DecodeWork,
@@ -36,7 +36,7 @@ from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import Seen, TooSlowError, on_meta, seen_at
 from gpubench.profile.shorter import with_shorter
-from gpubench.workload import Task, Workload
+from gpubench.workload import Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
 """Start of the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
@@ -109,7 +109,10 @@ def trace_workload(
     how: dict[str, Any] = {"requested": requested, "refused": refused, "ways": ways}
     memory, memory_untraced = _memory(workload, variants_s, **how) if missing is None else ((), missing)
     is_trained = missing is None and TaskKind.TRAIN in workload.tasks
-    if memory_untraced is not None and is_trained and has_time():
+    if memory_untraced is not None and is_trained and len(workload.tasks) > 1:
+        # Inference may read values where training does not, to stop early or to drop overlapping boxes
+        memory, _ = _memory(workload.built(lambda build: build, tasks=(TaskKind.TRAIN,)), variants_s, **how)
+    if not memory and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
@@ -118,9 +121,9 @@ def trace_workload(
         memory=memory,
         memory_untraced=memory_untraced,
         is_contiguous_only=contiguous is not None,
-        is_eager_only=memory_untraced is not None and memory_untraced.startswith(BY_VALUE),
+        is_eager_only=not memory and (memory_untraced or "").startswith(BY_VALUE),
         why_no_amp=next(iter(refused), None),
-        saved_bytes_per_pair=(0.0 if memory_untraced is None else _saved_bytes_per_pair(workload, until_s)),
+        saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
     return replace(traced, profile=profile, why_contiguous=contiguous)
 
@@ -137,8 +140,9 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
     below, above = BATCHES
     beyond = above**2
     try:
-        batches = (seen_at(_as_held(workload), n, until_s) for n in (below, above, beyond))
-        one, two, three = (seen.saved_bytes for seen in batches)
+        one, two, three = (
+            seen_at(_as_held(workload), n, until_s).saved_bytes for n in (below, above, beyond)
+        )
     except TooSlowError:
         return 0.0
     slopes = (two - one) / (above - below), (three - two) / (beyond - above)
@@ -186,10 +190,9 @@ def _as_held(workload: Workload) -> Workload:
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
-    def with_base_in_4_bits(build: Callable[..., Task]) -> Callable[..., Task]:
-        return lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
-
-    return workload.built(with_base_in_4_bits)
+    return workload.built(
+        lambda build: lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
+    )
 
 
 def _flops(operators: Sequence[Operator]) -> float:
@@ -218,8 +221,7 @@ def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[St
             error, DataDependentOutputException | DynamicOutputShapeException
         ) and _READS_BY_NUMPY not in str(error):
             return (), one_line(error)
-        place = own_line(error)
-        return (), BY_VALUE + (f" ({place})" if place else "")
+        return (), with_line(BY_VALUE, error)
 
 
 def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:

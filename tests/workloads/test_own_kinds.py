@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import torch
 from command import IN_SHORT, WITH_BF16, gpubench
-from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, RANDOM, WITH_A_LOSS, pair
+from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, PROMOTED, RANDOM, WITH_A_LOSS, pair
 from processor import runs_lstm
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -23,6 +23,7 @@ from gpubench.errors import MisuseError
 from gpubench.measure import guards
 from gpubench.measure.step import copied, move
 from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
+from gpubench.predict.question import question_of
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal
 from gpubench.profile.trace import BY_VALUE, profile_workload, trace_workload
@@ -186,6 +187,62 @@ def test_a_step_that_gives_its_values_to_numpy_is_ranked_as_eager(load):
     assert profile.is_eager_only
     assert profile.memory_untraced.startswith(BY_VALUE)
     assert "mine.py line" in profile.memory_untraced
+
+
+def test_a_model_that_reads_values_only_in_inference_is_trained_in_a_graph(load):
+    profile = profile_workload(load(KINDS["early exit"]))
+    assert not profile.is_eager_only
+    assert {step.task for step in profile.memory} == {TaskKind.TRAIN}
+    assert profile.memory_untraced.startswith(BY_VALUE)
+    ways = {task: question_of(profile, None, task=task).execution for task in TaskKind}
+    assert ways == {TaskKind.TRAIN: Execution.GRAPH, TaskKind.INFER: Execution.EAGER}
+    values = profile_workload(load(KINDS["matched on the host"]))
+    assert values.memory == ()
+
+
+@pytest.mark.parametrize("source", [KINDS["teacher in inference mode"], PROMOTED])
+def test_a_step_that_runs_under_a_gpus_autocast_is_offered_amp(load, source):
+    profile = profile_workload(load(source))
+    assert profile.why_no_amp is None
+    assert {step.is_amp for step in profile.memory} == {False, True}
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_a_models_own_autocast_is_traced_without_values_as_on_a_gpu(load):
+    traced = trace_workload(load(KINDS["own autocast"]))
+    assert traced.why_on_cpu is None
+    here = traced.profile.memory
+    assert here[0].saved == here[1].saved, "with and without the case's autocast"
+    named = load(KINDS["own autocast"].replace("(x.device.type", "('cuda'"))
+    assert profile_workload(named).memory == here
+    off = load(KINDS["own autocast"].replace("torch.bfloat16", "enabled=False"))
+    half = 2 * (8 + 256)  # of the input and of ReLU, beside ReLU's in float32
+    saved_bytes = profile_workload(off).memory[0].saved.bytes_per_sample
+    assert here[0].saved.bytes_per_sample == saved_bytes + half
+
+
+def test_the_state_of_wrapped_optimizers_is_counted(load):
+    """Adam's for the biases, and a momentum for the weights."""
+    profile = profile_workload(load(KINDS["two in one"]))
+    state_bytes = 4 * (8 * 16 + 16 * 4) + 8 * (16 + 4)
+    assert profile.optimizer_bytes_per_parameter * profile.parameters == pytest.approx(state_bytes)
+    assert profile.memory_untraced is None
+    numbers_of_steps = 2 * 4
+    assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
+
+
+def test_an_optimizer_made_by_a_function_updates_as_torch_does_on_a_gpu(load):
+    """It takes no ``fused``; torch then updates all parameters at once, with temporary tensors of their size."""
+
+    def peak(optimizer: str) -> float:
+        source = pair(optimizer=optimizer).replace("16", "1600")
+        (step, *_) = profile_workload(load(source)).memory
+        return step.peak(1).at(1)
+
+    together = peak("functools.partial(torch.optim.AdamW, foreach=True)")
+    assert peak("lambda parameters: torch.optim.AdamW(parameters)") == together
+    assert peak("lambda parameters: torch.optim.AdamW(parameters, foreach=False)") != together
+    assert peak("torch.optim.AdamW") < together, "which takes ``fused``"
 
 
 def test_a_model_stored_mostly_in_half_precision_keeps_its_other_weights(load):
