@@ -102,9 +102,11 @@ def test_graph_is_refused_if_the_model_keeps_state_in_new_tensors(measured, kind
     assert "carries tensors from step to step" in done.reason
 
 
-@pytest.mark.parametrize(
-    "kind", sorted(OPTIMIZERS.keys() - {"hooks"})
-)  # its learning rate is scheduled on the host
+# The rate of the one is scheduled on the host; the other hides an Adam whose step count is on the host.
+NOT_CAPTURED = {"hooks", "two in one"}
+
+
+@pytest.mark.parametrize("kind", sorted(OPTIMIZERS.keys() - NOT_CAPTURED))
 def test_every_optimizer_that_torch_can_capture_is_captured(measured, kind):
     done = measured(KINDS[kind], execution=Execution.GRAPH)
     assert (done.status, done.reason) == (Status.OK, None), done.traceback
