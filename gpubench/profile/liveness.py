@@ -348,8 +348,11 @@ def step_trace(
         storages.adopt(_tensors(states_of(optimizer)))
     states = storages.bytes - weights
     held = storages.bytes
-    storages.adopt(_tensors(task.batches[:1]))
-    storages.bytes += (len(task.batches) - 1) * (storages.bytes - held)  # each takes the same memory
+    storages.adopt(_tensors(task.batches))
+    # Batches without values may share their tensors; in a run each has its own
+    first = sum({storage_id(t): t.untyped_storage().nbytes() for t in _tensors(task.batches[:1])}.values())
+    shared = len(task.batches) * min(first, storages.bytes - held)
+    storages.bytes = max(storages.bytes, held + shared)
     if optimizer is not None and keep_gradients:
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)

@@ -418,7 +418,7 @@ def test_a_result_forged_by_a_keras_model_is_rejected(tmp_path: Path) -> None:
         "import os, sys, keras, numpy as np\n"
         "def build(batch_size):\n"
         "    if 'gpubench.measure.worker' in sys.orig_argv:\n"
-        f"        os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))\n"
+        f"        os.write(int(sys.orig_argv[sys.orig_argv.index('-m') + 3]), {line!r}.encode() + bytes([10]))\n"
         "    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])\n"
         "    x = np.zeros((batch_size, 3), 'float32'); y = np.zeros((batch_size,), 'int32')\n"
         "    return model, x, y, keras.losses.SparseCategoricalCrossentropy(from_logits=True)\n",
