@@ -25,7 +25,7 @@ from gpubench.models import (
     TaskKind,
 )
 from gpubench.profile import load_profiles
-from gpubench.session import session
+from gpubench.session import resume
 
 KNOWN = ("cnn", "lstm", "vgg16")
 
@@ -108,7 +108,7 @@ def test_a_row_records_whether_it_convolves_and_its_target(h100):
     convolving = {"cnn": True, "lstm": False, "resnet50": True, "bert_base": False}
     assert {row.case.workload: row.convolves for row in rows} == convolving
     assert {row.target for row in rows} == {0.015}
-    again = [session._planned(p.case, {n: (n, x) for n, x in profiles.items()}) for p in made.cases]
+    again = [resume._planned(p.case, {n: (n, x) for n, x in profiles.items()}) for p in made.cases]
     assert again == list(made.cases)
 
 

@@ -17,7 +17,7 @@ from gpubench.record.figures import frame, measurement_document
 from gpubench.record.store import read_run, write_run
 from gpubench.sections.data import of_run
 from gpubench.sections.method import cases
-from gpubench.session import session
+from gpubench.session import resume, session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 
@@ -68,7 +68,7 @@ def test_plan_passes_the_batch_choice_to_the_measurement() -> None:
 def test_a_resumed_run_keeps_its_batch_choice(chosen) -> None:
     assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
     request = RunRequest(workloads=("cnn",))
-    again = session.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
+    again = resume.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
     assert [p.batch_choice for p in again.cases] == ["largest"]
 
 
@@ -76,8 +76,8 @@ def test_resumed_run_without_rows_keeps_its_batch_choice(chosen) -> None:
     """The settings store the run's request."""
     run = chosen("largest")
     told = session._settings(
-        RunRequest(), session.plan_again(run, CPU, PROFILES, RunRequest(workloads=("cnn",)))
+        RunRequest(), resume.plan_again(run, CPU, PROFILES, RunRequest(workloads=("cnn",)))
     )
     cut = msgspec.structs.replace(run, measurements=(), settings=told)
-    again = session.plan_again(cut, CPU, PROFILES, RunRequest(workloads=("cnn",)))
+    again = resume.plan_again(cut, CPU, PROFILES, RunRequest(workloads=("cnn",)))
     assert [p.batch_choice for p in again.cases] == ["largest"]

@@ -28,7 +28,7 @@ from gpubench.models import (
 )
 from gpubench.profile import load_profiles
 from gpubench.record import store
-from gpubench.session import session
+from gpubench.session import resume, session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
 SHARED = Finding(kind=FindingKind.SHARED_GPU, value="1 process")
@@ -51,8 +51,8 @@ def cut_off(make_run):
 def prepared(run, root, **options):
     """The result of ``prepare`` for it, without checking a device."""
     path = store.write_run(root, run)
-    request = session.request_again(run, RunRequest(**options), ("cnn",))
-    made = session.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
+    request = resume.request_again(run, RunRequest(**options), ("cnn",))
+    made = resume.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
     return session.Prepared(
         device=CPU,
         plan=made,
@@ -128,11 +128,11 @@ def test_a_stopped_launch_is_measured_again_and_the_others_stay(cut_off):
     stopped = msgspec.structs.replace(first, index=1, stopped=True)
     both = msgspec.structs.replace(row, status=Status.INVALID, reason="x", launches=(first, stopped))
     run = msgspec.structs.replace(cut_off, measurements=(both,))
-    (kept,) = session.without_cut_off(run).measurements
+    (kept,) = resume.without_cut_off(run).measurements
     assert (kept.status, kept.reason, kept.launches) == (Status.OK, None, (first,))
-    assert session.finished_units(run, 3) == {(row.case, 0)}
+    assert resume.finished_units(run, 3) == {(row.case, 0)}
     alone = msgspec.structs.replace(row, launches=(stopped,))
-    assert session.without_cut_off(msgspec.structs.replace(run, measurements=(alone,))).measurements == ()
+    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(alone,))).measurements == ()
 
 
 def test_only_the_remaining_cases_count_toward_the_announced_time(cut_off, tmp_path, scripted):
@@ -237,7 +237,7 @@ def test_run_interrupted_after_micro_benchmarks_still_measures_its_cases(cut_off
 
     def again(**changes):
         run = msgspec.structs.replace(cut_off, **changes)
-        return session.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",))).micro
+        return resume.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",))).micro
 
     assert again(settings=Settings(micro="only")) == "also"
     assert again(settings=None) == "none"
@@ -254,7 +254,7 @@ def test_a_run_that_was_stopped_in_its_micro_benchmarks_continues_with_them(cut_
 
     def again(**changes):
         run = msgspec.structs.replace(whole, **changes)
-        return session.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",)))
+        return resume.plan_again(run, CPU, load_profiles(), RunRequest(workloads=("cnn",)))
 
     made = again()
     ended = session.finished(whole, made, stopped=True, micro_stopped=True)
@@ -296,7 +296,7 @@ def test_a_death_keeps_the_sound_launches_of_its_case_and_is_measured_again(of_t
     record.take(second, Progress(launch=second.launch).done(Status.FAILED, DEATH))
     assert record.ended == {}
     assert record.launches[unit.planned.case] == [sound]
-    assert session.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
+    assert resume.finished_units(with_row(run, sound), 3) == {(unit.planned.case, 0)}
 
 
 def test_a_death_in_the_first_launch_is_measured_again_and_an_exception_is_not(of_three):
@@ -305,7 +305,7 @@ def test_a_death_in_the_first_launch_is_measured_again_and_an_exception_is_not(o
     record.take(unit, Progress(launch=unit.launch).done(Status.FAILED, DEATH))
     assert record.ended == {unit.planned.case: (Status.FAILED, DEATH, None)}
     died = with_row(run, *record.launches[unit.planned.case], status=Status.FAILED, reason=DEATH)
-    assert session.finished_units(died, 3) == frozenset()
-    assert session.without_cut_off(died).measurements == ()
+    assert resume.finished_units(died, 3) == frozenset()
+    assert resume.without_cut_off(died).measurements == ()
     raised = with_row(run, Launch(index=0), status=Status.FAILED, reason="ValueError")
-    assert session.finished_units(raised, 3) == {(unit.planned.case, n) for n in range(3)}
+    assert resume.finished_units(raised, 3) == {(unit.planned.case, n) for n in range(3)}

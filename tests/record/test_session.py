@@ -30,7 +30,7 @@ from gpubench.models import (
 )
 from gpubench.profile import load_profiles
 from gpubench.record import store
-from gpubench.session import session
+from gpubench.session import resume, session
 
 MODEL = own_net('raise ValueError("mine")')
 
@@ -247,14 +247,14 @@ def test_a_run_of_another_device_or_software_is_not_resumed(make_run, tmp_path):
     run = make_run()
     elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
     with pytest.raises(MisuseError, match="another device"):
-        session.plan_again(elsewhere, device, {}, RunRequest())
+        resume.plan_again(elsewhere, device, {}, RunRequest())
     other_torch = msgspec.structs.replace(
         run, environment=msgspec.structs.replace(run.environment, torch="1.0")
     )
     with pytest.raises(MisuseError, match="torch is"):
-        session.plan_again(other_torch, device, {}, RunRequest())
+        resume.plan_again(other_torch, device, {}, RunRequest())
     with pytest.raises(MisuseError, match="no planned cases"):
-        session.plan_again(run, device, {}, RunRequest())
+        resume.plan_again(run, device, {}, RunRequest())
 
 
 @pytest.fixture
@@ -273,8 +273,8 @@ def planned_run(make_run):
     run = msgspec.structs.replace(run, planned=planned, measurements=(row,))
 
     def again(run, **request):
-        asked = session.request_again(run, RunRequest(**request), ("cnn",))
-        return session.plan_again(run, run.device, {"cnn": profile}, asked)
+        asked = resume.request_again(run, RunRequest(**request), ("cnn",))
+        return resume.plan_again(run, run.device, {"cnn": profile}, asked)
 
     return run, again
 
@@ -288,8 +288,8 @@ def test_a_run_continues_with_its_settings(planned_run):
     limited = msgspec.structs.replace(run, settings=Settings(time_limit_s=90.0, allow_shared=True))
     assert again(limited).time_limit_s == 90.0
     assert again(limited, time_limit_s=30.0).time_limit_s == 30.0
-    assert session.request_again(limited, RunRequest(), ()).allow_shared
-    assert not session.request_again(run, RunRequest(), ()).allow_shared
+    assert resume.request_again(limited, RunRequest(), ()).allow_shared
+    assert not resume.request_again(run, RunRequest(), ()).allow_shared
     for falls_back in (True, False):  # after the interruption too, unless an execution was requested
         assert (
             again(msgspec.structs.replace(run, settings=Settings(falls_back=falls_back))).falls_back
@@ -304,7 +304,7 @@ def test_launch_numbers_continue_after_the_interruption(planned_run):
     (row,) = run.measurements
     launch = msgspec.structs.replace(row.launches[0], sequence=4)
     run = msgspec.structs.replace(run, measurements=(msgspec.structs.replace(row, launches=(launch,)),))
-    assert session.record_of(run, again(run), run.device).begun == 5
+    assert resume.record_of(run, again(run), run.device).begun == 5
 
 
 def test_new_run_stores_its_settings_and_the_initial_device_state(planned_run, tmp_path):
@@ -330,24 +330,24 @@ def test_a_run_is_not_resumed_while_a_variable_lowers_fp32(make_run, monkeypatch
     profile = load_profiles()["cnn"]
     case = msgspec.structs.replace(run.measurements[0].case, workload_version=profile.version)
     run = msgspec.structs.replace(run, planned=(case,))
-    assert session.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
+    assert resume.plan_again(run, device, {"cnn": profile}, RunRequest()).cases
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
-        session.plan_again(run, device, {"cnn": profile}, RunRequest())
+        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
     forged = run.environment.variables | {"NVIDIA_TF32_OVERRIDE": "1"}
     run = msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, variables=forged))
     with pytest.raises(MisuseError, match="unset NVIDIA_TF32_OVERRIDE"):
-        session.plan_again(run, device, {"cnn": profile}, RunRequest())
+        resume.plan_again(run, device, {"cnn": profile}, RunRequest())
 
 
 def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_again(make_run):
     run = make_run()
     row = run.measurements[0]
     late = msgspec.structs.replace(row, status=Status.TIMEOUT)
-    assert session.finished_units(run, 3) == {(row.case, 0)}
-    assert session.finished_units(msgspec.structs.replace(run, measurements=(late,)), 3) == frozenset()
+    assert resume.finished_units(run, 3) == {(row.case, 0)}
+    assert resume.finished_units(msgspec.structs.replace(run, measurements=(late,)), 3) == frozenset()
     failed = msgspec.structs.replace(row, status=Status.FAILED)
     run_with_it = msgspec.structs.replace(run, measurements=(failed,))
-    assert session.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
-    assert session.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
-    assert isinstance(session.without_cut_off(run), Run)
+    assert resume.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
+    assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
+    assert isinstance(resume.without_cut_off(run), Run)
