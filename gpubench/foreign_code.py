@@ -88,17 +88,16 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, MisuseError):
         return str(error) if error.__cause__ is None else one_line(error.__cause__)
-    words = error.msg if isinstance(error, SyntaxError) else str(error)
-    if isinstance(error, SyntaxError) and error.lineno is not None and "codec can't decode" not in words:
-        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {words}"
-    # null bytes are a SyntaxError from Python 3.11.4 on
-    if isinstance(error, SyntaxError) or (isinstance(error, ValueError) and "null bytes" in words):
-        return f"its source is not text in UTF-8 ({words})"
-    text = (
-        f"calls sys.exit({error.code!r})"
-        if isinstance(error, SystemExit)
-        else " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    )
+    if isinstance(error, SyntaxError):
+        if error.lineno is None or "codec can't decode" in error.msg:
+            return f"its source is not text in UTF-8 ({error.msg})"
+        return f"syntax error in line {error.lineno} of {Path(error.filename or '?').name}: {error.msg}"
+    if isinstance(error, ValueError) and "null bytes" in str(error):  # a SyntaxError from Python 3.11.4 on
+        return f"its source is not text in UTF-8 ({error})"
+    if isinstance(error, SystemExit):
+        text = f"calls sys.exit({error.code!r})"
+    else:
+        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     if shared_memory_problem := _of_shared_memory(error):
         text = f"{text}: {SHARED_MEMORY} {shared_memory_problem}"
     text = text if len(text) <= _LONGEST_ERROR else text[: _LONGEST_ERROR - 1] + "…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack, _GeneratorContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -125,15 +125,16 @@ def plain_encoders() -> Iterator[None]:
         yield
 
 
-def autocast_on_cpu(*devices: str) -> _GeneratorContextManager[None]:
+@contextmanager
+def autocast_on_cpu(*devices: str) -> Iterator[None]:
     """Let a model's own autocast for these devices apply to the CPU inside the block."""
     start = torch.autocast.__init__
-    return replaced(
-        torch.autocast,
-        __init__=lambda self, device_type, *args, **kwargs: start(
-            self, "cpu" if device_type in devices else device_type, *args, **kwargs
-        ),
-    )
+
+    def on_cpu(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+        start(self, "cpu" if device_type in devices else device_type, *args, **kwargs)
+
+    with replaced(torch.autocast, __init__=on_cpu):
+        yield
 
 
 _CHANGING = (torch.dtype, torch.memory_format, Tensor)

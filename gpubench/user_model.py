@@ -576,16 +576,10 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
     """Check that inputs or targets have the batch first, besides tensors such as a mask or graph nodes."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
-        raise MisuseError(
-            f"{name}: the inputs contain no tensor, but {_describe(inputs)}"
-            + (
-                "; give torch.from_numpy of it"
-                if hasattr(inputs, "dtype")
-                else "; give one batch of it, next(iter(loader))"
-                if hasattr(inputs, "__iter__")
-                else ""
-            )
-        )
+        fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
+        if hasattr(inputs, "dtype"):
+            fix = "; give torch.from_numpy of it"
+        raise MisuseError(f"{name}: the inputs contain no tensor, but {_describe(inputs)}{fix}")
     if any(tensor.is_nested for tensor in tensors):
         raise MisuseError(
             f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "

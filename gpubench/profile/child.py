@@ -53,10 +53,8 @@ def _answer(
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        # The message of a plain refusal is sufficient
-        return Answer(
-            error=str(error), traceback=None if isinstance(cause, MisuseError) else traceback_of(error)
-        )
+        is_plain = isinstance(cause, MisuseError)  # its message is sufficient
+        return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: any failure becomes one line
         return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
     return Answer(
@@ -93,15 +91,18 @@ def _profile(
     profile = traced.profile
     if not workload.settings:  # the step is the same: its weights are cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)
-    note: str | None = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
-    if traced.missing_kernel is not None or traced.why_on_cpu is None:
-        # Without a kernel, its loss cannot be computed here
-        note = None if traced.missing_kernel is not None else check_first_loss(workload, profile)
+    if traced.missing_kernel is not None:
+        note = None  # its loss cannot be computed here
+    elif traced.why_on_cpu is None:
+        note = check_first_loss(workload, profile)
+    else:
+        note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
     if is_own(reference):
         return_home()  # the reference is relative to it
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     # foreign code sets some of its fields
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
+    by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
     where = " in inference" if profile.memory else ""
     remarks = {
         "": note,
@@ -109,9 +110,7 @@ def _profile(
             traced.why_contiguous
         ),
         "a training step fails under a GPU's autocast, so AMP is not offered: ": profile.why_no_amp,
-        "no CUDA graph can capture a step that reads tensor values, so it is ranked as eager": (
-            "" if profile.is_eager_only else None
-        ),
+        "no CUDA graph can capture ": by_values,
         f"a formula gives an upper estimate of its memory{where}, which was not traced: ": (
             profile.memory_untraced
         ),

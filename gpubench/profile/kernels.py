@@ -100,10 +100,12 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
     kind = _convolution_kind(weight, stride, dilation, transposed, groups)
     flops = _convolution_flops(x, weight, grad, transposed)
-    both = moved(grad, weight, out[0]), moved(grad, x, out[1], out[2])
-    return tuple(
-        Kernel(kind, flops, each) for each, is_wanted in zip(both, wanted[:2], strict=True) if is_wanted
-    )
+    kernels = []
+    if wanted[0]:
+        kernels.append(Kernel(kind, flops, moved(grad, weight, out[0])))
+    if wanted[1]:
+        kernels.append(Kernel(kind, flops, moved(grad, x, out[1], out[2])))
+    return tuple(kernels)
 
 
 def _convolution_flops(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> float:

@@ -364,15 +364,20 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
 
 
-def optimizers_in(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer, which need not be one of torch, and the optimizers that it wraps."""
-    yield optimizer
-    for value in vars(optimizer).values():
-        for each in (
-            value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-        ):
-            if isinstance(each, Optimizer):
-                yield from optimizers_in(each)
+def optimizers_in(optimizer: Any) -> list[Any]:
+    """Return an optimizer, which need not be one of torch, and the optimizers that it wraps, each once."""
+    found: dict[int, Any] = {}
+    waiting = [optimizer]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        for value in _attributes(each):
+            held = [*value.values()] if isinstance(value, dict) else value
+            parts = held if isinstance(held, list | tuple) else [held]
+            waiting += (part for part in parts if isinstance(part, Optimizer))
+    return [*found.values()]
 
 
 def states_of(optimizer: Any) -> list[Tensor]:
@@ -381,9 +386,13 @@ def states_of(optimizer: Any) -> list[Tensor]:
     held = {
         id(tensor): tensor
         for each in optimizers_in(optimizer)
-        for tensor in tensors_of([*vars(each).values()])
+        for tensor in tensors_of([value for value in _attributes(each) if not isinstance(value, Optimizer)])
     }
-    return list(held.values())
+    return [*held.values()]
+
+
+def _attributes(optimizer: Any) -> list[Any]:
+    return [*getattr(optimizer, "__dict__", {}).values()]
 
 
 # --- substitutes for kernels that do not exist here ---------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import Seen, TooSlowError, on_meta, seen_at
 from gpubench.profile.shorter import with_shorter
-from gpubench.workload import Workload
+from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
 """Start of the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
@@ -190,9 +190,10 @@ def _as_held(workload: Workload) -> Workload:
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
-    return workload.built(
-        lambda build: lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
-    )
+    def with_base_in_4_bits(build: Callable[..., Task]) -> Callable[..., Task]:
+        return lambda batch_size, seed, **recipe: packed(build(batch_size, seed, **recipe))
+
+    return workload.built(with_base_in_4_bits)
 
 
 def _flops(operators: Sequence[Operator]) -> float:
