@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gpubench.compiler import uncompiled
 from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
-from gpubench.workload import Task, forward, seeded, uncompiled
+from gpubench.workload import Task, forward, seeded
 
 _MOVING = frozenset({"to", "type_as", "cuda", "tensor", "as_tensor", "new_tensor"})
 """Functions and methods that put a tensor on the device of another, or on a named device."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -291,17 +291,6 @@ def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
     for module in frozen:
         module.training = False
     return model
-
-
-def uncompiled() -> AbstractContextManager[Any]:
-    """Run an author's compiled code uncompiled, because the case determines the execution of a step.
-
-    This has no effect on torch before 2.6.
-    """
-    import torch
-
-    set_stance = getattr(torch.compiler, "set_stance", None)
-    return nullcontext() if set_stance is None else set_stance("force_eager")
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def test_no_lower_layer_refers_to_a_higher_package_by_string():
 
 
 LIBRARIES = {
-    "torch": {"measure", "profile", "probe", "workload", "user_model", "user_loss", "tensors"},
+    "torch": {"measure", "profile", "probe", "workload", "user_model", "user_loss", "tensors", "compiler"},
     "plotly": {"report"},
     "pynvml": {"probe"},
     "requests": {"offers"},

@@ -16,6 +16,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
+from gpubench.compiler import uncompiled
 from gpubench.foreign_code import one_line
 from gpubench.measure import guards
 from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
@@ -65,7 +66,7 @@ from gpubench.models import (
 )
 from gpubench.models.run import SeedRun
 from gpubench.units import Seconds, Watts, format_bytes
-from gpubench.workload import Task, uncompiled
+from gpubench.workload import Task
 
 # --- training to a stated quality, from one seed ----------------------------------------------------------
 

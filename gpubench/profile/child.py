@@ -6,11 +6,13 @@ real batch.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import msgspec
 
 from gpubench.children import ParentChannel
+from gpubench.compiler import import_compiler_late, uncompiled
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
@@ -19,7 +21,7 @@ from gpubench.models import TaskKind, WorkloadProfile
 from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
 from gpubench.units import format_number, format_si
 from gpubench.user_model import files_of, is_own, version_of
-from gpubench.workload import Workload, forward, seeded, set_mode, uncompiled
+from gpubench.workload import Workload, forward, seeded, set_mode
 
 MOST_VARIANTS_S = 10.0
 """CPU time for tracing other ways to train a model. A model with billions of parameters may need more; then a
@@ -39,6 +41,8 @@ _SEED = 0
 def main() -> None:
     """Trace the model and answer."""
     parent = ParentChannel()
+    import_compiler_late()
+    gc.freeze()  # what is imported by now is never freed, and a collection would take 0.1 s to examine it
     reference, asked = parent.arguments
     parent.send(_answer(reference, parent.return_home, msgspec.json.decode(asked, type=Asked)))
 

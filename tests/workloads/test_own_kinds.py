@@ -18,6 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from gpubench import rank
+from gpubench.compiler import uncompiled
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure import guards
@@ -28,7 +29,7 @@ from gpubench.profile import liveness
 from gpubench.profile.operators import refusal
 from gpubench.profile.trace import BY_VALUE, profile_workload, trace_workload
 from gpubench.tensors import OffGpu, tensors_of
-from gpubench.workload import Workload, set_mode, uncompiled
+from gpubench.workload import Workload, set_mode
 
 BATCH = 8
 CASE = Case(
