@@ -43,7 +43,7 @@ from scipy.sparse import csr_array
 from gpubench import errors, files, findings, folders, today
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.cli.output import print_json
-from gpubench.models import Case, Execution, GpuSpec, Run, Status, TaskKind, WorkloadProfile
+from gpubench.models import Case, Execution, GpuSpec, Precision, Run, Status, TaskKind, WorkloadProfile
 from gpubench.predict import anchors, chips, model, question, roofline, scaling
 from gpubench.predict.calibration import (
     CALIBRATION_VERSION,
@@ -62,10 +62,13 @@ from gpubench.predict.calibration import (
     pair_scale,
 )
 from gpubench.profile import load_profiles
+from gpubench.readings import load_mlperf
 from gpubench.record.store import own_runs
 from gpubench.specs import load_specs
 from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
 
+# Sequences of 2,048 tokens that make a GPU's batch of MLPerf's LoRA
+_LORA_BATCH = 4
 # Prior of each coefficient: value, and standard deviation of its logarithm (of the value if in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
     "conv_fp32": (0.50, 0.20),
@@ -786,7 +789,45 @@ def _others(
             shifts = {card: _shift(mine[mine.card != card]) for card in set(mine.card)}
             left = mine.assign(error=mine.error - mine.card.map(shifts))
             widths |= _widths(group_names(load_specs()[mine.card.iloc[0]])[0], left)
-    return deviations, widths
+    return deviations | _successors(coefficients_of(fit.z), deviations), widths
+
+
+def _successors(
+    coefficients: roofline.Coefficients, known: Mapping[str, list[float]]
+) -> dict[str, list[float]]:
+    """Deviations of architectures without rows that MLPerf's submitters ran next to the predecessor.
+
+    One submitter's software in one round is alike on both cards, so the ratio of their times shows the gain
+    over the predecessor's deviation. It is shrunk like a deviation, with one vote for each new card. MLPerf
+    tunes adapters of a model with 70 billion parameters; the prediction is of one with 8 billion.
+    """
+    runs = pd.DataFrame(msgspec.to_builtins(load_mlperf())).query("benchmark == 'llama2_70b_lora'")
+    runs["kind"] = runs.gpu_key.map(chips.architecture_of)
+    pairs = runs.merge(runs, on=["round", "submitter", "gpus"], suffixes=("", "_before"))
+    pairs = pairs[~pairs.kind.isin(known) & pairs.kind_before.isin(known)]
+    pairs = pairs[pairs.kind_before == pairs.kind.map(lambda kind: chips.predecessor(kind, known))]
+    work = roofline.work_of(load_profiles()["llama_8b_lora"].train, _LORA_BATCH)
+
+    def log_s(keys: Sequence[str]) -> Floats:
+        times = roofline.step_times(
+            work,
+            chips.chips_of([load_specs()[key] for key in keys]),
+            roofline.arithmetic_of(Precision.BF16, None, len(keys)),
+            coefficients,
+            host_s_per_operator=0.0,
+            deviations=roofline.deviations_of(known, keys),
+        )
+        return np.log(times.step_s)
+
+    measured = np.log(pairs.minutes_before / pairs.minutes)
+    gains = pairs.assign(
+        error=measured - log_s([*pairs.gpu_key_before]) + log_s([*pairs.gpu_key]), weight=1.0
+    )
+    votes = gains.groupby(["kind", "kind_before", "gpu_key"], as_index=False)[["error", "weight"]].mean()
+    return {
+        str(kind): [known[before][0] + _shift(mine), 0.0, known[before][2] + _shift(mine)]
+        for (kind, before), mine in votes.groupby(["kind", "kind_before"])
+    }
 
 
 def _widths(name: str, judged: pd.DataFrame) -> dict[str, float]:

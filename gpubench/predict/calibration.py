@@ -26,7 +26,7 @@ SHIPPED = "calibration.json"
 # Published jobs, each run on two different numbers of GPUs. The shares of ``scaling`` are fitted to them.
 JOBS = "scaling.csv"
 # Tables of the package that the fit reads. It gets the work of a published row from the workload's profile.
-INPUTS = (JOBS, "gpus.csv", "workload_profiles.json")
+INPUTS = (JOBS, "gpus.csv", "mlperf.csv", "workload_profiles.json")
 # Smallest usual error assumed for a pair (log).
 LEAST_SCALE = 0.02
 # Largest log slowdown that counts as the card's; beyond it, the level is wrong for the workload.
