@@ -134,8 +134,8 @@ _MORE_TIME = "pass --publish without --time-limit, or close other programs"
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
-        "CPU-bound: launch overhead on the host limits the speed, not the device",
-        "raise the batch or use graph; a faster GPU will not help",
+        "CPU-bound: launch overhead on the host, not the device, limits the speed",
+        "raise the batch or use --execution graph; a faster GPU will not help",
     ),
     FindingKind.HOST_BUSY: (
         "other programs or virtual machines used the processors while rounds were timed",
@@ -149,7 +149,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "torch held more memory than the card has: the driver used host memory, which is slow",
         "lower the batch, or disable this (Windows: NVIDIA Control Panel, CUDA - Sysmem Fallback Policy)",
     ),
-    FindingKind.NOISY: ("rounds or launches spread widely", "close other programs and measure again"),
+    FindingKind.NOISY: ("rounds or launches vary widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
     FindingKind.NOT_CONVERGED: (
         "the target precision was not reached",
@@ -328,7 +328,7 @@ def describe(finding: Finding, where: str | None = None) -> str:
     """Return one line: the value seen, where (None for the entire run), the limit, and the next action.
 
     >>> describe(Finding(kind=FindingKind.NOISY, value=0.081, limit=0.05))
-    'rounds or launches spread widely (8.1 %, limit 5.0 %); close other programs and measure again [NOISY]'
+    'rounds or launches vary widely (8.1 %, limit 5.0 %); close other programs and measure again [NOISY]'
     """
     what, action = _TEXTS[finding.kind]
     parts = [show(finding.kind, finding.value)] if finding.value is not None else []

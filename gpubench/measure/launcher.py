@@ -608,7 +608,7 @@ class Launcher:
         then, now = self._threads, ready.cpu_threads
         if requested and now != requested:
             self.close()
-            raise MisuseError(f"torch computes on {now} CPU threads, but {requested} were requested")
+            raise MisuseError(f"torch computes on {now} CPU threads instead of the requested {requested}")
         if not requested and then is not None and now is not None and then != now:
             self.close()
             raise MisuseError(

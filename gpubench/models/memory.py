@@ -236,9 +236,9 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"it ran {where}; {words}" if self.ran else words
 
     def likely_text(self) -> str:
-        """Return the expected value and its interval: ``needs 6.0 (4.8 to 6.8) of 24 GiB``."""
-        unit, of = _of(self.card.listed_bytes)
-        return f"needs {self.need.device.over(unit).text()} {of}"
+        """Return the expected value and its interval: ``needs 6.0 (4.8 to 6.8) GiB, has 24 GiB``."""
+        unit, name, size = _unit_of(self.card.listed_bytes)
+        return f"needs {self.need.device.over(unit).text()} {name}, has {size} {name}"
 
     def most_text(self) -> str:
         """Return the largest batch: that of eager steps if a graph may not fit."""
@@ -299,12 +299,12 @@ def format_range(low_bytes: float, high_bytes: float, of_bytes: float) -> str:
     >>> format_range(17.2 * 2**30, 17.2 * 2**30, 24 * 2**30)
     '17.2 of 24 GiB'
     """
-    unit, of = _of(of_bytes)
+    unit, name, size = _unit_of(of_bytes)
     ends = dict.fromkeys((format_number(low_bytes / unit), format_number(high_bytes / unit)))
-    return f"{' to '.join(ends)} {of}"
+    return f"{' to '.join(ends)} of {size} {name}"
 
 
-def _of(bytes_: float) -> tuple[float, str]:
-    # Return the unit for a card, and its memory in words: ``of 24 GiB``.
+def _unit_of(bytes_: float) -> tuple[float, str, str]:
+    # Return the unit for a card, the name of the unit, and the memory in it: ``24``.
     unit, name = (GIB, "GiB") if bytes_ >= GIB else (MIB, "MiB")
-    return unit, f"of {format_number(bytes_ / unit).removesuffix('.0').removesuffix('.00')} {name}"
+    return unit, name, format_number(bytes_ / unit).removesuffix(".0").removesuffix(".00")

@@ -293,8 +293,8 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
 # --- checks and estimates that use all rows of a run ----------------------------------------------------
 
-# Largest factor between the speeds of the same work in two memory layouts; it was 1.46 for VGG16 at AMP on an
-# H200.
+# Largest factor between the speeds of the same work in two memory layouts; it was 1.46 for VGG16 with AMP on
+# an H200.
 LAYOUT_FACTOR = 1.5
 # Largest factor by which a TF32 step is slower than one at this precision: TF32 has half the rate of AMP and
 # moves twice the bytes.

@@ -38,7 +38,7 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
     Raises:
         NoDeviceError: If a requested GPU is missing or cannot be used, or if ``auto`` finds an NVIDIA GPU
             that cannot be used; for GPUs of other vendors it falls back to the CPU.
-        MisuseError: If the name is invalid or fits no device or several, if CUDA_VISIBLE_DEVICES or
+        MisuseError: If the name is invalid or matches no device or several, if CUDA_VISIBLE_DEVICES or
             HIP_VISIBLE_DEVICES is invalid, or if an AMD GPU other than the first visible one is named.
     """
     wanted = name.strip()
@@ -269,8 +269,8 @@ def visible_devices(
 ) -> tuple[DeviceProfile, ...]:
     """Return the devices that the variable makes visible, in its order.
 
-    CUDA silently stops at the first unknown entry. Here that is an error, so fewer or other devices than
-    requested are never measured.
+    CUDA silently stops at the first unknown entry. Here that is an error, so a run never measures fewer
+    devices than requested, or different ones.
 
     Args:
         devices: The usable devices.

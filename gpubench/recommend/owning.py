@@ -57,7 +57,7 @@ def _percent(shares: Range, whole: str) -> str:
 _ASSUMABLE: Mapping[str, tuple[str, str | None]] = {
     "years": (f"a life of {_DEFAULTS.years:g} years", "years"),
     "utilization": (f"work during {_percent(_DEFAULTS.utilization, 'all hours')}", "utilization"),
-    "power_w": ("board power as the power at work", None),
+    "power_w": ("board power as the power under load", None),
     "pue": (f"PUE {_DEFAULTS.pue:g}", "pue"),
     "tariff_usd_per_kwh": ("${1:.2f} per kWh (${0:.2f} to {2:.2f})".format(*_DEFAULTS.tariff), "tariff"),
     "resale_usd": (f"resale at {_percent(_DEFAULTS.resale, 'the price')}", "resale"),
@@ -77,15 +77,15 @@ class Ownership:
     """One machine that is owned or for sale; a range is (low, likely, high).
 
     Attributes:
-        purchase_usd: Price of the GPUs, plus ``host_usd``.
+        purchase_usd: Price of the GPUs or of the complete computer, plus ``host_usd``.
         host_usd: The part of the host's price that is counted.
-        condition: Kind of the card price.
+        condition: Whether the price is for a new or used card, a launch price or a quote.
         resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and idle.
         host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
         host: The host of the cards, with its limits; None for a complete computer.
         is_planned: Whether the price is a planning figure without an observed listing.
-        price_note: The kind of the price, whether it is for a card or for the computer, and its source.
+        price_note: What kind of price it is, whether it is for a card or for the computer, and its source.
         assumed: The values that were not given, so their defaults are used.
     """
 
@@ -284,7 +284,7 @@ def _machine(
 def _host_of(
     request: RankRequest, price: CardPrice, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float
 ) -> Host | None:
-    # Return the host of cards; None for a complete computer: one for sale, a Jetson, this CPU, a Mac.
+    # Return the host for the cards; None for a complete computer: one for sale, a Jetson, this CPU, a Mac.
     if price.is_computer or spec is None or spec.line == "Jetson":
         return None
     if price.condition is PriceCondition.QUOTED or request.host_usd is not None:
@@ -490,14 +490,14 @@ def _assumption(name: str, host_usd: float | None) -> str:
 def must_work(each: BuyOrRent) -> str:
     """Return the utilization at which a machine pays off, with its interval.
 
-    Example: "41 % of all hours (24 % to more than all)". Against a commitment, which is paid around the
+    Example: "41 % of all hours (24 % to over 100 %)". Against a commitment, which is paid around the
     clock, it is unknown.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN
     shares = (each.break_even_utilization, each.break_even_utilization_low, each.break_even_utilization_high)
-    likely, low, high = ("more than all" if share is None else format_percent(share) for share in shares)
-    words = f"{likely} hours" if shares[0] is None else f"{likely} of all hours"
+    likely, low, high = ("over 100 %" if share is None else format_percent(share) for share in shares)
+    words = f"{likely} of all hours"
     return words if likely == low == high else f"{words} ({low} to {high})"
 
 

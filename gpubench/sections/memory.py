@@ -55,7 +55,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         answer.label,
         ((ALLOCATED, need.allocated), (RESERVED, need.reserved), (IN_USE, need.device)),
         text("Memory", lambda row: row[0]),
-        number("Likely, and 95 %", lambda row: row[1].by(format_bytes)),
+        number("Likely (95 %)", lambda row: row[1].by(format_bytes)),
     )
     card = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
     shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""

@@ -57,7 +57,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("rank", "resnet50", "--task", "infer", "--max-latency-ms", "20", "--limit", "3"),
     ),
     (
-        "How fast is a card that I do not have, and how sure is that?",
+        "How fast is a card that I do not have, and how certain is that?",
         "Each row shows a GPU's throughput, interval and basis.",
         ("predict", "show", "vgg16", "--gpu", "h100-sxm", "--gpu", "rtx-4090"),
     ),

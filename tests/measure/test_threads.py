@@ -85,11 +85,11 @@ def test_each_row_states_its_threads_and_the_run_states_all_threads_of_the_cpu(m
 
 
 def test_a_process_that_uses_another_number_of_threads_is_refused(monkeypatch):
-    with pytest.raises(MisuseError, match=r"3 CPU threads, but [12] were requested"):
+    with pytest.raises(MisuseError, match=r"3 CPU threads instead of the requested [12]"):
         measured(monkeypatch, {"threads": 3})
 
 
-def test_the_table_of_the_page_has_each_number_of_threads_and_no_gpu():
+def test_the_pages_thread_table_lists_each_thread_count_and_leaves_out_gpu_runs():
     rows = tuple(
         samples.measurement(
             msgspec.structs.replace(

@@ -111,7 +111,7 @@ def test_memory_begins_with_whether_it_fits():
     card = told["nvidia-geforce-rtx-4090-24gb"]
     assert f"; largest batch {card['largest_batch']}" in largest
     need = Interval(*(card[f"device_bytes{end}"] / GIB for end in ("", "_low", "_high")))
-    assert largest.endswith(f"; needs {need.text()} of 24 GiB")
+    assert largest.endswith(f"; needs {need.text()} GiB, has 24 GiB")
 
 
 def test_memory_without_a_named_card_begins_with_the_number_of_cards_that_fit():

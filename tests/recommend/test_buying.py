@@ -274,7 +274,7 @@ def test_every_assumption_is_reported_with_its_value():
         "a desktop PC for $1,000 as the host",
         "a life of 3 years",
         "a power supply of 1,200 W (loaded to 80 % at most)",
-        "board power as the power at work",
+        "board power as the power under load",
         "no power when idle",
         "resale at 30 % of the price (15 to 50 %)",
         "work during 50 % of all hours (25 to 90 %)",

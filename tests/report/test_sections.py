@@ -127,7 +127,7 @@ def test_failed_rows_are_shown_with_their_reason():
 
 
 def test_findings_say_what_to_do():
-    assert "or use graph" in words_of("method", samples.report_data(samples.h200_run()))
+    assert "or use --execution graph" in words_of("method", samples.report_data(samples.h200_run()))
 
 
 def test_files_that_could_not_be_read_are_counted():
