@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -162,41 +161,38 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so all start from the same state.
-        proved: The control of the fp32 proof on this device, once computed.
         expected: The latest task's results on the CPU, kept because a language model takes seconds.
     """
 
     hardware: Hardware
     team: Team | None = None
     tasks: dict[tuple[str, int, Recipe], Task] = field(default_factory=dict)
-    expected: tuple[weakref.ref[Task], TaskKind, guards.Expected] | None = None
-    proved: Control | None = None
+    expected: dict[TaskKind, guards.Expected] = field(default_factory=dict)
 
     def task(self, reference: str, case: Case) -> Task:
         """Return the task as built; only the latest is kept, because VGG16 takes half a gigabyte."""
         key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
+            self.expected.clear()
             self.tasks[key] = built(reference, case, self.seed)
         return self.tasks[key]
 
     def expected_of(self, task: Task, case: Case) -> guards.Expected:
-        """Return a task's results on the CPU, computed once for all its precisions and executions."""
-        known = self.expected
-        if known is None or known[0]() is not task or known[1] is not case.task:
-            known = self.expected = (weakref.ref(task), case.task, guards.expected_of(task, case))
-        return known[2]
+        """Return the latest task's results on the CPU, which all its precisions and executions share."""
+        if case.task not in self.expected:
+            self.expected[case.task] = guards.expected_of(task, case)
+        return self.expected[case.task]
 
+    @cached_property
     def control(self) -> Control:
-        """Return the control that shows that the proof of strict fp32 can fail here; it is computed once."""
-        if self.proved is None:
-            has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
-            self.proved = control_on(self.hardware.device) if has_tf32 else Control()
-        return self.proved
+        """The control that shows that the proof of strict fp32 can fail here."""
+        has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
+        return control_on(self.hardware.device) if has_tf32 else Control()
 
     def errors_of(self, precision: Precision, *, recurrent: bool) -> dict[str, float]:
         """Return the errors that prove a precision; strict fp32 is proven with operators that reveal TF32."""
-        scale = self.control().scale if precision is Precision.FP32 else CONTROL_SCALES[0]
+        scale = self.control.scale if precision is Precision.FP32 else CONTROL_SCALES[0]
         return errors_on(self.hardware.device, precision, recurrent=recurrent, scale=scale)
 
     def clock(self) -> Clock:
@@ -404,7 +400,7 @@ def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
     proof = {**_errors(work, context)}
     seen.note(precision_errors=proof)
     if work.case.precision is Precision.FP32:
-        errors = context.control().errors
+        errors = context.control.errors
         seen.note(control_errors={name: errors[name] for name in proof if name in errors})
     elif work.case.memory_format is MemoryFormat.CONTIGUOUS:
         seen.findings.append(Finding(kind=FindingKind.CONTIGUOUS))

@@ -188,20 +188,16 @@ def energy_of(
     """
     if region_s < LEAST_REGION_S:
         return Energy()
+    most_j = math.inf if power_limit_w is None else POWER_TOLERANCE * power_limit_w * region_s
     before, after = counter_edges
     if before is not None and after is not None:
         joules = after - before
-        if joules <= 0 or _exceeds_limit(joules, region_s, power_limit_w):
-            return Energy(
-                finding=Finding(
-                    kind=FindingKind.ENERGY_IMPLAUSIBLE,
-                    value=joules,
-                    limit=None if power_limit_w is None else POWER_TOLERANCE * power_limit_w * region_s,
-                )
-            )
-        return Energy(joules=joules, source="counter")
+        if 0 < joules <= most_j:
+            return Energy(joules=joules, source="counter")
+        limit = most_j if math.isfinite(most_j) else None
+        return Energy(finding=Finding(kind=FindingKind.ENERGY_IMPLAUSIBLE, value=joules, limit=limit))
     joules_of_samples = power_integral(samples, region_s)
-    if joules_of_samples is None or _exceeds_limit(joules_of_samples, region_s, power_limit_w):
+    if joules_of_samples is None or joules_of_samples > most_j:
         return Energy()
     return Energy(joules=joules_of_samples, source="power_integral")
 
@@ -217,10 +213,6 @@ def power_integral(samples: Sequence[TelemetrySample], region_s: Seconds) -> Jou
     inside = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(known))
     joules = inside + gaps[0] * known[0][1] + gaps[1] * known[-1][1]
     return joules if joules > 0 else None
-
-
-def _exceeds_limit(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) -> bool:
-    return power_limit_w is not None and joules > POWER_TOLERANCE * power_limit_w * region_s
 
 
 class LostError(GpuBenchError, RuntimeError):

@@ -96,7 +96,6 @@ class Control:
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
-        self.aborted = threading.Event()
         self.stop_by_s: Seconds = float("inf")
         self.child: Child | None = None
 
@@ -113,7 +112,6 @@ class Control:
 
     def abort(self) -> None:
         """End now: kill the child and every process that it started."""
-        self.aborted.set()
         self.stopping.set()
         if self.child is not None:
             self.child.kill()
@@ -529,12 +527,7 @@ class Launcher:
     def _take_micro(self, result: MicroResult) -> None:
         # Judge a micro-benchmark and add it; in a resumed run it replaces the earlier result.
         result = checks.judge_micro(self.device, result)
-        keys = [(r.name, r.precision, r.size) for r in self.micro]
-        key = (result.name, result.precision, result.size)
-        if key in keys:
-            self.micro[keys.index(key)] = result
-        else:
-            self.micro.append(result)
+        self.micro = list({(r.name, r.precision, r.size): r for r in (*self.micro, result)}.values())
         self.on_event(messages.MicroEnded(result=result))
 
     # --- the process ------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
             match order.what:
                 case "precision":
                     precision = order.case.precision
-                    control = context.control().errors if precision is Precision.FP32 else {}
+                    control = context.control.errors if precision is Precision.FP32 else {}
                     proof = PrecisionProof(
                         precision=precision,
                         switches=switches,

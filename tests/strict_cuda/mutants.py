@@ -773,7 +773,7 @@ MUTANTS = (
     Mutant(
         name="fp32 is proven by another convolution than its control",
         file=CASE,
-        old="scale = self.control().scale if precision is Precision.FP32 else CONTROL_SCALES[0]\n",
+        old="scale = self.control.scale if precision is Precision.FP32 else CONTROL_SCALES[0]\n",
         new="scale = CONTROL_SCALES[0]\n",
         misleads="a convolution that cannot fail counts as proven by one that can",
         killer="test_controls.py::test_a_convolution_too_small_for_tf32_is_proven_by_a_larger_one",
@@ -897,7 +897,7 @@ MUTANTS = (
     Mutant(
         name="the check of a card computes no control of fp32",
         file=f"{MEASURE}proofs.py",
-        old="control = context.control().errors if precision is Precision.FP32 else {}\n",
+        old="control = context.control.errors if precision is Precision.FP32 else {}\n",
         new="control: dict[str, float] = {}\n",
         misleads="a card is confirmed by a proof that cannot fail on it",
         killer="test_proofs.py::test_fp32_proof_includes_a_control_that_fails",
