@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from gpubench.foreign_code import one_line
 from gpubench.measure import guards
-from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
+from gpubench.measure.budget import LATENCY_MOST_S
 from gpubench.measure.guards import Advance, NotPreparedError, prepare
 from gpubench.measure.launch import (
     Bench,
@@ -26,6 +25,7 @@ from gpubench.measure.launch import (
     conduct,
     energy_of,
     in_time,
+    note_losses,
     time_job,
     worse,
 )
@@ -360,16 +360,14 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     hardware, execution = context.hardware, work.case.execution
     context.phase("first steps")
     step = context.once(work.step)
+
+    def loss_of(index: int) -> float:
+        return work.edge_loss(step(index), index)
+
     seed_all(context.seed)
     with seen.timing("first_step"):
-        seen.loss_curve.append(work.edge_loss(step(0), 0))
-    began_s = time.perf_counter()
-    for index in range(1, max(context.budget.curve_steps, STEPS_BEFORE_PEAK)):
-        in_time(deadline_s)
-        enough = time.perf_counter() - began_s > CURVE_SHARE * context.budget.warmup_most_s
-        if enough and index >= STEPS_BEFORE_PEAK:
-            break
-        seen.loss_curve.append(work.edge_loss(step(index), index))
+        seen.loss_curve.append(loss_of(0))
+    note_losses(loss_of, context, seen, deadline_s, first=1, least=STEPS_BEFORE_PEAK)
     hardware.drop_workspaces()  # a graph uses another stream than these steps, with another workspace
     hardware.drop_cache()  # cuDNN's trials took all free memory, which no step needs
     hardware.ask("reset_peak_memory_stats")

@@ -8,7 +8,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar, cast
@@ -397,16 +397,16 @@ def expected_of(task: Task, case: Case) -> Expected:
         )  # however small the difference: a long sequence forgets its start
         carries = rebinds or _differ(second, loss)
     has_weights = any(True for _ in task.model.parameters())
-    if _differ(again, loss) or (draws and has_weights):
-        return Expected(None, unchecked=RANDOM, draws=True, carries=carries, rebinds=rebinds)
+    draws = _differ(again, loss) or (draws and has_weights)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
-    is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
-    unchecked = NO_NUMBER if loss is None and not is_kept else None
+    is_kept = not (train or draws) and types == {torch.float32} and isinstance(outputs, Tensor)
+    unchecked = RANDOM if draws else NO_NUMBER if loss is None and not is_kept else None
     return Expected(
-        loss,
+        None if draws else loss,
         outputs if is_kept else None,
         is_whole,
         unchecked,
+        draws=draws,
         needs_grad=needs_grad,
         carries=carries,
         rebinds=rebinds,
@@ -483,13 +483,11 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
-    alike: AbstractContextManager[None] = nullcontext()
-    if carries or (draws and (work.case.execution is Execution.COMPILE or drops_inside)):
+    has_own_numbers = work.case.execution is Execution.COMPILE or drops_inside
+    if carries or (draws and has_own_numbers):
         return None
-    if work.case.execution is Execution.COMPILE or drops_inside:
-        alike = steady(work.model, train=train)
     state = _State(work)
-    with alike:
+    with steady(work.model, train=train) if has_own_numbers else nullcontext():
         if work.case.execution is Execution.GRAPH and drops_inside:
             advance = prepare(work)
             state.restore()

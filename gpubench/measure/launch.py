@@ -25,7 +25,7 @@ from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure import messages
-from gpubench.measure.budget import Budget
+from gpubench.measure.budget import CURVE_SHARE, Budget
 from gpubench.measure.capability import NotHereError, describe_fault
 from gpubench.measure.loop import (
     Loop,
@@ -556,6 +556,36 @@ def worse(first: Mapping[str, float | None], second: Mapping[str, float | None])
         return max(before, after)
 
     return {name: larger(first.get(name), value) for name, value in second.items()}
+
+
+def note_losses(
+    loss_of: Callable[[int], float],
+    bench: Bench,
+    seen: LaunchRecorder,
+    deadline_s: Seconds,
+    *,
+    first: int = 0,
+    least: int = 1,
+) -> None:
+    """Record the loss of each of the first steps, until there are enough or their time is up.
+
+    Args:
+        loss_of: Runs the step with this index and returns its loss.
+        bench: Its budget says how many losses are enough.
+        seen: Records the losses.
+        deadline_s: Deadline of the case [s].
+        first: Index of the first step.
+        least: Steps up to this index are always run.
+
+    Raises:
+        OutOfTimeError: If the deadline has passed.
+    """
+    began_s = time.perf_counter()
+    for index in range(first, max(bench.budget.curve_steps, least)):
+        in_time(deadline_s)
+        if index >= least and time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
+            break
+        seen.loss_curve.append(loss_of(index))
 
 
 def in_time(deadline_s: Seconds) -> None:

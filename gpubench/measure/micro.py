@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -53,8 +53,8 @@ _TYPES: dict[str, torch.dtype] = {
 # Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
 _UNITS = {form.name: form.unit for form in FORMATS}
-# Checks of products that this torch or device may lack although the device model supports them.
-_IN_8_BITS = {FP8.name: quantize.why_no_fp8, INT8.name: quantize.why_no_int8}
+# Products that this torch or device may lack although the device model supports them.
+_IN_8_BITS: dict[str, Literal["FP8", "int8"]] = {FP8.name: "FP8", INT8.name: "int8"}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
@@ -97,7 +97,7 @@ def run_micro(
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     deadline_s = deadline_in(time_s)
-    absent = {name for name, why_not in _IN_8_BITS.items() if why_not(hardware.device) is not None}
+    absent = {name for name, kind in _IN_8_BITS.items() if quantize.why_no_products(kind, hardware.device)}
     products = gemm_probes(profile, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
     chosen = [*here, *other_probes(alone=not hardware.is_cuda)]

@@ -8,10 +8,10 @@ for each product. Activations and weights are rounded to e4m3, gradients to e5m2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ GROUP = 128
 """Number of weights that share a scale and a zero point at 4 bits."""
 INT8_MULTIPLE = 8
 """Both sizes of an int8 layer must be multiples of this; torchao computes others in int32 on the host."""
+FP8_MULTIPLE = 16
+"""Each dimension of an FP8 product must be a multiple of this, as tensor cores require."""
 
 
 _REFUSALS = (
@@ -85,7 +87,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
             f"int8 applies to linear layers, and {name} has none in full precision with sizes in "
             f"multiples of {INT8_MULTIPLE}"
         )
-    if (reason := why_no_int8(device)) is not None:
+    if (reason := why_no_products("int8", device)) is not None:
         raise NotQuantizedError(reason)
     with refusing("torchao has no int8 layers for this device"):
         # Otherwise its compiler settings, such as TF32, would persist for all later cases.
@@ -95,20 +97,16 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         raise NotQuantizedError(f"torchao did not convert a linear layer of {name} to int8")
 
 
-def why_no_int8(device: torch.device) -> str | None:
-    """Say why this torch cannot multiply in int8 on a device; None if it can."""
-
-    def multiply() -> object:
-        return multiply_int8(*(torch.ones(32, 32, dtype=torch.int8, device=device) for _ in range(2)))
-
-    return why_no_products("int8", multiply)
-
-
-def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
-    """Say why this torch cannot compute a kind of product; None if it can."""
+def why_no_products(kind: Literal["int8", "FP8"], device: torch.device) -> str | None:
+    """Say why this torch cannot multiply in 8 bits on a device; None if it can."""
     try:
         with refusing(f"torch {torch.__version__} has no {kind} products on this device"):
-            multiply()
+            if kind == "int8":
+                whole = torch.ones(32, 32, dtype=torch.int8, device=device)
+                multiply_int8(whole, whole)
+            else:
+                eighths = torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(torch.float8_e4m3fn)
+                scaled_product(eighths, eighths.t())
     except NotQuantizedError as error:
         return str(error)
     return None
@@ -178,10 +176,6 @@ def _torchao(weight_type: str, what: str = "weights") -> Any:
     return quantization
 
 
-FP8_MULTIPLE = 16
-"""Each dimension of an FP8 product must be a multiple of this, as tensor cores require."""
-
-
 def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     """Let the linear layers of the model's blocks compute in FP8; all others stay unchanged.
 
@@ -196,7 +190,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no
             suitable layer.
     """
-    if (reason := why_no_fp8(device)) is not None:
+    if (reason := why_no_products("FP8", device)) is not None:
         raise NotQuantizedError(reason)
     layers = {
         layer
@@ -222,18 +216,6 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         config=Float8LinearConfig(pad_inner_dim=True),  # a batch's tokens may not be a multiple of 16
         module_filter_fn=lambda layer, _: layer in layers,
     )
-
-
-def why_no_fp8(device: torch.device) -> str | None:
-    """Say why this torch cannot multiply in FP8 on a device; None if it can."""
-
-    def multiply() -> object:
-        a, b = (
-            torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(torch.float8_e4m3fn) for _ in range(2)
-        )
-        return scaled_product(a, b.t())
-
-    return why_no_products("FP8", multiply)
 
 
 def scaled_product(

@@ -19,7 +19,9 @@ from gpubench.profile import load_profiles, profile_of
 CPU = torch.device("cpu")
 ERROR = Precision.FP8.facts.product_error
 
-pytestmark = pytest.mark.skipif(quantize.why_no_fp8(CPU) is not None, reason="torch has no FP8 products here")
+pytestmark = pytest.mark.skipif(
+    quantize.why_no_products("FP8", CPU) is not None, reason="torch has no FP8 products here"
+)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from gpubench.workload import Task
 CPU = torch.device("cpu")
 FACTS = Precision.INT8.facts
 HAS_TORCHAO = pytest.mark.skipif(
-    find_spec("torchao") is None or quantize.why_no_int8(CPU) is not None, reason="needs torchao"
+    find_spec("torchao") is None or quantize.why_no_products("int8", CPU) is not None, reason="needs torchao"
 )
 
 
