@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import TracebackType
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -106,46 +106,35 @@ WARMUP_INTERVAL_S = 1.0
 GIVE_UP_AFTER_S = 6.0
 
 
-class Sampler:
-    """A thread that keeps samples until they are drained; ``now_s`` is the clock of the rounds."""
+@contextmanager
+def sampling(
+    telemetry: Readings, now_s: Callable[[], Seconds]
+) -> Iterator[Callable[[], list[TelemetrySample]]]:
+    """Sample a device in a thread, unless it has no telemetry.
 
-    def __init__(self, telemetry: Readings, now_s: Callable[[], Seconds]) -> None:
-        self._telemetry = telemetry
-        self._now_s = now_s
-        self._samples: list[TelemetrySample] = []
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="telemetry", daemon=True)
+    Yields:
+        A function that returns every sample since its last call; times are on the clock ``now_s``.
+    """
+    samples: SimpleQueue[TelemetrySample] = SimpleQueue()
+    over = threading.Event()
 
-    def __enter__(self) -> Self:
-        """Start sampling, unless the device has no telemetry."""
-        if self._telemetry.source != "none":
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop; a thread that is stuck in the driver is left behind."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(GIVE_UP_AFTER_S)
-
-    def drain(self) -> list[TelemetrySample]:
-        """Return every sample since the last call; times are on the clock of the rounds."""
-        with self._lock:
-            taken, self._samples = self._samples, []
-        return taken
-
-    def _read(self) -> None:
+    def read() -> None:
         next_at = time.monotonic()
-        while not self._over.is_set() and self._telemetry.source != "hung":
-            read = msgspec.structs.asdict(self._telemetry.sample())
-            sample = TelemetrySample(t_s=self._now_s(), **read)
-            with self._lock:
-                self._samples.append(sample)
+        while not over.is_set() and telemetry.source != "hung":
+            reading = msgspec.structs.asdict(telemetry.sample())
+            samples.put(TelemetrySample(t_s=now_s(), **reading))
             next_at += INTERVAL_S
-            self._over.wait(max(0.0, next_at - time.monotonic()))
+            over.wait(max(0.0, next_at - time.monotonic()))
+
+    thread = threading.Thread(target=read, name="telemetry", daemon=True)
+    if telemetry.source != "none":
+        thread.start()
+    try:
+        yield lambda: [samples.get() for _ in range(samples.qsize())]
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join(GIVE_UP_AFTER_S)  # one that is stuck in the driver is left behind
 
 
 def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
@@ -480,8 +469,8 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
     # Warm up and time the rounds, with telemetry at both ends and in between.
     telemetry, series = bench.telemetry, seen.series
     errors = telemetry.ecc_uncorrected()
-    with Sampler(telemetry, loop.clock.now_s) as sampler:
-        loop.samples = sampler.drain
+    with sampling(telemetry, loop.clock.now_s) as drain:
+        loop.samples = drain
         bench.phase("warm-up")
         warm_up(loop, bench.budget, series)
         bench.phase("timed")

@@ -320,11 +320,12 @@ class Clock:
     synchronize: Callable[[], None] = lambda: None
     now_ns: Callable[[], int] = field(default_factory=lambda: time.perf_counter_ns)
 
-    def time(self, work: Callable[[], object]) -> Seconds:
-        """Return the wall time of ``work``, including all device work that it issued [s]."""
+    def time(self, work: Callable[[], object], calls: int = 1) -> Seconds:
+        """Return the wall time of ``calls`` of ``work``, including all device work that they issued [s]."""
         self.synchronize()
         start = self.now_ns()
-        work()
+        for _ in range(calls):
+            work()
         self.synchronize()
         return (self.now_ns() - start) * 1e-9
 

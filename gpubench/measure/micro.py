@@ -26,7 +26,7 @@ from gpubench.measure.capability import (
     why_no_precision,
 )
 from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.launch import Sampler
+from gpubench.measure.launch import sampling
 from gpubench.measure.probes import (
     Action,
     Probe,
@@ -35,7 +35,6 @@ from gpubench.measure.probes import (
     deadline_in,
     halving,
     measure_all,
-    mebibytes,
     memory_refused,
     one_by_one,
     repeat,
@@ -110,9 +109,9 @@ def run_micro(
     def measure(probe: Probe) -> MicroResult:
         with (
             switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)),
-            Sampler(telemetry, time.perf_counter) as sampler,
+            sampling(telemetry, time.perf_counter) as drain,
         ):
-            result = measure_probe(probe, hardware, budget, samples=sampler.drain)
+            result = measure_probe(probe, hardware, budget, samples=drain)
         if probe.precision != "fp32":
             return result
         return msgspec.structs.replace(result, findings=(*result.findings, *(doubts or ())))
@@ -146,8 +145,8 @@ def run_all_reduce(
             team.announce(AllReduce(size=probe.memory_bytes, count=probe.repeats))
             return by_clock(probe, clock)(action)
 
-        with Sampler(telemetry, time.perf_counter) as sampler:
-            return measure_probe(probe, hardware, budget, timer=timer, samples=sampler.drain)
+        with sampling(telemetry, time.perf_counter) as drain:
+            return measure_probe(probe, hardware, budget, timer=timer, samples=drain)
 
     yield from one_by_one(probes, measure, deadline_in(time_s))
 
@@ -234,7 +233,7 @@ def device_copy(size: Bytes, make: Inside = _copy_inside) -> Probe:
     """Return the probe of a copy inside the device's memory; bytes read and bytes written both count."""
     return Probe(
         name="device copy",
-        size=mebibytes(size),
+        size=f"{size // MIB} MiB",
         unit="B/s",
         work=2.0 * size,
         memory_bytes=2 * size,
@@ -255,7 +254,7 @@ def transfer(size: Bytes, *, to_device: bool, pinned: bool, make: Across = _copy
     direction = "host to device" if to_device else "device to host"
     return Probe(
         name=f"{direction} {'pinned' if pinned else 'pageable'}",
-        size=mebibytes(size),
+        size=f"{size // MIB} MiB",
         unit="B/s",
         work=float(size),
         memory_bytes=size,

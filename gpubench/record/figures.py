@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubench import executions, folders, options, stats
+from gpubench.groups import grouped
 from gpubench.models import Case, Measurement, Run
 from gpubench.record.store import read_runs, say_problems
 
@@ -77,12 +78,13 @@ def outliers(values: list[float]) -> int:
 
 def cold_costs(measurements: Iterable[Measurement]) -> dict[str, tuple[float, float]]:
     """Return the minimum and maximum of each one-time cost, in order of occurrence [s]."""
-    seen: dict[str, list[float]] = {}
-    for measurement in measurements:
-        for launch in measurement.launches:
-            for name, seconds in launch.cold_s.items():
-                if seconds is not None:
-                    seen.setdefault(name, []).append(seconds)
+    launches = (launch for measurement in measurements for launch in measurement.launches)
+    seen = grouped(
+        (name, seconds)
+        for launch in launches
+        for name, seconds in launch.cold_s.items()
+        if seconds is not None
+    )
     return {name: (min(seen[name]), max(seen[name])) for name in COLD_COSTS if name in seen}
 
 

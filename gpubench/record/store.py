@@ -36,6 +36,7 @@ from gpubench.files import (
     write_file,
 )
 from gpubench.folders import data_path, require_folder, results_root
+from gpubench.groups import grouped
 from gpubench.models import Run
 from gpubench.record.run_file import MAX_FILE_BYTES, beyond_belief, is_safe_name, read_run
 from gpubench.units import Seconds, format_bytes, format_duration, plain
@@ -264,23 +265,17 @@ def writing(root: Path, run: Run) -> Iterator[None]:
         yield
 
 
-def file_of(root: Path, run: Run) -> Path:
-    """Return the path of a stored or new run; a stored run stays in its current folder.
-
-    Raises:
-        StorageError: If a folder cannot be searched, so the answer is unknown.
-    """
-    path, stored = run_path(root, run), stored_paths(root, run)
-    return path if path in stored or not stored else stored[0]
-
-
 def write_run(root: Path, run: Run) -> Path:
     """Store a run. The caller must hold its lock; a reader sees either the old file or the new one.
+
+    A stored run stays in its current folder.
 
     Raises:
         StorageError: If it cannot be written; the old file is then unchanged.
     """
-    path, data = file_of(root, run), msgspec.json.encode(run) + b"\n"
+    path, stored, data = run_path(root, run), stored_paths(root, run), msgspec.json.encode(run) + b"\n"
+    if stored and path not in stored:
+        path = stored[0]
     if len(data) > MAX_FILE_BYTES:
         raise StorageError(
             f"the run takes {format_bytes(len(data))}, over the limit of {format_bytes(MAX_FILE_BYTES)}; "
@@ -313,9 +308,7 @@ def newest_runs(root: Path) -> StoredRuns:
     If runs are skipped, ``passed_over`` says so. Errors are those of ``read_runs``.
     """
     problems: list[str] = []
-    of_device: dict[Path, list[Path]] = {}
-    for path in _own_files(root, problems.append):
-        of_device.setdefault(path.parent, []).append(path)
+    of_device = grouped((path.parent, path) for path in _own_files(root, problems.append))
     newest = [
         path for paths in of_device.values() for path in sorted(paths, key=attrgetter("name"))[-NEWEST:]
     ]
@@ -500,10 +493,10 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
             content, cannot be read, or is being written.
     """
 
-    written: tuple[Path, ...] = ()
-    present: tuple[Path, ...] = ()
-    refused: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
+    written: list[Path] = []
+    present: list[Path] = []
+    refused: list[str] = []
+    conflicts: list[str] = []
 
 
 def add_runs(root: Path, sources: Iterable[Path]) -> Added:
@@ -513,33 +506,28 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
         MisuseError: If a source does not exist.
         StorageError: If a run cannot be written.
     """
-    written: list[Path] = []
-    present: list[Path] = []
-    refused: list[str] = []
-    conflicts: list[str] = []
+    added = Added()
     for source in sources:
         if not source.exists():
             raise MisuseError(f"{source} does not exist")
-        for path in run_files(source, refused.append) if source.is_dir() else (source,):
+        for path in run_files(source, added.refused.append) if source.is_dir() else (source,):
             try:
                 run = read_run(path)
                 if broken := beyond_belief(run):
-                    refused.append(f"{path.name} cannot be true: {broken}")
+                    added.refused.append(f"{path.name} cannot be true: {broken}")
                     continue
                 with writing(root, run):
                     if (stored := stored_copy(root, run)) is not None:
-                        present.append(stored)
+                        added.present.append(stored)
                     else:
-                        written.append(write_run(root, run))
+                        added.written.append(write_run(root, run))
             except (ConflictError, RunLockedError) as error:
-                conflicts.append(f"{path.name}: {error}")
+                added.conflicts.append(f"{path.name}: {error}")
             except StorageError:
                 raise
             except GpuBenchError as error:
-                refused.append(str(error))
-    return Added(
-        written=tuple(written), present=tuple(present), refused=tuple(refused), conflicts=tuple(conflicts)
-    )
+                added.refused.append(str(error))
+    return added
 
 
 def stored_copy(root: Path, run: Run) -> Path | None:
