@@ -57,8 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     def document(self) -> dict[str, Any]:
         """Return the row as in the JSON document."""
-        stored: dict[str, Any] = msgspec.to_builtins(self)
-        return stored | {"verdict": self.verdict}
+        return {**msgspec.to_builtins(self), "verdict": self.verdict}
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):

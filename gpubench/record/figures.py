@@ -117,16 +117,17 @@ DERIVED = (
 
 def run_document(run: Run) -> dict[str, Any]:
     """Return the run with flat derived fields in each measurement; unknown values are null."""
-    document: dict[str, Any] = msgspec.to_builtins(run)
-    document["measurements"] = [measurement_document(m) for m in run.measurements]
-    return document
+    return {**msgspec.to_builtins(run), "measurements": list(map(measurement_document, run.measurements))}
 
 
 def measurement_document(measurement: Measurement) -> dict[str, Any]:
     """Return one measurement with its derived figures, including token figures for a generation."""
-    document: dict[str, Any] = msgspec.to_builtins(measurement)
-    document |= {name: getattr(measurement, name) for name in DERIVED}
-    document |= spread(measurement) | {"ledger": msgspec.to_builtins(measurement.ledger)}
+    document = {
+        **msgspec.to_builtins(measurement),
+        **{name: getattr(measurement, name) for name in DERIVED},
+        **spread(measurement),
+        "ledger": msgspec.to_builtins(measurement.ledger),
+    }
     if measurement.case.new_tokens:
         document |= {
             "first_token_s": measurement.first_token_s,

@@ -288,36 +288,44 @@ def write_run(root: Path, run: Run) -> Path:
 # --- reading --------------------------------------------------------------------------------------------
 
 
-def read_runs(root: Path) -> StoredRuns:
+def read_runs(root: Path, *, newest: int | None = None) -> StoredRuns:
     """Read every run of a folder; a file with invalid content is set aside as ``.corrupt``.
 
     A file that cannot be read now stays in place and is reported. The folder may belong to another project,
     so only a file below ``runs`` with the name of a run is ever renamed, and without a folder ``runs`` no
     other files are read.
 
+    Args:
+        root: The folder.
+        newest: Number of newest runs to read per device; None for all. If runs are skipped, ``passed_over``
+            says so.
+
     Raises:
         MisuseError: If ``root`` exists and is not a folder.
     """
+    require_folder(root)
+    own = _has_runs(root)
     problems: list[str] = []
-    return _read_all(root, _own_files(root, problems.append), problems)
+    files = [path for path in run_files(root, problems.append) if own or _is_run_name(path.name)]
+    of_device = grouped((path.parent, path) for path in files).values()
+    first = None if newest is None else -newest
+    chosen = [path for paths in of_device for path in sorted(paths, key=attrgetter("name"))[first:]]
+    with many_objects():
+        runs = [run for path in chosen if (run := _read_or_say(root, path, problems)) is not None]
+    skipped = f"{len(files):,} runs are stored; figures are based on the newest {newest} of each device"
+    return StoredRuns(
+        runs=_oldest_first(runs),
+        problems=tuple(problems),
+        passed_over=skipped if len(chosen) < len(files) else None,
+    )
 
 
 def newest_runs(root: Path) -> StoredRuns:
     """Read the runs that figures are based on: all of them, or the newest of a device with very many.
 
-    If runs are skipped, ``passed_over`` says so. Errors are those of ``read_runs``.
+    Errors are those of ``read_runs``.
     """
-    problems: list[str] = []
-    of_device = grouped((path.parent, path) for path in _own_files(root, problems.append))
-    newest = [
-        path for paths in of_device.values() for path in sorted(paths, key=attrgetter("name"))[-NEWEST:]
-    ]
-    stored = _read_all(root, newest, problems)
-    total = sum(map(len, of_device.values()))
-    if total == len(newest):
-        return stored
-    passed_over = f"{total:,} runs are stored; figures are based on the newest {NEWEST} of each device"
-    return msgspec.structs.replace(stored, passed_over=passed_over)
+    return read_runs(root, newest=NEWEST)
 
 
 def own_runs(results: Path | None) -> tuple[Run, ...]:
@@ -338,18 +346,6 @@ def say_problems(problems: Iterable[str]) -> None:
     """Print a line on stderr for each file that was not read, for output that has no place for it."""
     for problem in problems:
         print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
-
-
-def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
-    require_folder(root)
-    own = _has_runs(root)
-    return [path for path in run_files(root, on_problem) if own or _is_run_name(path.name)]
-
-
-def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredRuns:
-    with many_objects():
-        runs = [run for path in paths if (run := _read_or_say(root, path, problems)) is not None]
-    return StoredRuns(runs=_oldest_first(runs), problems=tuple(problems))
 
 
 def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
