@@ -3,8 +3,6 @@
 The results are raw readings, which their reader judges.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
