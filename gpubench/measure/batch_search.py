@@ -33,11 +33,10 @@ RESOLUTION = 1 / 16
 # As long as every trial fits, each one multiplies the previous batch by this factor.
 GROWTH = 1.5
 
-Fits = Callable[[int], bool]
 OnTrial = Callable[[Case, bool], None]
 
 
-def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
+def largest_that_fits(fits: Callable[[int], bool], guess: int, *, resolution: float = RESOLUTION) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
 
     Batches above ``MOST_BATCH`` are not tried.

@@ -227,7 +227,10 @@ def describe_fault(fault: str) -> str:
 
 
 class NotHereError(GpuBenchError):
-    """A library reported that it lacks something on this machine, so the case is unsupported."""
+    """A library lacks something on this machine or for this model, so the case is unsupported.
+
+    An eager run or a wider type is never reported in its place.
+    """
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
         super().__init__(reason)

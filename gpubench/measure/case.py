@@ -17,7 +17,8 @@ from torch import Tensor
 from gpubench.foreign_code import one_line
 from gpubench.measure import guards
 from gpubench.measure.budget import LATENCY_MOST_S
-from gpubench.measure.guards import Advance, NotPreparedError, prepare
+from gpubench.measure.capability import NotHereError
+from gpubench.measure.guards import Advance, prepare
 from gpubench.measure.launch import (
     Bench,
     Job,
@@ -300,11 +301,11 @@ def _build(
     The task as built stays on the CPU; the work is a copy of it.
 
     Raises:
-        NotPreparedError: If this torch lacks what the case asks for, or the model cannot run in a CUDA graph.
+        NotHereError: If this torch lacks what the case asks for, or the model cannot run in a CUDA graph.
     """
     selective = order.case.checkpointing is Checkpointing.SELECTIVE
     if selective and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
-        raise NotPreparedError(
+        raise NotHereError(
             f"selective checkpointing needs torch 2.5 or newer, and this is {torch.__version__}: "
             "use full checkpointing, or none"
         )
@@ -345,7 +346,7 @@ def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: Wor
     seen.draws, seen.carries = expected.draws, expected.carries
     seen.find(FindingKind.NO_REFERENCE, expected.unchecked)
     if expected.rebinds and work.case.execution is Execution.GRAPH:
-        raise NotPreparedError(
+        raise NotHereError(
             "the model carries tensors from step to step and creates new ones in each, but a CUDA graph "
             "keeps using those of its capture: update them in place, for example with copy_"
         )

@@ -46,20 +46,16 @@ STEPS_BEFORE_CAPTURE = 3
 _Result = TypeVar("_Result")
 
 
-class NotPreparedError(NotHereError):
-    """The step cannot be captured or compiled; an eager run is never reported in its place."""
-
-
 def prepare(work: Work) -> Advance:
     """Return the function that issues one step with the case's execution.
 
     Raises:
-        NotPreparedError: If the step cannot be captured in a CUDA graph, no part of it was compiled, or its
+        NotHereError: If the step cannot be captured in a CUDA graph, no part of it was compiled, or its
             execution has no entry in ``_WAYS``.
     """
     way = _WAYS.get(work.case.execution)
     if way is None:
-        raise NotPreparedError(f"gpubench.measure.guards cannot run a torch step as {work.case.execution}")
+        raise NotHereError(f"gpubench.measure.guards cannot run a torch step as {work.case.execution}")
     return way(work)
 
 
@@ -71,12 +67,12 @@ def compiled(work: Work) -> Advance:
     proof.
 
     Raises:
-        NotPreparedError: If no graph was compiled.
+        NotHereError: If no graph was compiled.
     """
     from torch._dynamo.utils import counters
 
     if work.new_tokens:
-        raise NotPreparedError("generation is measured eagerly and as a CUDA graph, not with torch.compile")
+        raise NotHereError("generation is measured eagerly and as a CUDA graph, not with torch.compile")
     torch.compiler.reset()
     counters.clear()
     compiled_work = dataclasses.replace(work, model=cast("nn.Module", torch.compile(work.model)))
@@ -90,7 +86,7 @@ def compiled(work: Work) -> Advance:
         refused = (words.splitlines()[0] for words in counters["unimplemented"] if words)
         reasons = [*off, *refused]
         why = f": {reasons[0]}" if reasons else ""
-        raise NotPreparedError(f"torch.compile compiled nothing of this model{why}")
+        raise NotHereError(f"torch.compile compiled nothing of this model{why}")
     return compiled_work.step
 
 
@@ -100,7 +96,7 @@ def capture(work: Work) -> Advance:
     A generation has one graph for each batch's prompts, and one for a further token of all sequences.
 
     Raises:
-        NotPreparedError: With the reason why the step cannot be captured.
+        NotHereError: With the reason why the step cannot be captured.
         OutOfMemoryError: If memory ran out, however the error words it.
     """
     indices = range(len(work.batches))
@@ -172,7 +168,7 @@ def _capturing() -> Iterator[None]:
     """Start captures with an empty cache, and turn a failed one into an error that names the true cause.
 
     Raises:
-        NotPreparedError: With the reason why the step cannot be captured.
+        NotHereError: With the reason why the step cannot be captured.
         OutOfMemoryError: If memory ran out, however the error words it.
     """
     torch.cuda.empty_cache()
@@ -195,7 +191,7 @@ def _capturing() -> Iterator[None]:
             raise cause from None  # the model's own error, hidden by the end of the capture
         refused = Cause.REFUSED_IN_CAPTURE if REFUSED_IN_CAPTURE in str(cause) else None
         reason = f"the step cannot be captured in a CUDA graph: {one_line(cause)}"
-        raise NotPreparedError(reason, refused) from cause
+        raise NotHereError(reason, refused) from cause
 
 
 def _free_bytes() -> int:

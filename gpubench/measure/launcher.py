@@ -140,12 +140,16 @@ class Record:
     device: DeviceProfile
     launches: dict[Case, list[Launch]] = field(default_factory=dict)
     ended: dict[Case, tuple[Status, str | None, Cause | None]] = field(default_factory=dict)
-    gemm: dict[Precision, float] = field(default_factory=dict)
     threads: int | None = None
     begun: int = 0
 
-    def measurement(self, unit: Unit) -> Measurement:
-        """Return the measurement of a case with its launches so far, not yet judged."""
+    def measurement(self, unit: Unit, best_gemm: Mapping[Precision, float]) -> Measurement:
+        """Return the measurement of a case with its launches so far, not yet judged.
+
+        Args:
+            unit: A launch of the case.
+            best_gemm: The best rate of this device's own matrix products, by precision [FLOP/s].
+        """
         case = unit.planned.case
         status, reason, cause = self.ended.get(case, (Status.OK, None, None))
         return Measurement(
@@ -160,7 +164,7 @@ class Record:
             tokens_per_sample=unit.planned.tokens_per_sample,
             parameter_count=unit.planned.parameter_count,
             peak_flops_per_s=capability.peak_flops_per_s(self.device, case.precision),
-            gemm_flops_per_s=self.gemm.get(case.precision),
+            gemm_flops_per_s=best_gemm.get(case.precision),
             cpu_threads=case.threads or self.threads,
             convolves=unit.planned.convolves,
             target=self.plan.budget.target,
@@ -279,7 +283,6 @@ class Launcher:
                     continue
                 if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
                     self._measure_micro(unit.group)  # the job's communication
-                record.gemm = capability.best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
                 began = messages.CaseBegan(
@@ -303,7 +306,6 @@ class Launcher:
                 self.on_event(_end_of(unit, finished, measurement))
                 if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
-                    record.gemm = capability.best_gemm(self.micro)
                     yield self._judged(record, unit)  # judged again, using matrix products measured since
         finally:
             self.close()
@@ -321,7 +323,7 @@ class Launcher:
 
     def _judged(self, record: Record, unit: Unit) -> Measurement:
         return checks.judge_measurement(
-            record.measurement(unit),
+            record.measurement(unit, capability.best_gemm(self.micro)),
             self.plan.budget.launches,
             allow_throttled=self.plan.allow_throttled,
         )

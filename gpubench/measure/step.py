@@ -377,8 +377,6 @@ FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 
 _WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
 
-PlaceModel = Callable[[nn.Module, Case, torch.device], nn.Module]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -578,7 +576,12 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
     return replace(task, model=model, loss=task.loss if loss is None else loss)
 
 
-def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None = None) -> Work:
+def move(
+    task: Task,
+    case: Case,
+    device: torch.device,
+    place: Callable[[nn.Module, Case, torch.device], nn.Module] | None = None,
+) -> Work:
     """Put a task on the device in the case's memory format; its model is moved there.
 
     Args:
