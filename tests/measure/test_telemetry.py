@@ -19,7 +19,7 @@ from patience import Stopwatch
 from gpubench.errors import NoDeviceError
 from gpubench.measure import capability
 from gpubench.measure.environment import environment
-from gpubench.measure.launch import Sampler, energy_of, shifted
+from gpubench.measure.launch import energy_of, sampling, shifted
 from gpubench.measure.privacy import scrub
 from gpubench.models import FindingKind, Reading, TelemetrySample
 from gpubench.probe import nvidia
@@ -67,10 +67,10 @@ class FakeReadings:
 def test_the_sampler_reads_ten_times_a_second_and_hands_over_each_sample_once():
     samples = []
     began_s, watch = time.monotonic(), Stopwatch()
-    with Sampler(FakeReadings(), time.monotonic) as sampler:
+    with sampling(FakeReadings(), time.monotonic) as drain:
         while len(samples) < 6:
             time.sleep(0.05)
-            samples += sampler.drain()
+            samples += drain()
         assert watch.free_s() < 0.8  # the sixth is due after half a second
     times_s = [sample.t_s for sample in samples]
     assert times_s == sorted(set(times_s))
@@ -85,9 +85,9 @@ def test_a_device_without_telemetry_is_not_sampled():
         def sample(self):
             raise AssertionError("asked")
 
-    with Sampler(Silent(), time.monotonic) as sampler:
+    with sampling(Silent(), time.monotonic) as drain:
         time.sleep(0.15)
-    assert sampler.drain() == []
+    assert drain() == []
 
 
 def test_samples_count_from_the_first_timed_round_and_the_warm_up_is_kept_once_a_second():
