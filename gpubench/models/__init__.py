@@ -23,6 +23,7 @@ from gpubench.models.cuda_check import (
     PrecisionProof,
 )
 from gpubench.models.measurement import (
+    LEAST_GAPS,
     Basis,
     BatchChoice,
     Cause,
@@ -35,6 +36,7 @@ from gpubench.models.measurement import (
     TelemetrySample,
 )
 from gpubench.models.memory import (
+    MAY_NOT_FIT,
     MEMORY_VERSION,
     CardClass,
     CardMemory,
@@ -44,6 +46,7 @@ from gpubench.models.memory import (
     MemoryNeed,
     MemoryParts,
     Verdict,
+    fits_text,
 )
 from gpubench.models.ranking import (
     RANKING_SCHEMA,
@@ -61,7 +64,7 @@ from gpubench.models.ranking import (
     Source,
 )
 from gpubench.models.record import PROTOCOL
-from gpubench.models.row import Estimate, Row
+from gpubench.models.row import MODELED, Estimate, Row
 from gpubench.models.run import (
     RUN_VERSION,
     DeviceProfile,
@@ -72,6 +75,7 @@ from gpubench.models.run import (
     Settings,
     StartState,
     TimeToQuality,
+    newest_first,
 )
 from gpubench.models.workload import (
     CONVOLUTIONS,
@@ -93,7 +97,10 @@ from gpubench.recipes import Checkpointing, ParallelMode, Stack, TaskKind, Train
 __all__ = [
     "CHECK_VERSION",
     "CONVOLUTIONS",
+    "LEAST_GAPS",
+    "MAY_NOT_FIT",
     "MEMORY_VERSION",
+    "MODELED",
     "PROTOCOL",
     "RANKING_SCHEMA",
     "RUN_VERSION",
@@ -176,5 +183,7 @@ __all__ = [
     "WeightType",
     "WorkloadProfile",
     "checkpointing_over",
+    "fits_text",
+    "newest_first",
     "recipe_over",
 ]

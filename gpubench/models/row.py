@@ -142,7 +142,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     estimate: Estimate
     parts: tuple[Estimate, ...] = ()
     link: str | None = None
-    price_age_days: int | None = None
+    price_age_days: int
     usd_per_hour: Interval
     samples_per_s: Interval
     gpus_samples_per_s: float
