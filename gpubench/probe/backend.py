@@ -182,21 +182,6 @@ class Backend:
         return Readings()
 
 
-class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process on the device; ``compute`` is False for a graphics process."""
-
-    pid: int
-    memory_bytes: int | None
-    compute: bool
-
-
-class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the board power [W]: current and default."""
-
-    enforced_w: float | None = None
-    default_w: float | None = None
-
-
 class Readings:
     """The telemetry of one device, for a ``with`` block. A value that the device does not report is None.
 
@@ -228,13 +213,12 @@ class Readings:
         """Read the device's energy counter [J]; only differences mean anything."""
         return None
 
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List the processes on the device; most containers hide them, so an empty list proves nothing."""
-        return None
+    def compute_pids(self) -> tuple[int, ...] | None:
+        """List the processes that compute on the device, by id.
 
-    def power_limits(self) -> PowerLimits:
-        """Read the power limits."""
-        return PowerLimits()
+        Most containers hide them, so an empty list proves nothing.
+        """
+        return None
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use without the driver's own reserve [B]; None if it cannot be distinguished."""

@@ -97,10 +97,8 @@ def preflight(
             f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
             "--device; `gpubench run` also takes --allow shared, which marks every figure"
         )
-    findings = [] if sharing is None else [sharing.finding()]
-    limits_w = readings.power_limits()
-    capped = power_capped(limits_w.enforced_w, limits_w.default_w)
-    return (*findings, *(() if capped is None else (capped,)))
+    shared = None if sharing is None else sharing.finding()
+    return tuple(filter(None, (shared, power_capped(device))))
 
 
 def look_twice(
@@ -118,23 +116,19 @@ def look_twice(
     return second if second is None or second.refuse else None
 
 
-def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
+def power_capped(device: DeviceProfile) -> Finding | None:
     """Return ``POWER_CAPPED`` with the enforced share of the default power limit, if that is too low."""
-    if (share := _capped_share(enforced_w, default_w)) is None:
-        return None
-    return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
-
-
-def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
-    # Return the enforced share of the default power limit; None if it is not reduced or unknown.
+    enforced_w, default_w = device.power_limit_w, device.power_limit_default_w
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
-    return enforced_w / default_w
+    return Finding(
+        kind=FindingKind.POWER_CAPPED, value=round(enforced_w / default_w, 3), limit=POWER_CAP_LIMIT
+    )
 
 
 def _foreign(readings: Readings) -> list[int]:
     # Return the ids of other compute processes on a device, from the driver.
-    return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
+    return [pid for pid in readings.compute_pids() or () if pid != os.getpid()]
 
 
 def _look(device: DeviceProfile, readings: Readings) -> Sharing | None:
@@ -185,12 +179,12 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     """Return what limits a device at the moment: a line for each limit, with a fix if there is one."""
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
-    if limit is not None and default and (share := _capped_share(limit, default)) is not None:
+    if limit and default and power_capped(device) is not None:
         by_nvidia = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
         restore = by_nvidia if device.is_nvidia else "restore the default with the driver's own tool"
         found.append(
             f"power limit {format_number(limit)} W of {format_number(default)} W "
-            f"({format_percent(share)}); {restore}"
+            f"({format_percent(limit / default)}); {restore}"
         )
     if device.mig_enabled:
         found.append("MIG mode: this is a slice of the card, not the card")

@@ -31,8 +31,6 @@ from gpubench.probe.backend import (
     BackendReport,
     DeviceGoneError,
     DeviceState,
-    GpuProcess,
-    PowerLimits,
     Problem,
     Readings,
 )
@@ -50,7 +48,6 @@ from gpubench.probe.nvml import (
     LIBRARY_NOT_FOUND,
     MEMORY_CLOCK,
     NO_PERMISSION,
-    POWER_LIMIT,
     RESET_REQUIRED,
     SENSOR_GPU,
     SM_CLOCK,
@@ -317,37 +314,10 @@ class NvmlReadings(Readings):
         return {name: seconds for name, seconds in answers.items() if seconds is not None}
 
     @_guarded(None)
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List processes on the GPU; None if the driver does not list them."""
-        found: dict[int, GpuProcess] = {}
-        answered = False
-        for function, compute in (
-            ("nvmlDeviceGetGraphicsRunningProcesses", False),
-            ("nvmlDeviceGetComputeRunningProcesses", True),
-        ):
-            answer = self._fields.get("processes", list, function)
-            answered = answered or answer is not None
-            for process in answer or ():
-                native = process.usedGpuMemory
-                found[int(process.pid)] = GpuProcess(
-                    pid=int(process.pid),
-                    memory_bytes=None
-                    if native is None
-                    else self._fields.take("processes", plausible.MEMORY_USED, "usedGpuMemory", int(native)),
-                    compute=compute,
-                )
-        return tuple(found.values()) if answered else None
-
-    @_guarded(PowerLimits())
-    def power_limits(self) -> PowerLimits:
-        """Read the power limits [W]."""
-        of = self._fields
-        return PowerLimits(
-            enforced_w=of.get("power_limit_w", POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
-            default_w=of.get(
-                "power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"
-            ),
-        )
+    def compute_pids(self) -> tuple[int, ...] | None:
+        """List the processes that compute on the GPU; None if the driver does not list them."""
+        found = self._fields.get("compute_pids", list, "nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else tuple(int(process.pid) for process in found)
 
     @_guarded(None)
     def memory_in_use_bytes(self) -> int | None:
@@ -588,8 +558,7 @@ def dump() -> list[dict[str, Any]]:
                 of.sample,
                 of.energy_j,
                 of.held_clocks_s,
-                of.processes,
-                of.power_limits,
+                of.compute_pids,
                 of.ecc_uncorrected,
                 of.compute_mode,
             ):

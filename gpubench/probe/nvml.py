@@ -7,7 +7,6 @@ answer is ``Refused`` with the reason, never an exception, so a missing field af
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter, itemgetter, le
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -38,23 +37,7 @@ CALL_LIMIT_S = 5.0
 
 
 class HungCallError(Exception):
-    """A driver call did not return in time. Its thread is abandoned.
-
-    Attributes:
-        call: The driver function.
-        limit_s: The time limit [s].
-    """
-
-    def __init__(self, call: str, limit_s: Seconds) -> None:
-        super().__init__(f"{call} took over {limit_s:g} s")
-        self.call = call
-        self.limit_s = limit_s
-
-
-class _Doing(NamedTuple):
-    call: str
-    limit_s: Seconds
-    until_s: Seconds
+    """A driver call did not return in time. Its thread is abandoned."""
 
 
 class Guard:
@@ -64,7 +47,6 @@ class Guard:
         """Set the time limit of each call [s]; the thread starts with the first call."""
         self.limit_s = limit_s
         self.hung: HungCallError | None = None
-        self._doing = _Doing("the driver", limit_s, math.inf)
         self._work: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -80,7 +62,12 @@ class Guard:
             HungCallError: If one of its calls, or an earlier one, did not return in time.
         """
         with self._lock:
-            value, error = self._hand_over(function)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="gpubench-driver-calls", daemon=True)
+                self._thread.start()
+            self.begin("the driver")
+            self._work.put(function)
+            value, error = self._wait()
         if error is not None:
             raise error
         return value
@@ -96,30 +83,24 @@ class Guard:
             HungCallError: On an abandoned thread whose call returned too late.
         """
         if self.hung is not None:
-            raise HungCallError(self.hung.call, self.hung.limit_s)
+            raise HungCallError(*self.hung.args)
         limit_s = self.limit_s if limit_s is None else limit_s
-        self._doing = _Doing(call, limit_s, time.monotonic() + limit_s)
+        self._doing = f"{call} took over {limit_s:g} s", time.monotonic() + limit_s
 
     def close(self) -> None:
         """End the thread; a stuck thread ends when its call returns, if ever."""
         self._work.put(None)
 
-    def _hand_over(self, function: Callable[[], T]) -> tuple[T, BaseException | None]:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="gpubench-driver-calls", daemon=True)
-            self._thread.start()
-        self.begin("the driver")
-        self._work.put(function)
+    def _wait(self) -> tuple[Any, BaseException | None]:
         while True:
-            doing = self._doing
+            doing = too_slow, until_s = self._doing
             try:
-                return self._done.get(timeout=max(0.0, doing.until_s - time.monotonic()))
+                return self._done.get(timeout=max(0.0, until_s - time.monotonic()))
             except queue.Empty:
                 if self._doing is doing:  # otherwise another call has started meanwhile
-                    break
-        self.hung = HungCallError(doing.call, doing.limit_s)
-        self.close()
-        raise HungCallError(doing.call, doing.limit_s)
+                    self.hung = HungCallError(too_slow)
+                    self.close()
+                    raise self.hung from None
 
     def _serve(self) -> None:
         while (function := self._work.get()) is not None:
@@ -135,7 +116,6 @@ START_FACTOR = 3.0
 _OLDER_NAMES: Mapping[str, str] = {
     "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
     "nvmlDeviceGetComputeRunningProcesses": "nvmlDeviceGetComputeRunningProcesses_v2",
-    "nvmlDeviceGetGraphicsRunningProcesses": "nvmlDeviceGetGraphicsRunningProcesses_v2",
     "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
 }
 
