@@ -52,16 +52,17 @@ from gpubench.models.ranking import (
     BuyOrRent,
     Choice,
     Elsewhere,
+    Estimate,
     ExcludedOffer,
     Job,
     Ranking,
+    Row,
     Sentence,
     SentenceKind,
     SortedBy,
     Source,
 )
 from gpubench.models.record import PROTOCOL
-from gpubench.models.row import Estimate, Row
 from gpubench.models.run import (
     RUN_VERSION,
     DeviceProfile,

@@ -312,13 +312,12 @@ def up_to(table: OfferTable, day: date) -> OfferTable:
 
     Otherwise a price would count as fresh until its own day, in place of an earlier price of the same offer.
     """
-    kept: list[Offer] = []
-    late: list[SetAside] = []
-    for offer in table.offers:
-        if price_day(offer.price_date) <= day:
-            kept.append(offer)
-        else:
-            late.append(SetAside(full_name(offer), f"price of {offer.price_date}, after {day}"))
+    kept = [offer for offer in table.offers if price_day(offer.price_date) <= day]
+    late = (
+        SetAside(full_name(offer), f"price of {offer.price_date}, after {day}")
+        for offer in table.offers
+        if price_day(offer.price_date) > day
+    )
     return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
 
 

@@ -31,6 +31,7 @@ from gpubench.probe.backend import (
 from gpubench.specs import find_spec
 
 _T = TypeVar("_T")
+# Reduced formats of the matrix units by architecture, from AMD's CDNA and RDNA (WMMA) ISA guides.
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx908": ("fp16", "bf16", "int8"),
     "gfx90a": ("fp16", "bf16", "int8"),
@@ -39,7 +40,6 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx11": ("fp16", "bf16", "int8"),
     "gfx12": ("fp16", "bf16", "int8", "fp8"),
 }
-"""Reduced formats of the matrix units by architecture, from AMD's CDNA and RDNA (WMMA) ISA guides."""
 _POWER_CAP = plausible.POWER_LIMIT.of("µW", divisor=10**6)
 _ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
 _CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)

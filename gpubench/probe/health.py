@@ -46,8 +46,8 @@ MEMORY_LIMIT = 0.02
 POWER_CAP_LIMIT = 0.98
 """Enforced over default power limit; below this, a card is slower than its model should be."""
 SECOND_LOOK_AFTER_S = 1.0
+# Lanes of a PCIe link below which copies are slow.
 _NARROW_LINK = 4
-"""Lanes of a PCIe link below which copies are slow."""
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):

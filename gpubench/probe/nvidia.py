@@ -147,11 +147,9 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 def loaded_library() -> str | None:
     """Return the path of the driver library loaded by this process; None if unknown."""
-    for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
-        path = line[line.find("/") :] if "/" in line else ""
-        if Path(path).name.startswith("libnvidia-ml.so"):
-            return path
-    return None
+    maps = read_text(Path("/proc/self/maps")) or ""
+    found = re.search(r"/(?:.*/)?libnvidia-ml\.so[^/\n]*$", maps, re.MULTILINE)
+    return found.group() if found else None
 
 
 def module_version(root: Path = Path("/")) -> str | None:
@@ -171,12 +169,10 @@ def _not_loaded(root: Path) -> Problem:
     else:  # it loads now: something changed between the two attempts
         text = "it loaded at the second attempt"
     missing = is_absent(text)
-    found_at = ""
-    if missing:
-        folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
-        folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
-        files = (Path(f) / SONAME for f in folders)
-        found_at = next((str(file) for file in files if file.exists()), "")
+    folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
+    folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
+    files = (Path(f) / SONAME for f in folders)
+    found_at = next((str(file) for file in files if missing and file.exists()), "")
     if missing and not found_at:
         return Problem(
             what="NVIDIA driver not found",
@@ -489,18 +485,18 @@ def _survey(session: Session) -> BackendReport:
 
 def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
     """Return the driver's versions and its count of GPUs; 0, with a Problem, if it reports none."""
-    versions = read_versions(session)
+    versions, of = read_versions(session), Fields(session, None)
     answer = session.ask("nvmlDeviceGetCount")
-    code, reason = (answer.code, answer.reason) if isinstance(answer, Refused) else (UNKNOWN, None)
-    count = 0
-    if reason is None:
-        try:
-            count = plausible.DEVICES(answer)
-        except plausible.ImplausibleError as error:
-            reason = f"nvmlDeviceGetCount: {error}"
-    if reason is not None:
-        what = "the NVIDIA driver does not list its GPUs"
-        problems.append(Problem(what=what, value=reason, fix=_fix(code), exit_code=_UNUSABLE))
+    count = of.take("count", plausible.DEVICES, "nvmlDeviceGetCount", answer)
+    if count is None:
+        problems.append(
+            Problem(
+                what="the NVIDIA driver does not list its GPUs",
+                value=of.unavailable["count"],
+                fix=_fix(answer.code if isinstance(answer, Refused) else UNKNOWN),
+                exit_code=_UNUSABLE,
+            )
+        )
     elif count == 0:
         problems.append(
             Problem(
@@ -511,7 +507,7 @@ def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
                 exit_code=_ABSENT,
             )
         )
-    return versions, count
+    return versions, count or 0
 
 
 def _look_at(

@@ -110,9 +110,9 @@ class Guard:
                 self._done.put((None, error))
 
 
-START_FACTOR = 3.0
-"""Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
-3 s (NVIDIA's notes on driver persistence) and more on a busy machine."""
+# Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
+# 3 s (NVIDIA's notes on driver persistence) and more on a busy machine.
+_START_FACTOR = 3.0
 _OLDER_NAMES: Mapping[str, str] = {
     "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
     "nvmlDeviceGetComputeRunningProcesses": "nvmlDeviceGetComputeRunningProcesses_v2",
@@ -183,9 +183,8 @@ class Session:
         nvml = self.nvml
         call = getattr(nvml, function, None)
         mismatch = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)
-        code, answer = 0, None
         starts = function == "nvmlDeviceGetHandleByIndex"
-        self.guard.begin(function, START_FACTOR * self.guard.limit_s if starts else None)
+        self.guard.begin(function, _START_FACTOR * self.guard.limit_s if starts else None)
         try:
             if call is None:
                 raise nvml.NVMLError(FUNCTION_NOT_FOUND)  # noqa: TRY301 - the binding lacks what a driver may lack
@@ -193,11 +192,10 @@ class Session:
         except UnicodeDecodeError as error:  # pynvml decodes strictly; a name may hold any byte
             answer = bytes(error.object).decode("utf-8", "replace")
         except nvml.NVMLError as error:
-            code = int(error.value)
-            answer = Refused(code, f"{function}: {error}")
+            answer = Refused(int(error.value), f"{function}: {error}")
         except mismatch:
-            code = FUNCTION_NOT_FOUND
-            answer = Refused(code, f"{function}: Function Not Found")
+            answer = Refused(FUNCTION_NOT_FOUND, f"{function}: Function Not Found")
+        code = answer.code if isinstance(answer, Refused) else 0
         if code in {GPU_IS_LOST, RESET_REQUIRED} and device is not None:
             self.fatal[device.label] = code
         if self.calls is not None:
@@ -268,8 +266,8 @@ _UTILIZATION = plausible.part(attrgetter("gpu"), plausible.UTILIZATION_PERCENT)
 _MULTIPROCESSORS = plausible.part(attrgetter("multiprocessorCount"), plausible.SMS)
 _TOTAL = plausible.part(attrgetter("total"), plausible.MEMORY)
 _USED = plausible.part(attrgetter("used"), plausible.MEMORY_USED)
+# The current mode, from a pair with the mode after the next restart.
 _CURRENT = plausible.part(itemgetter(0), plausible.SWITCH)
-"""The current mode, from a pair with the mode after the next restart."""
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -512,6 +510,7 @@ def _bus_id(info: Any) -> str:
     return text
 
 
+# Profile fields that come from a single driver answer, each with its plausibility check.
 _ASKED: Mapping[str, tuple[Any, ...]] = {
     "uuid": (plausible.text, "nvmlDeviceGetUUID"),
     "pci_bus_id": (_bus_id, "nvmlDeviceGetPciInfo"),
@@ -524,17 +523,16 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
     "mig_enabled": (_CURRENT, "nvmlDeviceGetMigMode"),
     "virtualization": (_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode"),
 }
-"""Profile fields that come from a single driver answer, each with its plausibility check."""
 
 
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
     """Describe a MIG slice: its own identity, processors and memory, without values of the entire card."""
-    of = Fields(session, piece)
     of_the_card = "belongs to the whole card, not to the MIG slice"
-    of.unavailable.update(
-        dict.fromkeys(("gpu_key", "memory_bandwidth_bytes_per_s", "l2_bytes", "cuda_core_count"), of_the_card)
+    fields = (
+        *("gpu_key", "memory_bandwidth_bytes_per_s", "l2_bytes", "cuda_core_count"),
+        *("power_limit_w", "power_limit_default_w"),
     )
-    of.unavailable.update(dict.fromkeys(("power_limit_w", "power_limit_default_w"), of_the_card))
+    of = Fields(session, piece, dict.fromkeys(fields, of_the_card))
     return DeviceProfile(
         backend="cuda",
         vendor="NVIDIA",

@@ -123,8 +123,8 @@ def _major(release: str) -> int:
     return int(release.partition(".")[0])
 
 
-FIRST_OF_BLACKWELL: Capability = (10, 0)
-"""Cards from this compute capability on need CUDA 12.8."""
+# Cards from this compute capability on need CUDA 12.8.
+_FIRST_OF_BLACKWELL: Capability = (10, 0)
 
 # --- error messages ---------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Prob
     if older is not None and older.cuda is not None:
         of_release = "" if older.release == newest_release() else f", of torch {older.release} or older"
         fix = f"{_install(f'CUDA {older.cuda}')}{of_release}"
-    elif capability is not None and capability >= FIRST_OF_BLACKWELL:
+    elif capability is not None and capability >= _FIRST_OF_BLACKWELL:
         fix = _install("CUDA 12.8 or newer")
     else:
         fix = _install(_fitting(device.cuda_driver_version))

@@ -17,7 +17,7 @@ from gpubench.draws import normals, uniforms
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
-from gpubench.models.row import MODELED
+from gpubench.models.ranking import MODELED
 from gpubench.offers.table import Offers, kinds_of
 from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, delivered_share, prices_of
 from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest

@@ -29,7 +29,7 @@ from gpubench.models import (
     Status,
     Verdict,
 )
-from gpubench.models.row import MODELED
+from gpubench.models.ranking import MODELED
 from gpubench.predict import memory
 from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.question import Question, Refusal

@@ -17,7 +17,7 @@ from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
-from gpubench.models.row import MODELED
+from gpubench.models.ranking import MODELED
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers
