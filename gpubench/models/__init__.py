@@ -85,7 +85,6 @@ from gpubench.models.workload import (
     StepMemory,
     WorkloadProfile,
     checkpointing_over,
-    recipe_over,
 )
 from gpubench.precisions import Precision
 from gpubench.pricings import PriceCondition, Pricing
@@ -177,5 +176,4 @@ __all__ = [
     "WeightType",
     "WorkloadProfile",
     "checkpointing_over",
-    "recipe_over",
 ]

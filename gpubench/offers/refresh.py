@@ -20,7 +20,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import require_writable
 from gpubench.labels import PRICING_WORDS, gpu_name
-from gpubench.models import Offer, Pricing
+from gpubench.models import Offer
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.request import Format
@@ -50,7 +50,7 @@ from gpubench.offers.sources import (
     in_order,
     is_safe,
 )
-from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay, require_usable
+from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, require_usable
 from gpubench.offers.tables import read_table
 from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
@@ -185,9 +185,9 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
         SourceError: If it fails.
     """
     read = sort_quotes(source.fetch(transport), retrieved_at)
-    fresh = _under_known_names(read.table, known)
-    unusable = _under_known_names(OfferTable(offers=read.unusable), known).offers
-    vendors = {load_specs()[offer.gpu_key].vendor for offer in (*fresh.offers, *unusable)}
+    fresh = _under_known_names(read.table.offers, known)
+    unusable = _under_known_names(read.unusable, known)
+    vendors = {load_specs()[offer.gpu_key].vendor for offer in (*fresh, *unusable)}
     covers = tuple(
         Coverage(
             provider=source.provider,
@@ -200,25 +200,23 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
         for claim in read.claims
         if claim.gpu is None or keys_of_name(claim.gpu)
     )
-    answered = SourceOffers(state="ok", retrieved_at=retrieved_at, offers=tuple(fresh.offers), covers=covers)
-    return ReadSource(answered, fresh.set_aside, frozenset(map(offer_key, unusable)))
+    answered = SourceOffers(state="ok", retrieved_at=retrieved_at, offers=fresh, covers=covers)
+    return ReadSource(answered, read.table.set_aside, frozenset(map(offer_key, unusable)))
 
 
-def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
+def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[Offer, ...]:
     # Give marketplace offers their previous names: without instance types, GPU and count identify them.
-    names: dict[tuple[str, str, int, Pricing], str] = {}
-    for offer in known:
-        if offer.kind == "marketplace" and offer.region is None:
-            names.setdefault((offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing), offer.instance)
 
-    def renamed(offer: Offer) -> Offer:
-        name = names.get((offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing))
-        if name is None or offer.kind != "marketplace" or offer.region is not None:
-            return offer
-        return msgspec.structs.replace(offer, instance=name)
+    def identity(offer: Offer) -> tuple[Any, ...] | None:
+        has_no_type = offer.kind == "marketplace" and offer.region is None
+        return (offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing) if has_no_type else None
 
-    offers = tuple(map(renamed, fresh.offers))
-    return overlay([msgspec.structs.replace(fresh, offers=offers)])
+    names = {identity(offer): offer.instance for offer in reversed(known)}  # the first name is kept
+    names.pop(None, None)
+    renamed = (
+        msgspec.structs.replace(offer, instance=names.get(identity(offer), offer.instance)) for offer in fresh
+    )
+    return tuple({offer_key(offer): offer for offer in renamed}.values())
 
 
 # --- from a published snapshot ---------------------------------------------------------------------------

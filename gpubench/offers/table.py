@@ -56,10 +56,7 @@ class Column(NamedTuple, Generic[T]):
 
     def figures(self, of: Callable[[T], float]) -> Floats:
         """Return a number for each cell, computed once per distinct value."""
-        result = np.full(len(self.values), np.nan)
-        for code in np.unique(self.codes).tolist():
-            result[code] = of(self.values[code])
-        return result[self.codes]
+        return np.fromiter(map(of, self.values), float, len(self.values))[self.codes]
 
     @property
     def present(self) -> list[T]:
