@@ -70,7 +70,7 @@ class Guard:
             value, error = self._wait()
         if error is not None:
             raise error
-        return value
+        return value  # type: ignore[no-any-return]
 
     def begin(self, call: str, limit_s: Seconds | None = None) -> None:
         """Announce a driver call.
