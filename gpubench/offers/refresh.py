@@ -81,20 +81,6 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, source in self.sources.items() if source.state == state)
 
 
-class _Known(NamedTuple):
-    """The state before a refresh.
-
-    ``folder`` has the snapshots, and ``notes`` name the unreadable ones. ``sources`` are those of the newest
-    snapshot, and ``set_aside`` are its invalid rows. New offers are compared with ``offers``.
-    """
-
-    folder: Path
-    sources: dict[str, SourceOffers]
-    set_aside: tuple[SetAside, ...]
-    offers: Sequence[Offer]
-    notes: tuple[str, ...]
-
-
 # --- from the sources ------------------------------------------------------------------------------------
 
 
@@ -122,43 +108,49 @@ def refresh(
     Raises:
         StorageError: If the snapshot cannot be written; checked before any query if possible.
     """
-    known = _read_known(results)
-    retrieved_at = utc_stamp(now)
+    folder, retrieved_at = offers_folder(results), utc_stamp(now)
+    before, known = _before(folder), known_before(folder)
     answers: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     for source in sources:
-        last = known.sources.get(source.name)
+        last = before.sources.get(source.name)
         limited = _until(transport, clock() + _SOURCE_LIMIT_S, clock)
         try:
-            answer = _query(source, limited, retrieved_at, known.offers)
+            answer = _query(source, limited, retrieved_at, known)
         except SourceError as error:
             answers[source.name] = _keep_earlier(last, error)
         else:
-            answers[source.name], aside = _merge(answer, last, known.offers, accept_outliers=accept_outliers)
+            answers[source.name], aside = _merge(answer, last, known, accept_outliers=accept_outliers)
             set_aside += aside
         on_source(source.name, answers[source.name])
     is_new = any(source.state == "ok" for source in answers.values())
-    return _write(known, answers, set_aside, retrieved_at if is_new else None)
+    return _write(folder, before, answers, set_aside, retrieved_at if is_new else None)
 
 
-def _read_known(results: Path | None) -> _Known:
-    folder = offers_folder(results)
+def _before(folder: Path) -> Refreshed:
+    # Return the sources of the newest snapshot, with its invalid rows.
     require_writable(folder, hint=WRITE_HINT)
     newest, notes = newest_snapshot(folder)
     sources = {name: each.source for name, each in newest.items()}
     set_aside = tuple(row for each in newest.values() for row in each.set_aside)
-    return _Known(folder, sources, set_aside, known_before(folder), notes)
+    return Refreshed(path=None, sources=sources, set_aside=set_aside, notes=notes)
 
 
 def _write(
-    known: _Known, answers: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
+    folder: Path,
+    before: Refreshed,
+    answers: dict[str, SourceOffers],
+    set_aside: Iterable[SetAside],
+    stamp: str | None,
 ) -> Refreshed:
-    # Write the known prices as a snapshot of this time; write nothing if there is no time, as nothing is new.
+    # Write all prices as a snapshot of this time; write nothing if there is no time, as nothing is new.
     path = None
     if stamp is not None:
-        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | answers))
-        path = write_snapshot(known.folder, snapshot)
-    return Refreshed(path=path, sources=answers, set_aside=(*known.set_aside, *set_aside), notes=known.notes)
+        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(before.sources | answers))
+        path = write_snapshot(folder, snapshot)
+    return Refreshed(
+        path=path, sources=answers, set_aside=(*before.set_aside, *set_aside), notes=before.notes
+    )
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
@@ -253,20 +245,21 @@ def take_over(
     """
     if not is_safe(url):
         raise MisuseError(f"{plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
-    known = _read_known(results)
+    folder = offers_folder(results)
+    before, known = _before(folder), known_before(folder)
     read = _published(url, transport, now or clock_now())
     answers: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     is_new = False
     for name, answer in _chosen(read, only).items():
-        last = known.sources.get(name)
+        last = before.sources.get(name)
         if last and last.retrieved_at and last.retrieved_at >= (answer.source.retrieved_at or ""):
             answers[name] = last
             continue
-        answers[name], aside = _merge(answer, last, known.offers, accept_outliers=accept_outliers)
+        answers[name], aside = _merge(answer, last, known, accept_outliers=accept_outliers)
         set_aside += aside
         is_new = is_new or answers[name].state == "ok"
-    return _write(known, answers, set_aside, utc_stamp(now) if is_new else None)
+    return _write(folder, before, answers, set_aside, utc_stamp(now) if is_new else None)
 
 
 def _published(url: str, transport: Transport, present: datetime) -> Mapping[str, ReadSource]:

@@ -53,14 +53,9 @@ _NARROW_LINK = 4
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Use of a device by others; ``refuse`` is False if it only takes memory."""
 
-    seen: str
-    limit: float | None
+    finding: Finding  # without process ids, which are meaningless elsewhere
     refuse: bool
     pids: tuple[int, ...] = ()
-
-    def finding(self) -> Finding:
-        """Return the finding to store, without process ids, which are meaningless elsewhere."""
-        return Finding(kind=FindingKind.SHARED_GPU, value=self.seen, limit=self.limit)
 
 
 def preflight(
@@ -94,10 +89,10 @@ def preflight(
     if sharing is not None and sharing.refuse and not allow_shared:
         who = f" (PIDs {', '.join(map(str, sharing.pids))})" if sharing.pids else ""
         raise NoDeviceError(
-            f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
-            "--device; `gpubench run` also takes --allow shared, which marks every figure"
+            f"{_label(device)} is in use by others: {sharing.finding.value}{who}; end them or choose another "
+            "GPU with --device; `gpubench run` also takes --allow shared, which marks every figure"
         )
-    shared = None if sharing is None else sharing.finding()
+    shared = None if sharing is None else sharing.finding
     return tuple(filter(None, (shared, power_capped(device))))
 
 
@@ -142,15 +137,17 @@ def _use(
     device: DeviceProfile, others: int, utilization: float | None, used_bytes: int | None
 ) -> Sharing | None:
     """Judge use by others from the process list, else from utilization, else from memory."""
-    if others:
-        return Sharing(seen=count(others, "other process"), limit=None, refuse=True)
-    if utilization is not None and utilization > BUSY_LIMIT:
-        seen = f"{format_percent(utilization)} busy, no process listed"
-        return Sharing(seen=seen, limit=BUSY_LIMIT, refuse=True)
     share = 0.0 if device.unified_memory else (used_bytes or 0) / (device.memory_bytes or math.inf)
-    if share > MEMORY_LIMIT:
-        return Sharing(seen=f"{format_percent(share)} of memory in use", limit=MEMORY_LIMIT, refuse=False)
-    return None
+    if others:
+        seen, limit = count(others, "other process"), None
+    elif utilization is not None and utilization > BUSY_LIMIT:
+        seen, limit = f"{format_percent(utilization)} busy, no process listed", BUSY_LIMIT
+    elif share > MEMORY_LIMIT:
+        seen, limit = f"{format_percent(share)} of memory in use", MEMORY_LIMIT
+    else:
+        return None
+    finding = Finding(kind=FindingKind.SHARED_GPU, value=seen, limit=limit)
+    return Sharing(finding=finding, refuse=limit != MEMORY_LIMIT)
 
 
 def why_excluded(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
@@ -196,7 +193,7 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     found += (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
     use = _use(device, state.process_count or 0, state.utilization, state.memory_in_use_bytes)
     if use is not None:
-        found.append(f"{use.seen}; end processes that are not needed, or choose another GPU")
+        found.append(f"{use.finding.value}; end processes that are not needed, or choose another GPU")
     if state.compute_mode not in {None, "default"}:
         found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
     return found

@@ -59,13 +59,12 @@ from gpubench.probe.nvml import (
     HungCallError,
     Refused,
     Session,
-    Versions,
     at_work,
     memory_used,
     mig_slices,
     read,
+    read_driver,
     read_state,
-    read_versions,
 )
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -456,11 +455,11 @@ def _survey(session: Session) -> BackendReport:
     """Describe every GPU and its state; GPUs after a hanging one are skipped."""
     found: list[tuple[DeviceProfile, DeviceState]] = []
     problems: list[Problem] = []
-    versions, index, count = Versions(None, None, None, {}), None, 0
+    version, index, count = None, None, 0
     try:
-        versions, count = session.guard.call(partial(_listed, session, problems))
+        driver, version, count = session.guard.call(partial(_listed, session, problems))
         for index in range(count):
-            found += session.guard.call(partial(_look_at, session, index, versions, problems))
+            found += session.guard.call(partial(_look_at, session, index, driver, problems))
     except HungCallError as error:
         problems.append(_hung(error, index))
         if index is not None and index + 1 < count:
@@ -479,13 +478,14 @@ def _survey(session: Session) -> BackendReport:
         states=tuple(state for _, state in found),
         problems=tuple(problems),
         library=session.library,
-        library_version=versions.nvml,
+        library_version=version,
     )
 
 
-def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
-    """Return the driver's versions and its count of GPUs; 0, with a Problem, if it reports none."""
-    versions, of = read_versions(session), Fields(session, None)
+def _listed(session: Session, problems: list[Problem]) -> tuple[DeviceProfile, str | None, int]:
+    """Return what all GPUs share, NVML's version, and the count of GPUs; 0, with a Problem, if it is none."""
+    driver, of = read_driver(session), Fields(session, None)
+    version = of.get("version", plausible.text, "nvmlSystemGetNVMLVersion")
     answer = session.ask("nvmlDeviceGetCount")
     count = of.take("count", plausible.DEVICES, "nvmlDeviceGetCount", answer)
     if count is None:
@@ -501,24 +501,24 @@ def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
         problems.append(
             Problem(
                 what="the NVIDIA driver works but lists no GPU",
-                value=None if versions.driver is None else f"driver {versions.driver}",
+                value=None if driver.driver_version is None else f"driver {driver.driver_version}",
                 fix="in a container, pass the GPU through (docker run --gpus all); else check its seating "
                 "and power",
                 exit_code=_ABSENT,
             )
         )
-    return versions, count or 0
+    return driver, version, count or 0
 
 
 def _look_at(
-    session: Session, index: int, versions: Versions, problems: list[Problem]
+    session: Session, index: int, driver: DeviceProfile, problems: list[Problem]
 ) -> list[tuple[DeviceProfile, DeviceState]]:
     """Describe one GPU or its slices, with the state; nothing for a lost GPU or one without slices."""
     device = session.device(index)
     if isinstance(device, Refused):
         problems.append(_device_unusable(index, device.code, device.reason))
         return []
-    pieces = read(session, device, index, versions)
+    pieces = read(session, device, index, driver)
     found = [(profile, read_state(session, piece)) for profile, piece in pieces]
     labels = (str(index), *(piece.label for _, piece in pieces))
     code = next((c for c in map(session.fatal.get, labels) if c is not None), None)

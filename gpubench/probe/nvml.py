@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import psutil
+from msgspec.structs import replace
 
 from gpubench.models import DeviceProfile, GpuSpec, Precision
 from gpubench.probe import plausible
@@ -311,16 +312,6 @@ CLOCK_POLICIES = {
 }
 
 
-@dataclass(frozen=True)
-class Versions:
-    """Versions of driver, CUDA and NVML; None, with a reason in ``refused``, if not reported."""
-
-    driver: str | None
-    cuda: str | None
-    nvml: str | None
-    refused: Mapping[str, str]
-
-
 @dataclass
 class Fields:
     """Collects values by field name, and the reason for each value that the driver refused."""
@@ -352,22 +343,23 @@ class Fields:
         return self.take(name, convert, "nvmlDeviceGetMemoryInfo", self.session.memory(self.device))
 
 
-def read_versions(session: Session) -> Versions:
-    """Query the versions of the driver's components."""
+def read_driver(session: Session) -> DeviceProfile:
+    """Query what all devices have in common: the versions of the driver and of its CUDA."""
     of = Fields(session, None)
-    return Versions(
-        driver=of.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
-        cuda=of.get("cuda_driver_version", _cuda_release, "nvmlSystemGetCudaDriverVersion_v2"),
-        nvml=of.get("nvml_version", plausible.text, "nvmlSystemGetNVMLVersion"),
-        refused=of.unavailable,
+    return DeviceProfile(
+        backend="cuda",
+        vendor="NVIDIA",
+        driver_version=of.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
+        cuda_driver_version=of.get("cuda_driver_version", _cuda_release, "nvmlSystemGetCudaDriverVersion_v2"),
+        unavailable=of.unavailable,
     )
 
 
 def read(
-    session: Session, device: Device, index: int, versions: Versions
+    session: Session, device: Device, index: int, driver: DeviceProfile
 ) -> list[tuple[DeviceProfile, Device]]:
     """Describe the device, or its MIG slices if it is in MIG mode, since CUDA sees only those."""
-    whole = _profile(session, device, index, versions)
+    whole = _profile(session, device, index, driver)
     if not whole.mig_enabled:
         return [(whole, device)]
     return [(_slice(session, piece, whole), piece) for piece in mig_slices(session, device)]
@@ -458,9 +450,8 @@ def fp32_flops_per_s(device: DeviceProfile) -> float | None:
     return 2 * device.cuda_core_count * device.sm_clock_max_hz
 
 
-def _profile(session: Session, device: Device, index: int, versions: Versions) -> DeviceProfile:
-    of = Fields(session, device, dict(versions.refused))
-    of.unavailable.pop("nvml_version", None)
+def _profile(session: Session, device: Device, index: int, driver: DeviceProfile) -> DeviceProfile:
+    of = Fields(session, device, dict(driver.unavailable))
     name = of.get("name", plausible.text, "nvmlDeviceGetName")
     capability = of.get("compute_capability", plausible.capability, "nvmlDeviceGetCudaComputeCapability")
     memory, unified = _memory(of, capability)
@@ -476,9 +467,8 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         of.unavailable["tensor_core_precisions"] = of.unavailable["compute_capability"]
     if spec is None or spec.l2_bytes is None:
         of.unavailable["l2_bytes"] = "not in NVML, and not in the specification table"
-    return DeviceProfile(
-        backend="cuda",
-        vendor="NVIDIA",
+    return replace(
+        driver,
         name=name,
         gpu_key=None if spec is None else spec.key,
         index=index,
@@ -491,8 +481,6 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         l2_bytes=None if spec is None else spec.l2_bytes,
         memory_clock_max_hz=memory_clock_hz,
         nvlink_count=_nvlinks(of),
-        driver_version=versions.driver,
-        cuda_driver_version=versions.cuda,
         tensor_core_precisions=(
             None if capability is None else tensor_core_precisions(capability, spec, name or "")
         ),
