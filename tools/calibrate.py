@@ -825,7 +825,7 @@ def successors(
     )
     votes = gains.groupby(["kind", "kind_before", "gpu_key"], as_index=False)[["error", "weight"]].mean()
     return {
-        str(kind): [known[before][0] + _shift(mine), 0.0, known[before][2] + _shift(mine)]
+        str(kind): [known[str(before)][0] + _shift(mine), 0.0, known[str(before)][2] + _shift(mine)]
         for (kind, before), mine in votes.groupby(["kind", "kind_before"])
     }
 

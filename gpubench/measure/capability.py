@@ -153,7 +153,7 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
             sharing = health.look_twice(device, readings, wait=sleep)
     except NoDeviceError:
         return ()
-    return () if sharing is None else (sharing.finding(),)
+    return () if sharing is None else (sharing.finding,)
 
 
 def start_state(device: DeviceProfile) -> StartState | None:

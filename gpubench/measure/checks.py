@@ -163,7 +163,7 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     blind = sorted({m.case.precision for m in unheld if not run.device.is_cpu})
     if blind:
         found.append(Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)))
-    capped = power_capped(run.device.power_limit_w, run.device.power_limit_default_w)
+    capped = power_capped(run.device)
     found += [] if capped is None else [capped]
     if (dates := _set_back(run)) is not None:
         found.append(Finding(kind=FindingKind.CLOCK_SET_BACK, value=dates))

@@ -36,7 +36,7 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
-from gpubench.probe.backend import check_same_device, identity_in_torch, matched_by
+from gpubench.probe.backend import check_same_device, in_torch, matched_by
 from gpubench.tensors import tensors_of, with_tensors
 from gpubench.user_model import weight_type_of
 from gpubench.workload import Task, forward, set_mode
@@ -166,21 +166,17 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     """
     if not profile.is_torch_cuda:
         return ()
-    seen = torch.cuda.get_device_properties(rank)
-    uuid, place = identity_in_torch(seen)
+    seen = in_torch(torch.cuda.get_device_properties(rank))
     if not profile.is_nvidia:
-        return check_same_device(profile, name=None, uuid=None, sm_count=None, pci_bus_id=place)
-    return check_same_device(
-        profile, name=seen.name, uuid=uuid, sm_count=seen.multi_processor_count, pci_bus_id=place
-    )
+        seen = DeviceProfile(backend=profile.backend, pci_bus_id=seen.pci_bus_id)
+    return check_same_device(profile, seen)
 
 
 def identity_of(profile: DeviceProfile) -> Identity | None:
     """Return how a device that passed ``check_device`` was identified as the probed one."""
     if not profile.is_nvidia:
         return None
-    uuid, place = identity_in_torch(torch.cuda.get_device_properties(0))
-    return matched_by(profile, uuid=uuid, pci_bus_id=place)
+    return matched_by(profile, in_torch(torch.cuda.get_device_properties(0)))
 
 
 # --- the fp32 switches of torch, and the proof that they took effect --------------------------------------

@@ -55,16 +55,17 @@ from gpubench.models.ranking import (
     BuyOrRent,
     Choice,
     Elsewhere,
+    Estimate,
     ExcludedOffer,
     Job,
     Ranking,
+    Row,
     Sentence,
     SentenceKind,
     SortedBy,
     Source,
 )
 from gpubench.models.record import PROTOCOL
-from gpubench.models.row import MODELED, Estimate, Row
 from gpubench.models.run import (
     RUN_VERSION,
     DeviceProfile,
@@ -88,7 +89,6 @@ from gpubench.models.workload import (
     StepMemory,
     WorkloadProfile,
     checkpointing_over,
-    recipe_over,
 )
 from gpubench.precisions import Precision
 from gpubench.pricings import PriceCondition, Pricing
@@ -100,7 +100,6 @@ __all__ = [
     "LEAST_GAPS",
     "MAY_NOT_FIT",
     "MEMORY_VERSION",
-    "MODELED",
     "PROTOCOL",
     "RANKING_SCHEMA",
     "RUN_VERSION",
@@ -185,5 +184,4 @@ __all__ = [
     "checkpointing_over",
     "fits_text",
     "newest_first",
-    "recipe_over",
 ]

@@ -16,14 +16,8 @@ from gpubench.arrays import Flags, Floats, Indices
 from gpubench.draws import normals, uniforms
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
-from gpubench.models import (
-    MODELED,
-    Job,
-    Pricing,
-    Seller,
-    TaskKind,
-    WorkloadProfile,
-)
+from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
+from gpubench.models.ranking import MODELED
 from gpubench.offers.table import Offers, kinds_of
 from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, delivered_share, prices_of
 from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest

@@ -11,16 +11,8 @@ from gpubench.folders import data_table
 from gpubench.groups import grouped
 from gpubench.interval import Interval
 from gpubench.labels import SELLERS, card_condition, gpu_name, gpus_of
-from gpubench.models import (
-    MODELED,
-    Answer,
-    Choice,
-    Estimate,
-    Offer,
-    Pricing,
-    Ranking,
-    Row,
-)
+from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
+from gpubench.models.ranking import MODELED
 from gpubench.offers.table import Offers
 from gpubench.recommend.answer import BASES, TITLES, machine_name
 from gpubench.recommend.economics import (

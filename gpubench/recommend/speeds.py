@@ -15,7 +15,6 @@ import numpy as np
 from gpubench.arrays import Floats
 from gpubench.findings import UNFOUNDED
 from gpubench.models import (
-    MODELED,
     Basis,
     Case,
     Checkpointing,
@@ -30,6 +29,7 @@ from gpubench.models import (
     Status,
     Verdict,
 )
+from gpubench.models.ranking import MODELED
 from gpubench.predict import memory
 from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.question import Question, Refusal

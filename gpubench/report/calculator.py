@@ -16,13 +16,8 @@ import numpy as np
 from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
-from gpubench.models import (
-    MODELED,
-    Estimate,
-    Pricing,
-    TaskKind,
-    WorkloadProfile,
-)
+from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
+from gpubench.models.ranking import MODELED
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers, alike
