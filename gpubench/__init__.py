@@ -5,6 +5,8 @@ first use, so ``import gpubench`` is fast; ``__init__.pyi`` has the signatures f
 checkers.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import Any
 

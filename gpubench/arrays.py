@@ -1,5 +1,7 @@
 """Array types by element."""
 
+from __future__ import annotations
+
 from typing import TypeAlias
 
 import numpy as np

@@ -4,6 +4,8 @@ An effect is a pair of measurements of the same work and the ratio of their thro
 doubts. Terminal, page and JSON use the same pairs.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 A message is one line: what happened, the value seen; what to do.
 """
 
+from __future__ import annotations
+
 from enum import IntEnum
 from typing import ClassVar
 

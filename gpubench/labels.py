@@ -3,6 +3,8 @@
 Control characters are removed from third-party text.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from gpubench.models import BuyOrRent, MicroResult, Offer, PriceCondition, Pricing, Row

@@ -4,6 +4,8 @@ An unknown name is reported, never guessed. The form factor is part of the ident
 could be any of three cards that differ by a third, so it resolves to nothing.
 """
 
+from __future__ import annotations
+
 import difflib
 import functools
 import re

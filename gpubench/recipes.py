@@ -1,5 +1,7 @@
 """The values of task, recipe and parallel mode."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
 

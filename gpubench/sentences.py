@@ -1,5 +1,7 @@
 """The table of sentences for screens and page, with named fields."""
 
+from __future__ import annotations
+
 from functools import cache
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Reads data/gpus.csv, the table of GPU datasheets, and resolves GPU names."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain

@@ -4,6 +4,8 @@ Components that a run on one card cannot show come from publications and from th
 project.
 """
 
+from __future__ import annotations
+
 import math
 
 import msgspec

@@ -4,6 +4,8 @@ Inside gpubench quantities are in SI base units (seconds, hertz, bytes, watts, j
 Only this module formats them. ``None`` is unknown and prints as "—".
 """
 
+from __future__ import annotations
+
 import math
 import re
 import unicodedata

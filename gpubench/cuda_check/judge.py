@@ -6,6 +6,8 @@ outside the limits. If the interval is partly inside, the ratio is undecided, wh
 confirmation.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -5,6 +5,8 @@ From the first guess, the batch grows as long as it fits. Once one does not fit,
 Runs are compared only at equal batches, and the comparison says which batches are the largest that fit.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

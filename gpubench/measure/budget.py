@@ -1,5 +1,7 @@
 """How long a measurement may take, and how precise it must be: the three measurement budgets."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import msgspec

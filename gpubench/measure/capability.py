@@ -3,6 +3,8 @@
 Each framework has its packages, environment variables and executions. No framework is imported here.
 """
 
+from __future__ import annotations
+
 import os
 import platform
 import sys

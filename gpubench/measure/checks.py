@@ -3,6 +3,8 @@
 All of it is derived from stored data, so a file alone is enough to derive it again.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """Checks that the arithmetic of a step is right, and that a graph does the same work as eager steps."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math

@@ -10,6 +10,8 @@ the cost of feeding them is measured elsewhere. Its loss is the mean since the l
 it.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import random

@@ -4,6 +4,8 @@ A framework provides a ``Job``: how a step is issued, how its loss is read, and 
 arithmetic. No framework is imported here, so a process loads only the one that it measures.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import threading

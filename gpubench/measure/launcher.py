@@ -4,6 +4,8 @@ The parent does not import torch. A child that crashes, hangs or runs out of mem
 case; the remaining cases run in a new process.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import signal

@@ -3,6 +3,8 @@
 This module does not import torch: the step is a callable, and so is the clock's wait for the device.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -4,6 +4,8 @@ A repetition on a GPU is timed by a pair of device events, and the L2 cache is c
 Transfers and launches are timed on the synchronizing clock. The estimate is the median.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

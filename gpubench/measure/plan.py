@@ -3,6 +3,8 @@
 Contradictory options are refused before any device is used.
 """
 
+from __future__ import annotations
+
 import gzip
 import math
 import os

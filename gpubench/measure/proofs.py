@@ -3,6 +3,8 @@
 The results are raw readings, which their reader judges.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable

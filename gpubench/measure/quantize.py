@@ -5,6 +5,8 @@ for each product. Activations and weights are rounded to e4m3, gradients to e5m2
 2022, arXiv:2209.05433). Stored weights, results and all other layers keep their types.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

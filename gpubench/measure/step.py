@@ -1,5 +1,7 @@
 """Runs the training step and the forward pass in torch, at the precision of a case."""
 
+from __future__ import annotations
+
 import copy
 import gc
 import inspect

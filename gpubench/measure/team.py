@@ -7,6 +7,8 @@ Announcements go through torch's store, waits through gloo, and the exchanges wi
 on a CPU).
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools

@@ -1,5 +1,7 @@
 """Compares two runs case by case, and lists how their conditions differ."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

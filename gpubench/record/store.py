@@ -5,6 +5,8 @@ process. On a file system or platform without kernel locks, the process that cre
 If a killed process leaves the file behind, the user must delete it, as the message says.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import itertools

@@ -1,5 +1,7 @@
 """Carries a run from request to file: choose the device, check, plan, measure, and store after every case."""
 
+from __future__ import annotations
+
 import itertools
 import os
 import secrets
