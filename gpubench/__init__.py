@@ -5,8 +5,6 @@ first use, so ``import gpubench`` is fast; ``__init__.pyi`` has the signatures f
 checkers.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``python -m gpubench`` and the console script: loads and runs the command line."""
 
-from __future__ import annotations
-
 import signal
 import sys
 

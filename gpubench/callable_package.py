@@ -6,8 +6,6 @@ packages. Each of these packages acts as the function, including its signature a
 the order of imports.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from importlib import import_module

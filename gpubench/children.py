@@ -13,8 +13,6 @@ inherit. On Linux the guard ends and reports every process with the mark. It can
 its environment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

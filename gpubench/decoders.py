@@ -1,7 +1,5 @@
 """Reads data/decoders.csv, the shapes of published decoder language models, and finds them by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

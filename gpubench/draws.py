@@ -5,8 +5,6 @@ and on the page. The hash is 32-bit FNV-1a of seed and names (the key), then the
 index and key. A normal number is the inverse normal distribution function at a uniform one.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpubench.arrays import Floats

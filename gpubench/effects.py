@@ -4,8 +4,6 @@ An effect is a pair of measurements of the same work and the ratio of their thro
 doubts. Terminal, page and JSON use the same pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.executions import Execution
 from gpubench.findings import FindingKind, doubts, is_unfounded
+from gpubench.groups import grouped
 from gpubench.interval import Interval
 from gpubench.models import Case, Framework, Measurement, Run, Status, TaskKind, WeightType
 from gpubench.precisions import Precision
@@ -286,12 +285,11 @@ def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     framework. The baseline is the first framework's eager case if there is one, else its fastest.
     """
     order = list(Framework)
-    groups: dict[tuple[object, ...], list[Result]] = {}
-    for result in results:
-        if result.case.gpu_count == 1 and not result.measurement.at_largest_batch:
-            case = result.case
-            key = (case.workload, case.task, case.precision, case.batch_size, case.recipe)
-            groups.setdefault(key, []).append(result)
+    groups = grouped(
+        ((r.case.workload, r.case.task, r.case.precision, r.case.batch_size, r.case.recipe), r)
+        for r in results
+        if r.case.gpu_count == 1 and not r.measurement.at_largest_batch
+    )
     pairs = []
     for group in groups.values():
         first = min((r.case.framework for r in group), key=order.index)

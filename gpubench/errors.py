@@ -3,8 +3,6 @@
 A message is one line: what happened, the value seen; what to do.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import ClassVar
 

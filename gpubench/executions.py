@@ -5,8 +5,6 @@ A new execution is a member of ``Execution`` and a row of ``_FACTS``; an entry o
 name.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import msgspec

@@ -9,8 +9,6 @@ Writing: a new file with an unpredictable name in the same folder is renamed ove
     inherited descriptor (``/dev/stdout``) is written directly.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc

@@ -1,7 +1,5 @@
 """Findings (warnings as data, with the value seen and its limit), and their texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 

@@ -6,8 +6,6 @@ reads its first table, because tables stay loaded until the process ends. The us
 log of a failed model: the traceback and the end of the output.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import traceback

@@ -1,7 +1,5 @@
 """The expected slowdown of a card that was measured before it reached its working temperature."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """The name of this package in pip, and the command that installs its dependencies."""
 
-from __future__ import annotations
-
 import re
 from shlex import join
 

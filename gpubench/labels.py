@@ -3,8 +3,6 @@
 Control characters are removed from third-party text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from gpubench.models import BuyOrRent, MicroResult, Offer, PriceCondition, Pricing, Row
@@ -91,14 +89,13 @@ def offer_name(offer: Offer) -> str:
     """Return seller and product: "aws p5.48xlarge us-east-1", "vast (spot)", "own: 3 years at 50 %"."""
     if offer.pricing is Pricing.OWNED:
         return plain(f"{offer.provider}: {offer.instance}", 60)
-    words = [offer.provider]
-    if offer.instance != gpu_name(offer.gpu_key):  # otherwise already shown
-        words.append(offer.instance)
-    if offer.region:
-        words.append(offer.region)
-    if offer.pricing is not Pricing.ON_DEMAND:
-        words.append(f"({pricing_words(offer)})")
-    return plain(" ".join(words), 60)
+    words = (
+        offer.provider,
+        "" if offer.instance == gpu_name(offer.gpu_key) else offer.instance,  # the GPU is already shown
+        offer.region,
+        "" if offer.pricing is Pricing.ON_DEMAND else f"({pricing_words(offer)})",
+    )
+    return plain(" ".join(filter(None, words)), 60)
 
 
 def full_name(offer: Offer) -> str:

@@ -4,12 +4,12 @@ An unknown name is reported, never guessed. The form factor is part of the ident
 could be any of three cards that differ by a third, so it resolves to nothing.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re
 from collections.abc import Iterable
+
+from gpubench.groups import grouped
 
 MEMORY_TOLERANCE = 0.09
 """A device reports 1 to 2 % less than its marketed memory, GDDR6 cards with ECC about 6 % less."""
@@ -72,16 +72,6 @@ def counted(name: str) -> tuple[int | None, str]:
     if (found := _COUNTED_AFTER.fullmatch(name.strip())) is not None:
         return int(found[2]), found[1].strip()
     return None, name
-
-
-def index_aliases(aliases: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Map each squeezed alias to its keys (several if memory sizes share a name)."""
-    index: dict[str, tuple[str, ...]] = {}
-    for alias, key in aliases:
-        known = index.setdefault(squeeze(alias), ())
-        if key not in known:
-            index[squeeze(alias)] = (*known, key)
-    return index
 
 
 _SIZE = re.compile(r"(?<![a-z\d])(\d{1,4}(?:\.\d)?) ?(?:gb|gib|g)(?![a-z\d])")
@@ -167,9 +157,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[st
     >>> nearest("qwen2.5-9b", ["qwen2-57b", "qwen2.5-7b"])
     ('qwen2.5-7b',)
     """
-    by_look: dict[str, list[str]] = {}
-    for each in known:
-        by_look.setdefault(_look(each), []).append(each)
+    by_look = grouped((_look(each), each) for each in known)
     near = difflib.get_close_matches(_look(name), by_look, n=3, cutoff=cutoff)
 
     alike = functools.partial(difflib.SequenceMatcher, None, normalize(name))

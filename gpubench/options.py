@@ -8,8 +8,6 @@ field without an ``Option`` is not an option. A field named ``asked`` lists the 
 named ``settings`` the settings from a file.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

@@ -4,8 +4,6 @@ A new precision is a member of ``Precision`` and a row of ``_FACTS``. ``measure.
 cannot do (fp8 and int8). A rate that is new to the prediction needs a mode of ``predict.chips``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Literal

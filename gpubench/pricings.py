@@ -1,7 +1,5 @@
 """The pricing of an offer, and the kind of its price."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

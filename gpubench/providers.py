@@ -1,7 +1,5 @@
 """Providers: their common names, and the web pages with their prices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import cache, lru_cache

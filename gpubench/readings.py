@@ -6,8 +6,6 @@ Training runs, with other software that the submitter tuned for its machine. The
 docs/workloads.md lists the MLPerf data that it does use.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import msgspec

@@ -1,7 +1,5 @@
 """The values of task, recipe and parallel mode."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -1,7 +1,5 @@
 """The table of sentences for screens and page, with named fields."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Reads data/gpus.csv, the table of GPU datasheets, and resolves GPU names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain
@@ -12,6 +10,7 @@ import msgspec
 from gpubench import names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_table
+from gpubench.groups import K, grouped
 from gpubench.models import GpuSpec
 from gpubench.names import MEMORY_TOLERANCE
 from gpubench.options import unknown_name
@@ -240,12 +239,12 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
 @cache
 def _words_index() -> Mapping[frozenset[str], tuple[str, ...]]:
     # Return the rows by the words of their names, without sizes and insignificant words.
-    index: dict[frozenset[str], tuple[str, ...]] = {}
-    for alias, key in chain(_names_by("card"), _names_by("open")):
-        parsed = names.loose_words(alias)
-        if parsed is not None and key not in (known := index.get(parsed[0], ())):
-            index[parsed[0]] = (*known, key)
-    return index
+    parsed = ((names.loose_words(name), key) for name, key in chain(_names_by("card"), _names_by("open")))
+    return _distinct((words[0], key) for words, key in parsed if words is not None)
+
+
+def _distinct(pairs: Iterable[tuple[K, str]]) -> dict[K, tuple[str, ...]]:
+    return {name: tuple(dict.fromkeys(keys)) for name, keys in grouped(pairs).items()}
 
 
 @cache
@@ -287,7 +286,7 @@ def known_keys(name: str) -> tuple[str, ...]:
 
 @cache
 def _index(by: str) -> Mapping[str, tuple[str, ...]]:
-    return names.index_aliases(_names_by(by))
+    return _distinct((names.squeeze(name), key) for name, key in _names_by(by))
 
 
 def _names_by(by: str) -> Iterator[tuple[str, str]]:

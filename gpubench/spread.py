@@ -4,8 +4,6 @@ Components that a run on one card cannot show come from publications and from th
 project.
 """
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -4,8 +4,6 @@ The interval of the stop rule treats rounds as correlated: rounds of 0.5 s on a 
 lag-1 autocorrelation of 0.6. See docs/method.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from operator import mul

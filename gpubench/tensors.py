@@ -1,7 +1,5 @@
 """Finds and replaces tensors in nested values, and intercepts operator calls."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence

@@ -4,8 +4,6 @@ The day is in UTC, like every timestamp in a file, so it is the same on every ma
 starts and passed down as an argument, never stored.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 
 from gpubench.errors import MisuseError

@@ -6,8 +6,6 @@ any capability from X.Y on. A suffix restricts both: ``a`` to exactly X.Y, ``f``
 AMD target ``gfx...`` runs only on that target.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from datetime import date

@@ -254,7 +254,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a million samples cost as many dollars as a dollar buys samples",
-        file="gpubench/models/row.py",
+        file="gpubench/models/ranking.py",
         old="return 1e6 / self.samples_per_usd.value if",
         new="return self.samples_per_usd.value if",
         killer="report/test_sections.py::test_the_cost_of_the_cheapest_work_follows_from_price_and_throughput",

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import msgspec
+from cuda_check.builders import read_check
 
 from gpubench.children import Lines
-from gpubench.cuda_check.judge import read_check
 from gpubench.errors import GpuBenchError
 from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.folders import data_bytes

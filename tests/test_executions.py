@@ -32,7 +32,8 @@ from click.testing import CliRunner
 
 import gpubench
 from gpubench.cli.app import app
-from gpubench.measure.guards import NotPreparedError, prepare
+from gpubench.measure.capability import NotHereError
+from gpubench.measure.guards import prepare
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
 from gpubench.measure.step import move
@@ -67,7 +68,7 @@ work = move(task, msgspec.structs.replace(planned.case, memory_format=None), tor
 if not HAS_A_WAY:
     try:
         prepare(work)
-    except NotPreparedError as error:
+    except NotHereError as error:
         assert "replay" in str(error) and len(str(error).splitlines()) == 1
         raise SystemExit
     raise AssertionError("timed eagerly under another name")

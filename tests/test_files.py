@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cuda_check.builders import read_check
 
 from gpubench import folders
-from gpubench.cuda_check.judge import read_check
 from gpubench.errors import MisuseError, StorageError
 from gpubench.files import create_file, read_bytes, require_writable, table_json, write_file
 from gpubench.offers.snapshot import Snapshot, read_imported, read_snapshot, write_json

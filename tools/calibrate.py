@@ -789,10 +789,10 @@ def _others(
             shifts = {card: _shift(mine[mine.card != card]) for card in set(mine.card)}
             left = mine.assign(error=mine.error - mine.card.map(shifts))
             widths |= _widths(group_names(load_specs()[mine.card.iloc[0]])[0], left)
-    return deviations | _successors(coefficients_of(fit.z), deviations), widths
+    return deviations | successors(coefficients_of(fit.z), deviations), widths
 
 
-def _successors(
+def successors(
     coefficients: roofline.Coefficients, known: Mapping[str, list[float]]
 ) -> dict[str, list[float]]:
     """Deviations of architectures without rows that MLPerf's submitters ran next to the predecessor.
@@ -825,7 +825,7 @@ def _successors(
     )
     votes = gains.groupby(["kind", "kind_before", "gpu_key"], as_index=False)[["error", "weight"]].mean()
     return {
-        str(kind): [known[before][0] + _shift(mine), 0.0, known[before][2] + _shift(mine)]
+        str(kind): [known[str(before)][0] + _shift(mine), 0.0, known[str(before)][2] + _shift(mine)]
         for (kind, before), mine in votes.groupby(["kind", "kind_before"])
     }
 

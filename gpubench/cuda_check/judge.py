@@ -6,8 +6,6 @@ outside the limits. If the interval is partly inside, the ratio is undecided, wh
 confirmation.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,15 +17,13 @@ from typing import Any, Literal
 import msgspec
 
 from gpubench import stats
-from gpubench.errors import MisuseError
 from gpubench.executions import REFUSED_IN_CAPTURE
-from gpubench.files import read_json, write_file
+from gpubench.files import write_file
 from gpubench.interval import Interval
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.launch import power_integral
 from gpubench.measure.privacy import scrub
 from gpubench.models import (
-    CHECK_VERSION,
     Blocks,
     CaseRow,
     Cause,
@@ -45,10 +41,8 @@ from gpubench.models import (
 from gpubench.precisions import RECURRENT
 from gpubench.record.run_file import is_safe_name
 from gpubench.specs import find_spec
-from gpubench.units import MIB, count, format_bytes, format_duration, format_number, format_percent, plain
+from gpubench.units import count, format_bytes, format_duration, format_number, format_percent, plain
 
-MOST_BYTES = 16 * MIB
-"""Size limit; a complete check has a few hundred kilobytes."""
 LONGEST_TEXT = 2000
 _OF_ONE_CARD = re.compile("UUID|Serial|PciInfo|Board|MinorNumber|Pids|Accounting|InstanceId")
 """Calls of the driver library that identify an individual card or machine."""
@@ -104,21 +98,6 @@ def scrubbed(document: Any, *, foreign: bool = False) -> Any:
     if isinstance(document, list | tuple):
         return [scrubbed(part, foreign=foreign) for part in document]
     return document
-
-
-def read_check(path: Path) -> CudaCheck:
-    """Read the file of a check from any author.
-
-    Raises:
-        MisuseError: If it is missing, too large, from a later gpubench, or not a check.
-    """
-    check = read_json(path, CudaCheck, MOST_BYTES, what="a check of gpubench", follow_links=True)
-    if check.kind != "cuda-check" or not 1 <= check.schema_version <= CHECK_VERSION:
-        raise MisuseError(
-            f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
-            f"cuda-check up to {CHECK_VERSION}"
-        )
-    return check
 
 
 def _safe(text: str) -> str:

@@ -1,7 +1,5 @@
 """Runs a check: proofs and cases in order, each part with a time limit. Every reading updates the file."""
 
-from __future__ import annotations
-
 import bisect
 import math
 import signal

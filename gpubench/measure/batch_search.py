@@ -5,8 +5,6 @@ From the first guess, the batch grows as long as it fits. Once one does not fit,
 Runs are compared only at equal batches, and the comparison says which batches are the largest that fit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -35,11 +33,10 @@ RESOLUTION = 1 / 16
 # As long as every trial fits, each one multiplies the previous batch by this factor.
 GROWTH = 1.5
 
-Fits = Callable[[int], bool]
 OnTrial = Callable[[Case, bool], None]
 
 
-def largest_that_fits(fits: Fits, guess: int, *, resolution: float = RESOLUTION) -> int:
+def largest_that_fits(fits: Callable[[int], bool], guess: int, *, resolution: float = RESOLUTION) -> int:
     """Find the largest batch for which ``fits`` is true, to within ``resolution``; 0 if not even 1 fits.
 
     Batches above ``MOST_BATCH`` are not tried.

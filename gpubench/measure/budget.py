@@ -1,7 +1,5 @@
 """How long a measurement may take, and how precise it must be: the three measurement budgets."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -3,8 +3,6 @@
 Each framework has its packages, environment variables and executions. No framework is imported here.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import sys
@@ -21,6 +19,7 @@ from gpubench import precisions
 from gpubench.children import run_child
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
+from gpubench.groups import grouped
 from gpubench.installing import pip_install
 from gpubench.models import (
     Case,
@@ -89,22 +88,17 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
 
     Products that were not computed at their stated precision are ignored.
     """
-    best: dict[Precision, float] = {}
-    for result in results:
-        sound = all(finding.kind is not FindingKind.TF32_IN_FORCE for finding in result.findings)
-        if sound and result.name == "gemm":
-            for precision in Precision:
-                if precision.facts.format.name == result.precision:
-                    best[precision] = max(best.get(precision, 0.0), result.value)
-    return best
+    rates = grouped(
+        (result.precision, result.value)
+        for result in results
+        if result.name == "gemm" and all(f.kind is not FindingKind.TF32_IN_FORCE for f in result.findings)
+    )
+    return {p: max(rates[p.facts.format.name]) for p in Precision if p.facts.format.name in rates}
 
 
 def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None, str]]:
     """Return the precision and size of each precision's fastest matrix product, if it has several sizes."""
-    products: dict[str | None, list[MicroResult]] = {}
-    for result in results:
-        if result.name == "gemm":
-            products.setdefault(result.precision, []).append(result)
+    products = grouped((result.precision, result) for result in results if result.name == "gemm")
     best = (max(found, key=lambda result: result.value) for found in products.values() if len(found) > 1)
     return frozenset((result.precision, result.size) for result in best)
 
@@ -159,7 +153,7 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
             sharing = health.look_twice(device, readings, wait=sleep)
     except NoDeviceError:
         return ()
-    return () if sharing is None else (sharing.finding(),)
+    return () if sharing is None else (sharing.finding,)
 
 
 def start_state(device: DeviceProfile) -> StartState | None:
@@ -171,9 +165,9 @@ def start_state(device: DeviceProfile) -> StartState | None:
     if backend is None:
         return None
     report = backend.devices()
-    places = [(found.index, found.uuid) for found in report.devices]
+    found = zip(report.devices, report.states, strict=False)
     wanted = (device.index, device.uuid)
-    state = report.states[places.index(wanted)] if wanted in places else None
+    state = next((state for each, state in found if (each.index, each.uuid) == wanted), None)
     if state is None:
         return None
     idle = (
@@ -233,7 +227,10 @@ def describe_fault(fault: str) -> str:
 
 
 class NotHereError(GpuBenchError):
-    """A library reported that it lacks something on this machine, so the case is unsupported."""
+    """A library lacks something on this machine or for this model, so the case is unsupported.
+
+    An eager run or a wider type is never reported in its place.
+    """
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
         super().__init__(reason)

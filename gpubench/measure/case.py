@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,8 +17,9 @@ from torch import Tensor
 from gpubench.compiler import uncompiled
 from gpubench.foreign_code import one_line
 from gpubench.measure import guards
-from gpubench.measure.budget import CURVE_SHARE, LATENCY_MOST_S
-from gpubench.measure.guards import Advance, NotPreparedError, prepare
+from gpubench.measure.budget import LATENCY_MOST_S
+from gpubench.measure.capability import NotHereError
+from gpubench.measure.guards import Advance, prepare
 from gpubench.measure.launch import (
     Bench,
     Job,
@@ -28,6 +27,7 @@ from gpubench.measure.launch import (
     conduct,
     energy_of,
     in_time,
+    note_losses,
     time_job,
     worse,
 )
@@ -163,41 +163,38 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so all start from the same state.
-        proved: The control of the fp32 proof on this device, once computed.
         expected: The latest task's results on the CPU, kept because a language model takes seconds.
     """
 
     hardware: Hardware
     team: Team | None = None
     tasks: dict[tuple[str, int, Recipe], Task] = field(default_factory=dict)
-    expected: tuple[weakref.ref[Task], TaskKind, guards.Expected] | None = None
-    proved: Control | None = None
+    expected: dict[TaskKind, guards.Expected] = field(default_factory=dict)
 
     def task(self, reference: str, case: Case) -> Task:
         """Return the task as built; only the latest is kept, because VGG16 takes half a gigabyte."""
         key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
+            self.expected.clear()
             self.tasks[key] = built(reference, case, self.seed)
         return self.tasks[key]
 
     def expected_of(self, task: Task, case: Case) -> guards.Expected:
-        """Return a task's results on the CPU, computed once for all its precisions and executions."""
-        known = self.expected
-        if known is None or known[0]() is not task or known[1] is not case.task:
-            known = self.expected = (weakref.ref(task), case.task, guards.expected_of(task, case))
-        return known[2]
+        """Return the latest task's results on the CPU, which all its precisions and executions share."""
+        if case.task not in self.expected:
+            self.expected[case.task] = guards.expected_of(task, case)
+        return self.expected[case.task]
 
+    @cached_property
     def control(self) -> Control:
-        """Return the control that shows that the proof of strict fp32 can fail here; it is computed once."""
-        if self.proved is None:
-            has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
-            self.proved = control_on(self.hardware.device) if has_tf32 else Control()
-        return self.proved
+        """The control that shows that the proof of strict fp32 can fail here."""
+        has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
+        return control_on(self.hardware.device) if has_tf32 else Control()
 
     def errors_of(self, precision: Precision, *, recurrent: bool) -> dict[str, float]:
         """Return the errors that prove a precision; strict fp32 is proven with operators that reveal TF32."""
-        scale = self.control().scale if precision is Precision.FP32 else CONTROL_SCALES[0]
+        scale = self.control.scale if precision is Precision.FP32 else CONTROL_SCALES[0]
         return errors_on(self.hardware.device, precision, recurrent=recurrent, scale=scale)
 
     def clock(self) -> Clock:
@@ -305,11 +302,11 @@ def _build(
     The task as built stays on the CPU; the work is a copy of it.
 
     Raises:
-        NotPreparedError: If this torch lacks what the case asks for, or the model cannot run in a CUDA graph.
+        NotHereError: If this torch lacks what the case asks for, or the model cannot run in a CUDA graph.
     """
     selective = order.case.checkpointing is Checkpointing.SELECTIVE
     if selective and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
-        raise NotPreparedError(
+        raise NotHereError(
             f"selective checkpointing needs torch 2.5 or newer, and this is {torch.__version__}: "
             "use full checkpointing, or none"
         )
@@ -350,7 +347,7 @@ def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: Wor
     seen.draws, seen.carries = expected.draws, expected.carries
     seen.find(FindingKind.NO_REFERENCE, expected.unchecked)
     if expected.rebinds and work.case.execution is Execution.GRAPH:
-        raise NotPreparedError(
+        raise NotHereError(
             "the model carries tensors from step to step and creates new ones in each, but a CUDA graph "
             "keeps using those of its capture: update them in place, for example with copy_"
         )
@@ -365,16 +362,14 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     hardware, execution = context.hardware, work.case.execution
     context.phase("first steps")
     step = context.once(work.step)
+
+    def loss_of(index: int) -> float:
+        return work.edge_loss(step(index), index)
+
     seed_all(context.seed)
     with seen.timing("first_step"):
-        seen.loss_curve.append(work.edge_loss(step(0), 0))
-    began_s = time.perf_counter()
-    for index in range(1, max(context.budget.curve_steps, STEPS_BEFORE_PEAK)):
-        in_time(deadline_s)
-        enough = time.perf_counter() - began_s > CURVE_SHARE * context.budget.warmup_most_s
-        if enough and index >= STEPS_BEFORE_PEAK:
-            break
-        seen.loss_curve.append(work.edge_loss(step(index), index))
+        seen.loss_curve.append(loss_of(0))
+    note_losses(loss_of, context, seen, deadline_s, first=1, least=STEPS_BEFORE_PEAK)
     hardware.drop_workspaces()  # a graph uses another stream than these steps, with another workspace
     hardware.drop_cache()  # cuDNN's trials took all free memory, which no step needs
     hardware.ask("reset_peak_memory_stats")
@@ -405,7 +400,7 @@ def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
     proof = {**_errors(work, context)}
     seen.note(precision_errors=proof)
     if work.case.precision is Precision.FP32:
-        errors = context.control().errors
+        errors = context.control.errors
         seen.note(control_errors={name: errors[name] for name in proof if name in errors})
     elif work.case.memory_format is MemoryFormat.CONTIGUOUS:
         seen.findings.append(Finding(kind=FindingKind.CONTIGUOUS))

@@ -3,10 +3,8 @@
 All of it is derived from stored data, so a file alone is enough to derive it again.
 """
 
-from __future__ import annotations
-
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
@@ -16,6 +14,7 @@ import msgspec
 
 from gpubench import heat, stats
 from gpubench.effects import ratio
+from gpubench.groups import grouped
 from gpubench.installing import pip_install
 from gpubench.measure.capability import clock_ratio, datasheet_share
 from gpubench.measure.loop import GAP, StopRule
@@ -164,7 +163,7 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     blind = sorted({m.case.precision for m in unheld if not run.device.is_cpu})
     if blind:
         found.append(Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)))
-    capped = power_capped(run.device.power_limit_w, run.device.power_limit_default_w)
+    capped = power_capped(run.device)
     found += [] if capped is None else [capped]
     if (dates := _set_back(run)) is not None:
         found.append(Finding(kind=FindingKind.CLOCK_SET_BACK, value=dates))
@@ -194,12 +193,8 @@ def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
     """Keep the largest finding of each kind, the first of equal ones; words count as larger than numbers."""
-    kept: dict[FindingKind, Finding] = {}
-    for finding in findings:
-        known = kept.get(finding.kind)
-        if known is None or (_size(finding) > _size(known)):
-            kept[finding.kind] = finding
-    return tuple(kept.values())
+    kinds = grouped((finding.kind, finding) for finding in findings)
+    return tuple(max(alike, key=_size) for alike in kinds.values())
 
 
 def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
@@ -310,13 +305,10 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
 
 def _reason_shares(launch: Launch) -> dict[str, float]:
     """Return the share of samples in timed rounds with each clock event reason, and with any slowdown."""
-    read = [s.clock_event_reasons for s in launch.timed_telemetry if s.clock_event_reasons is not None]
-    if not read:
-        return {}
-    names = {name for reasons in read for name in reasons}
-    shares = {name: sum(name in reasons for reasons in read) / len(read) for name in names}
-    shares["any slowdown"] = sum(bool(SLOWDOWNS.intersection(reasons)) for reasons in read) / len(read)
-    return shares
+    read = [{*s.clock_event_reasons} for s in launch.timed_telemetry if s.clock_event_reasons is not None]
+    held = Counter(name for reasons in read for name in reasons)
+    held["any slowdown"] = sum(not SLOWDOWNS.isdisjoint(reasons) for reasons in read)
+    return {name: samples / len(read) for name, samples in held.items() if samples}
 
 
 def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Iterator[Finding]:
@@ -440,14 +432,14 @@ def loss_ends(launch: Launch) -> tuple[float, float] | None:
     count = 1 if any(r.call_s is not None for r in rounds) else launch.batch_count or 1
     steps = [*range(len(launch.loss_curve)), *(done - 1 for done in accumulate(r.steps for r in rounds))]
     turn = len(known) - max(LEAST_PAIRS, len(known) // 5)
-    early: dict[int, list[float]] = defaultdict(list)
-    late: dict[int, list[float]] = defaultdict(list)
-    for place, (step, loss) in enumerate(zip(steps, known, strict=True)):
-        (early if place < turn else late)[step % count].append(loss)
-    first: list[float] = []
-    last: list[float] = []
-    for batch, found in late.items():
-        pairs = min(len(found), len(early[batch]))
-        first += early[batch][:pairs]
-        last += found[len(found) - pairs :]
-    return (fmean(first), fmean(last)) if len(first) >= LEAST_PAIRS else None
+    of_batches = [(step % count, loss) for step, loss in zip(steps, known, strict=True)]
+    early, late = grouped(of_batches[:turn]), grouped(of_batches[turn:])
+    pairs = [
+        pair
+        for batch, found in late.items()
+        for pair in zip(early.get(batch, ()), reversed(found), strict=False)
+    ]
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    first, last = zip(*pairs, strict=True)
+    return fmean(first), fmean(last)

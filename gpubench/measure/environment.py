@@ -1,7 +1,5 @@
 """The environment variables of a measuring child, and a run's software and host without private names."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Mapping, Sequence

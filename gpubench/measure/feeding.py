@@ -1,7 +1,5 @@
 """Measures how many images a second the CPU prepares in the workers of one DataLoader."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,14 +1,12 @@
 """Checks that the arithmetic of a step is right, and that a graph does the same work as eager steps."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar, cast
@@ -48,20 +46,16 @@ STEPS_BEFORE_CAPTURE = 3
 _Result = TypeVar("_Result")
 
 
-class NotPreparedError(NotHereError):
-    """The step cannot be captured or compiled; an eager run is never reported in its place."""
-
-
 def prepare(work: Work) -> Advance:
     """Return the function that issues one step with the case's execution.
 
     Raises:
-        NotPreparedError: If the step cannot be captured in a CUDA graph, no part of it was compiled, or its
+        NotHereError: If the step cannot be captured in a CUDA graph, no part of it was compiled, or its
             execution has no entry in ``_WAYS``.
     """
     way = _WAYS.get(work.case.execution)
     if way is None:
-        raise NotPreparedError(f"gpubench.measure.guards cannot run a torch step as {work.case.execution}")
+        raise NotHereError(f"gpubench.measure.guards cannot run a torch step as {work.case.execution}")
     return way(work)
 
 
@@ -73,12 +67,12 @@ def compiled(work: Work) -> Advance:
     proof.
 
     Raises:
-        NotPreparedError: If no graph was compiled.
+        NotHereError: If no graph was compiled.
     """
     from torch._dynamo.utils import counters
 
     if work.new_tokens:
-        raise NotPreparedError("generation is measured eagerly and as a CUDA graph, not with torch.compile")
+        raise NotHereError("generation is measured eagerly and as a CUDA graph, not with torch.compile")
     torch.compiler.reset()
     counters.clear()
     compiled_work = dataclasses.replace(work, model=cast("nn.Module", torch.compile(work.model)))
@@ -92,7 +86,7 @@ def compiled(work: Work) -> Advance:
         refused = (words.splitlines()[0] for words in counters["unimplemented"] if words)
         reasons = [*off, *refused]
         why = f": {reasons[0]}" if reasons else ""
-        raise NotPreparedError(f"torch.compile compiled nothing of this model{why}")
+        raise NotHereError(f"torch.compile compiled nothing of this model{why}")
     return compiled_work.step
 
 
@@ -102,7 +96,7 @@ def capture(work: Work) -> Advance:
     A generation has one graph for each batch's prompts, and one for a further token of all sequences.
 
     Raises:
-        NotPreparedError: With the reason why the step cannot be captured.
+        NotHereError: With the reason why the step cannot be captured.
         OutOfMemoryError: If memory ran out, however the error words it.
     """
     indices = range(len(work.batches))
@@ -174,7 +168,7 @@ def _capturing() -> Iterator[None]:
     """Start captures with an empty cache, and turn a failed one into an error that names the true cause.
 
     Raises:
-        NotPreparedError: With the reason why the step cannot be captured.
+        NotHereError: With the reason why the step cannot be captured.
         OutOfMemoryError: If memory ran out, however the error words it.
     """
     torch.cuda.empty_cache()
@@ -197,7 +191,7 @@ def _capturing() -> Iterator[None]:
             raise cause from None  # the model's own error, hidden by the end of the capture
         refused = Cause.REFUSED_IN_CAPTURE if REFUSED_IN_CAPTURE in str(cause) else None
         reason = f"the step cannot be captured in a CUDA graph: {one_line(cause)}"
-        raise NotPreparedError(reason, refused) from cause
+        raise NotHereError(reason, refused) from cause
 
 
 def _free_bytes() -> int:
@@ -397,16 +391,16 @@ def expected_of(task: Task, case: Case) -> Expected:
         )  # however small the difference: a long sequence forgets its start
         carries = rebinds or _differ(second, loss)
     has_weights = any(True for _ in task.model.parameters())
-    if _differ(again, loss) or (draws and has_weights):
-        return Expected(None, unchecked=RANDOM, draws=True, carries=carries, rebinds=rebinds)
+    draws = _differ(again, loss) or (draws and has_weights)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
-    is_kept = not train and types == {torch.float32} and isinstance(outputs, Tensor)
-    unchecked = NO_NUMBER if loss is None and not is_kept else None
+    is_kept = not (train or draws) and types == {torch.float32} and isinstance(outputs, Tensor)
+    unchecked = RANDOM if draws else NO_NUMBER if loss is None and not is_kept else None
     return Expected(
-        loss,
+        None if draws else loss,
         outputs if is_kept else None,
         is_whole,
         unchecked,
+        draws=draws,
         needs_grad=needs_grad,
         carries=carries,
         rebinds=rebinds,
@@ -483,13 +477,11 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
-    alike: AbstractContextManager[None] = nullcontext()
-    if carries or (draws and (work.case.execution is Execution.COMPILE or drops_inside)):
+    has_own_numbers = work.case.execution is Execution.COMPILE or drops_inside
+    if carries or (draws and has_own_numbers):
         return None
-    if work.case.execution is Execution.COMPILE or drops_inside:
-        alike = steady(work.model, train=train)
     state = _State(work)
-    with alike:
+    with steady(work.model, train=train) if has_own_numbers else nullcontext():
         if work.case.execution is Execution.GRAPH and drops_inside:
             advance = prepare(work)
             state.restore()

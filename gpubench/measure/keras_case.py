@@ -10,8 +10,6 @@ the cost of feeding them is measured elsewhere. Its loss is the mean since the l
 it.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random
@@ -552,12 +550,7 @@ def _first_steps(
         steps.restore(start)
         seen.note(graph_error=launch.largest_difference(prepared, eager))
     bench.phase("first steps")
-    began_s = time.perf_counter()
-    for index in range(max(bench.budget.curve_steps, 1)):
-        launch.in_time(deadline_s)
-        if time.perf_counter() - began_s > budget.CURVE_SHARE * bench.budget.warmup_most_s:
-            break
-        seen.loss_curve.append(steps.edge_loss(advance(index), index))
+    launch.note_losses(lambda index: steps.edge_loss(advance(index), index), bench, seen, deadline_s)
     return advance
 
 

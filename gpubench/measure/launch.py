@@ -4,8 +4,6 @@ A framework provides a ``Job``: how a step is issued, how its loss is read, and 
 arithmetic. No framework is imported here, so a process loads only the one that it measures.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import threading
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import TracebackType
+from queue import SimpleQueue
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -25,7 +23,7 @@ from gpubench.errors import GpuBenchError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.measure import messages
-from gpubench.measure.budget import Budget
+from gpubench.measure.budget import CURVE_SHARE, Budget
 from gpubench.measure.capability import NotHereError, describe_fault
 from gpubench.measure.loop import (
     Loop,
@@ -106,46 +104,35 @@ WARMUP_INTERVAL_S = 1.0
 GIVE_UP_AFTER_S = 6.0
 
 
-class Sampler:
-    """A thread that keeps samples until they are drained; ``now_s`` is the clock of the rounds."""
+@contextmanager
+def sampling(
+    telemetry: Readings, now_s: Callable[[], Seconds]
+) -> Iterator[Callable[[], list[TelemetrySample]]]:
+    """Sample a device in a thread, unless it has no telemetry.
 
-    def __init__(self, telemetry: Readings, now_s: Callable[[], Seconds]) -> None:
-        self._telemetry = telemetry
-        self._now_s = now_s
-        self._samples: list[TelemetrySample] = []
-        self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="telemetry", daemon=True)
+    Yields:
+        A function that returns every sample since its last call; times are on the clock ``now_s``.
+    """
+    samples: SimpleQueue[TelemetrySample] = SimpleQueue()
+    over = threading.Event()
 
-    def __enter__(self) -> Self:
-        """Start sampling, unless the device has no telemetry."""
-        if self._telemetry.source != "none":
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop; a thread that is stuck in the driver is left behind."""
-        self._over.set()
-        if self._thread.is_alive():
-            self._thread.join(GIVE_UP_AFTER_S)
-
-    def drain(self) -> list[TelemetrySample]:
-        """Return every sample since the last call; times are on the clock of the rounds."""
-        with self._lock:
-            taken, self._samples = self._samples, []
-        return taken
-
-    def _read(self) -> None:
+    def read() -> None:
         next_at = time.monotonic()
-        while not self._over.is_set() and self._telemetry.source != "hung":
-            read = msgspec.structs.asdict(self._telemetry.sample())
-            sample = TelemetrySample(t_s=self._now_s(), **read)
-            with self._lock:
-                self._samples.append(sample)
+        while not over.is_set() and telemetry.source != "hung":
+            reading = msgspec.structs.asdict(telemetry.sample())
+            samples.put(TelemetrySample(t_s=now_s(), **reading))
             next_at += INTERVAL_S
-            self._over.wait(max(0.0, next_at - time.monotonic()))
+            over.wait(max(0.0, next_at - time.monotonic()))
+
+    thread = threading.Thread(target=read, name="telemetry", daemon=True)
+    if telemetry.source != "none":
+        thread.start()
+    try:
+        yield lambda: [samples.get() for _ in range(samples.qsize())]
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join(GIVE_UP_AFTER_S)  # one that is stuck in the driver is left behind
 
 
 def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
@@ -188,20 +175,16 @@ def energy_of(
     """
     if region_s < LEAST_REGION_S:
         return Energy()
+    most_j = math.inf if power_limit_w is None else POWER_TOLERANCE * power_limit_w * region_s
     before, after = counter_edges
     if before is not None and after is not None:
         joules = after - before
-        if joules <= 0 or _exceeds_limit(joules, region_s, power_limit_w):
-            return Energy(
-                finding=Finding(
-                    kind=FindingKind.ENERGY_IMPLAUSIBLE,
-                    value=joules,
-                    limit=None if power_limit_w is None else POWER_TOLERANCE * power_limit_w * region_s,
-                )
-            )
-        return Energy(joules=joules, source="counter")
+        if 0 < joules <= most_j:
+            return Energy(joules=joules, source="counter")
+        limit = most_j if math.isfinite(most_j) else None
+        return Energy(finding=Finding(kind=FindingKind.ENERGY_IMPLAUSIBLE, value=joules, limit=limit))
     joules_of_samples = power_integral(samples, region_s)
-    if joules_of_samples is None or _exceeds_limit(joules_of_samples, region_s, power_limit_w):
+    if joules_of_samples is None or joules_of_samples > most_j:
         return Energy()
     return Energy(joules=joules_of_samples, source="power_integral")
 
@@ -217,10 +200,6 @@ def power_integral(samples: Sequence[TelemetrySample], region_s: Seconds) -> Jou
     inside = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(known))
     joules = inside + gaps[0] * known[0][1] + gaps[1] * known[-1][1]
     return joules if joules > 0 else None
-
-
-def _exceeds_limit(joules: Joules, region_s: Seconds, power_limit_w: Watts | None) -> bool:
-    return power_limit_w is not None and joules > POWER_TOLERANCE * power_limit_w * region_s
 
 
 class LostError(GpuBenchError, RuntimeError):
@@ -488,8 +467,8 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
     # Warm up and time the rounds, with telemetry at both ends and in between.
     telemetry, series = bench.telemetry, seen.series
     errors = telemetry.ecc_uncorrected()
-    with Sampler(telemetry, loop.clock.now_s) as sampler:
-        loop.samples = sampler.drain
+    with sampling(telemetry, loop.clock.now_s) as drain:
+        loop.samples = drain
         bench.phase("warm-up")
         warm_up(loop, bench.budget, series)
         bench.phase("timed")
@@ -564,6 +543,36 @@ def worse(first: Mapping[str, float | None], second: Mapping[str, float | None])
         return max(before, after)
 
     return {name: larger(first.get(name), value) for name, value in second.items()}
+
+
+def note_losses(
+    loss_of: Callable[[int], float],
+    bench: Bench,
+    seen: LaunchRecorder,
+    deadline_s: Seconds,
+    *,
+    first: int = 0,
+    least: int = 1,
+) -> None:
+    """Record the loss of each of the first steps, until there are enough or their time is up.
+
+    Args:
+        loss_of: Runs the step with this index and returns its loss.
+        bench: Its budget says how many losses are enough.
+        seen: Records the losses.
+        deadline_s: Deadline of the case [s].
+        first: Index of the first step.
+        least: Steps up to this index are always run.
+
+    Raises:
+        OutOfTimeError: If the deadline has passed.
+    """
+    began_s = time.perf_counter()
+    for index in range(first, max(bench.budget.curve_steps, least)):
+        in_time(deadline_s)
+        if index >= least and time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
+            break
+        seen.loss_curve.append(loss_of(index))
 
 
 def in_time(deadline_s: Seconds) -> None:

@@ -4,8 +4,6 @@ The parent does not import torch. A child that crashes, hangs or runs out of mem
 case; the remaining cases run in a new process.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -96,7 +94,6 @@ class Control:
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
-        self.aborted = threading.Event()
         self.stop_by_s: Seconds = float("inf")
         self.child: Child | None = None
 
@@ -113,7 +110,6 @@ class Control:
 
     def abort(self) -> None:
         """End now: kill the child and every process that it started."""
-        self.aborted.set()
         self.stopping.set()
         if self.child is not None:
             self.child.kill()
@@ -144,12 +140,16 @@ class Record:
     device: DeviceProfile
     launches: dict[Case, list[Launch]] = field(default_factory=dict)
     ended: dict[Case, tuple[Status, str | None, Cause | None]] = field(default_factory=dict)
-    gemm: dict[Precision, float] = field(default_factory=dict)
     threads: int | None = None
     begun: int = 0
 
-    def measurement(self, unit: Unit) -> Measurement:
-        """Return the measurement of a case with its launches so far, not yet judged."""
+    def measurement(self, unit: Unit, best_gemm: Mapping[Precision, float]) -> Measurement:
+        """Return the measurement of a case with its launches so far, not yet judged.
+
+        Args:
+            unit: A launch of the case.
+            best_gemm: The best rate of this device's own matrix products, by precision [FLOP/s].
+        """
         case = unit.planned.case
         status, reason, cause = self.ended.get(case, (Status.OK, None, None))
         return Measurement(
@@ -164,7 +164,7 @@ class Record:
             tokens_per_sample=unit.planned.tokens_per_sample,
             parameter_count=unit.planned.parameter_count,
             peak_flops_per_s=capability.peak_flops_per_s(self.device, case.precision),
-            gemm_flops_per_s=self.gemm.get(case.precision),
+            gemm_flops_per_s=best_gemm.get(case.precision),
             cpu_threads=case.threads or self.threads,
             convolves=unit.planned.convolves,
             target=self.plan.budget.target,
@@ -283,7 +283,6 @@ class Launcher:
                     continue
                 if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
                     self._measure_micro(unit.group)  # the job's communication
-                record.gemm = capability.best_gemm(self.micro)
                 if self.control.stopping.is_set():
                     return
                 began = messages.CaseBegan(
@@ -307,7 +306,6 @@ class Launcher:
                 self.on_event(_end_of(unit, finished, measurement))
                 if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
                     self._measure_micro()
-                    record.gemm = capability.best_gemm(self.micro)
                     yield self._judged(record, unit)  # judged again, using matrix products measured since
         finally:
             self.close()
@@ -325,7 +323,7 @@ class Launcher:
 
     def _judged(self, record: Record, unit: Unit) -> Measurement:
         return checks.judge_measurement(
-            record.measurement(unit),
+            record.measurement(unit, capability.best_gemm(self.micro)),
             self.plan.budget.launches,
             allow_throttled=self.plan.allow_throttled,
         )
@@ -529,12 +527,7 @@ class Launcher:
     def _take_micro(self, result: MicroResult) -> None:
         # Judge a micro-benchmark and add it; in a resumed run it replaces the earlier result.
         result = checks.judge_micro(self.device, result)
-        keys = [(r.name, r.precision, r.size) for r in self.micro]
-        key = (result.name, result.precision, result.size)
-        if key in keys:
-            self.micro[keys.index(key)] = result
-        else:
-            self.micro.append(result)
+        self.micro = list({(r.name, r.precision, r.size): r for r in (*self.micro, result)}.values())
         self.on_event(messages.MicroEnded(result=result))
 
     # --- the process ------------------------------------------------------------------------------------
@@ -607,10 +600,8 @@ class Launcher:
         # Refuse a number of CPU threads other than the requested one or the run's; only torch knows it.
         then, now = self._threads, ready.cpu_threads
         if requested and now != requested:
-            self.close()
             raise MisuseError(f"torch computes on {now} CPU threads instead of the requested {requested}")
         if not requested and then is not None and now is not None and then != now:
-            self.close()
             raise MisuseError(
                 f"torch now computes on {now} CPU threads, but on {then} when the run began: set "
                 f"OMP_NUM_THREADS={then} and the same CPU affinity, or start a new run"

@@ -3,8 +3,6 @@
 This module does not import torch: the step is a callable, and so is the clock's wait for the device.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -75,13 +73,12 @@ class Heap:
     scale: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Window:
-    step_s: float
-    rounds_s: tuple[float, ...]
-    clocks_hz: tuple[float, ...]
     first: Heap
     last: Heap
+    rounds: list[Round] = field(default_factory=list)
+    clocks_hz: list[float] = field(default_factory=list)
 
 
 @dataclass
@@ -99,33 +96,23 @@ class WarmUp:
     steps: int = 0
     elapsed_s: Seconds = 0.0
     windows: list[_Window] = field(default_factory=list)
-    _rounds: list[Round] = field(default_factory=list)
-    _clocks_hz: list[float] = field(default_factory=list)
+    _current: _Window | None = None
     _temperatures: list[tuple[float, float]] = field(default_factory=list)
-    _heap: Heap = field(default_factory=Heap)
-    _heap_at_start: Heap | None = None
 
     def feed(self, done: Round, samples: Sequence[TelemetrySample] = (), heap: Heap | None = None) -> Verdict:
         """Add one round, the telemetry since the last one, and the state of allocator and scaler."""
         self.steps += done.steps
         self.elapsed_s += done.wall_s
-        self._rounds.append(done)
-        self._clocks_hz += [s.sm_clock_hz for s in samples if s.sm_clock_hz is not None]
+        heap = heap or Heap()
+        window = self._current or _Window(first=heap, last=heap)
+        window.last = heap
+        window.rounds.append(done)
+        window.clocks_hz += [s.sm_clock_hz for s in samples if s.sm_clock_hz is not None]
         self._temperatures += [(s.t_s, s.temperature_c) for s in samples if s.temperature_c is not None]
-        self._heap = heap or Heap()
-        if self._heap_at_start is None:
-            self._heap_at_start = self._heap
-        if sum(r.wall_s for r in self._rounds) >= self.budget.window_s:
-            self.windows.append(
-                _Window(
-                    step_s=median(r.step_s for r in self._rounds),
-                    rounds_s=tuple(r.step_s for r in self._rounds),
-                    clocks_hz=tuple(self._clocks_hz),
-                    first=self._heap_at_start,
-                    last=self._heap,
-                )
-            )
-            self._rounds, self._clocks_hz, self._heap_at_start = [], [], self._heap
+        self._current = window
+        if sum(r.wall_s for r in window.rounds) >= self.budget.window_s:
+            self.windows.append(window)
+            self._current = _Window(first=heap, last=heap)
         if self.unsettled() is None:
             return Verdict.DONE
         return Verdict.OUT_OF_TIME if self.elapsed_s >= self.most_s(done.step_s) else Verdict.GO_ON
@@ -167,10 +154,10 @@ class WarmUp:
 
 def _agree(windows: Sequence[_Window], agreement: float) -> bool:
     # Whether the medians agree, or show no trend beyond the noise of their rounds.
-    medians = [w.step_s for w in windows]
+    medians = [median(r.step_s for r in w.rounds) for w in windows]
     if max(medians) <= min(medians) * (1 + agreement):
         return True
-    steps = [abs(b - a) for w in windows for a, b in pairwise(w.rounds_s)]
+    steps = [abs(b - a) for w in windows for a, b in pairwise([r.step_s for r in w.rounds])]
     restless = bool(steps) and median(steps) > RESTLESS * min(medians)
     rising = [b > a for a, b in pairwise(medians)]
     return restless and any(rising) and not all(rising)
@@ -250,13 +237,13 @@ class StopRule:
         """
         if self.converged():
             return None
+        value: float | str | None = self.half_width()
+        limit: float | str = self.target
         if (accepted := len(self.accepted)) < LEAST_ROUNDS:
-            return _not_converged(count(accepted, "round"), count(LEAST_ROUNDS, "round"))
-        needed_s = self.needed_s()
-        if needed_s is None or needed_s <= self._accepted_s():
-            return _not_converged(self.half_width(), self.target)
-        takes = f"{format_percent(self.target)}, which takes about {_roughly(needed_s)} of rounds"
-        return _not_converged(self.half_width(), takes)
+            value, limit = count(accepted, "round"), count(LEAST_ROUNDS, "round")
+        elif (needed_s := self.needed_s() or 0.0) > self._accepted_s():
+            limit = f"{format_percent(self.target)}, which takes about {_roughly(needed_s)} of rounds"
+        return Finding(kind=FindingKind.NOT_CONVERGED, value=value, limit=limit)
 
     def half_width(self) -> float | None:
         """Relative half-width of the 95 % interval so far."""
@@ -320,14 +307,6 @@ def _roughly(time_s: Seconds) -> str:
     return f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.0f} h"
 
 
-def _not_converged(value: float | str | None, limit: float | str) -> Finding:
-    return Finding(kind=FindingKind.NOT_CONVERGED, value=value, limit=limit)
-
-
-def _now_ns() -> int:
-    return time.perf_counter_ns()  # looked up at each call: a test may script it
-
-
 @dataclass(frozen=True, kw_only=True)
 class Clock:
     """A synchronizing clock; its wait and its time source are injected, so a test can script time.
@@ -337,13 +316,14 @@ class Clock:
     """
 
     synchronize: Callable[[], None] = lambda: None
-    now_ns: Callable[[], int] = _now_ns
+    now_ns: Callable[[], int] = field(default_factory=lambda: time.perf_counter_ns)
 
-    def time(self, work: Callable[[], object]) -> Seconds:
-        """Return the wall time of ``work``, including all device work that it issued [s]."""
+    def time(self, work: Callable[[], object], calls: int = 1) -> Seconds:
+        """Return the wall time of ``calls`` of ``work``, including all device work that they issued [s]."""
         self.synchronize()
         start = self.now_ns()
-        work()
+        for _ in range(calls):
+            work()
         self.synchronize()
         return (self.now_ns() - start) * 1e-9
 

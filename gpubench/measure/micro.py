@@ -4,13 +4,11 @@ A repetition on a GPU is timed by a pair of device events, and the L2 cache is c
 Transfers and launches are timed on the synchronizing clock. The estimate is the median.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -26,7 +24,7 @@ from gpubench.measure.capability import (
     why_no_precision,
 )
 from gpubench.measure.checks import IEEE_ERROR
-from gpubench.measure.launch import Sampler
+from gpubench.measure.launch import sampling
 from gpubench.measure.probes import (
     Action,
     Probe,
@@ -35,7 +33,6 @@ from gpubench.measure.probes import (
     deadline_in,
     halving,
     measure_all,
-    mebibytes,
     memory_refused,
     one_by_one,
     repeat,
@@ -53,8 +50,8 @@ _TYPES: dict[str, torch.dtype] = {
 # Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
 _UNITS = {form.name: form.unit for form in FORMATS}
-# Checks of products that this torch or device may lack although the device model supports them.
-_IN_8_BITS = {FP8.name: quantize.why_no_fp8, INT8.name: quantize.why_no_int8}
+# Products that this torch or device may lack although the device model supports them.
+_IN_8_BITS: dict[str, Literal["FP8", "int8"]] = {FP8.name: "FP8", INT8.name: "int8"}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
@@ -97,7 +94,7 @@ def run_micro(
         time_s: Stop before a probe that would begin after this; None for no limit.
     """
     deadline_s = deadline_in(time_s)
-    absent = {name for name, why_not in _IN_8_BITS.items() if why_not(hardware.device) is not None}
+    absent = {name for name, kind in _IN_8_BITS.items() if quantize.why_no_products(kind, hardware.device)}
     products = gemm_probes(profile, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
     chosen = [*here, *other_probes(alone=not hardware.is_cuda)]
@@ -110,9 +107,9 @@ def run_micro(
     def measure(probe: Probe) -> MicroResult:
         with (
             switches_for(GEMM_PRECISIONS.get(probe.precision or "fp32", Precision.FP32)),
-            Sampler(telemetry, time.perf_counter) as sampler,
+            sampling(telemetry, time.perf_counter) as drain,
         ):
-            result = measure_probe(probe, hardware, budget, samples=sampler.drain)
+            result = measure_probe(probe, hardware, budget, samples=drain)
         if probe.precision != "fp32":
             return result
         return msgspec.structs.replace(result, findings=(*result.findings, *(doubts or ())))
@@ -146,8 +143,8 @@ def run_all_reduce(
             team.announce(AllReduce(size=probe.memory_bytes, count=probe.repeats))
             return by_clock(probe, clock)(action)
 
-        with Sampler(telemetry, time.perf_counter) as sampler:
-            return measure_probe(probe, hardware, budget, timer=timer, samples=sampler.drain)
+        with sampling(telemetry, time.perf_counter) as drain:
+            return measure_probe(probe, hardware, budget, timer=timer, samples=drain)
 
     yield from one_by_one(probes, measure, deadline_in(time_s))
 
@@ -234,7 +231,7 @@ def device_copy(size: Bytes, make: Inside = _copy_inside) -> Probe:
     """Return the probe of a copy inside the device's memory; bytes read and bytes written both count."""
     return Probe(
         name="device copy",
-        size=mebibytes(size),
+        size=f"{size // MIB} MiB",
         unit="B/s",
         work=2.0 * size,
         memory_bytes=2 * size,
@@ -255,7 +252,7 @@ def transfer(size: Bytes, *, to_device: bool, pinned: bool, make: Across = _copy
     direction = "host to device" if to_device else "device to host"
     return Probe(
         name=f"{direction} {'pinned' if pinned else 'pageable'}",
-        size=mebibytes(size),
+        size=f"{size // MIB} MiB",
         unit="B/s",
         work=float(size),
         memory_bytes=size,

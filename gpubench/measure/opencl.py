@@ -1,7 +1,5 @@
 """Micro-benchmarks through OpenCL: copies, transfers and arithmetic, on a clock that waits for the queue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Contradictory options are refused before any device is used.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import os
@@ -19,6 +17,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, read_bytes
 from gpubench.folders import package_path
+from gpubench.groups import grouped
 from gpubench.measure import capability
 from gpubench.measure.budget import Budget, budget_of
 from gpubench.measure.request import MicroWish, RunRequest, SuiteName
@@ -233,18 +232,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def _launch(self, launch: int) -> Iterator[Unit]:
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, not a secret
-        groups: dict[Group, list[Unit]] = {}
-        for planned in self.cases:
-            unit = Unit(launch=launch, planned=planned)
-            groups.setdefault(unit.group, []).append(unit)
+        every = [Unit(launch=launch, planned=planned) for planned in self.cases]
+        groups = grouped((unit.group, unit) for unit in every)
         processes = [groups[group] for group in sorted(groups)]
         order.shuffle(processes)
         for units in processes:
-            blocks: dict[object, list[Unit]] = {}
-            for unit in units:
-                case = unit.planned.case
-                block = (unit.planned.reference, case.precision, case.batch_size)
-                blocks.setdefault(block, []).append(unit)
+            blocks = grouped(
+                ((unit.planned.reference, unit.planned.case.precision, unit.planned.case.batch_size), unit)
+                for unit in units
+            )
             shuffled = list(blocks.values())
             order.shuffle(shuffled)
             if launch == 0:

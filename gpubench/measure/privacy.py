@@ -1,7 +1,5 @@
 """Finds private text that a stored run must not contain: paths, addresses, names, device and process ids."""
 
-from __future__ import annotations
-
 import getpass
 import ipaddress
 import platform

@@ -22,7 +22,7 @@ from gpubench.measure.budget import (
 )
 from gpubench.measure.loop import Clock, StopRule, Verdict
 from gpubench.models import DeviceProfile, Finding, FindingKind, MicroResult, TelemetrySample
-from gpubench.units import MIB, Bytes, Seconds, format_bytes
+from gpubench.units import Bytes, Seconds, format_bytes
 
 # A probe that would take more of the device's memory than this is halved until it fits.
 MEMORY_SHARE = 0.4
@@ -231,22 +231,9 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
 
 def by_clock(probe: Probe, clock: Clock) -> Timer:
     """Return a timer of one repetition on a clock that waits for the device."""
-
-    def timer(action: Action) -> Seconds:
-        def repetition() -> None:
-            for _ in range(probe.repeats):
-                action()
-
-        return clock.time(repetition)
-
-    return timer
+    return lambda action: clock.time(action, probe.repeats)
 
 
 def halving(made: Callable[[int], Probe], size: int, least: int) -> Callable[[], Probe | None]:
     """Return a function that makes a probe at half its size, or returns None if that is too small."""
     return lambda: made(size // 2) if size // 2 >= least else None
-
-
-def mebibytes(size: Bytes) -> str:
-    """Return a size in MiB as part of a probe's name."""
-    return f"{size // MIB} MiB"

@@ -4,8 +4,6 @@ A model runs in the process that reports, and may change that process's clock. T
 each timed round arrives.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, field

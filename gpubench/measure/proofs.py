@@ -3,8 +3,6 @@
 The results are raw readings, which their reader judges.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from gpubench.folders import traceback_of
 from gpubench.measure import guards
 from gpubench.measure.case import WorkerContext
 from gpubench.measure.guards import prepare
-from gpubench.measure.launch import Sampler, failure, shifted
+from gpubench.measure.launch import failure, sampling, shifted
 from gpubench.measure.loop import Loop
 from gpubench.measure.messages import Prove, Proven
 from gpubench.measure.step import AUTOCAST_TYPES, Hardware, Work, copied, move, switches_for
@@ -166,7 +164,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
             match order.what:
                 case "precision":
                     precision = order.case.precision
-                    control = context.control().errors if precision is Precision.FP32 else {}
+                    control = context.control.errors if precision is Precision.FP32 else {}
                     proof = PrecisionProof(
                         precision=precision,
                         switches=switches,
@@ -228,16 +226,16 @@ def _load(order: Prove, context: WorkerContext) -> LoadProof:
     """Run steps without a pause under telemetry, then measure what that telemetry costs."""
     _, loop, steps = _running(order, context)
     telemetry, clock = context.telemetry, loop.clock
-    with Sampler(telemetry, clock.now_s) as sampler:
+    with sampling(telemetry, clock.now_s) as drain:
         _for(loop, steps, order.settle_s)
         began_s, before = clock.now_s(), telemetry.energy_j()
         _for(loop, steps, order.load_s - order.settle_s)
         region_s, after = clock.now_s() - began_s, telemetry.energy_j()
-        samples = shifted(sampler.drain(), began_s)
+        samples = shifted(drain(), began_s)
         source = telemetry.source
 
     def sampled() -> Seconds:
-        with Sampler(telemetry, clock.now_s):
+        with sampling(telemetry, clock.now_s):
             return loop.round(steps).wall_s / steps
 
     read = source not in {"none", "hung"}

@@ -5,13 +5,11 @@ for each product. Activations and weights are rounded to e4m3, gradients to e5m2
 2022, arXiv:2209.05433). Stored weights, results and all other layers keep their types.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +25,8 @@ GROUP = 128
 """Number of weights that share a scale and a zero point at 4 bits."""
 INT8_MULTIPLE = 8
 """Both sizes of an int8 layer must be multiples of this; torchao computes others in int32 on the host."""
+FP8_MULTIPLE = 16
+"""Each dimension of an FP8 product must be a multiple of this, as tensor cores require."""
 
 
 _REFUSALS = (
@@ -40,15 +40,11 @@ _REFUSALS = (
 )
 
 
-class NotQuantizedError(NotHereError):
-    """Weights or products of this type are not available here; a wider type is never used instead."""
-
-
 def quantize(model: nn.Module, weight_type: WeightType) -> None:
     """Quantize the weights of the model's linear layers in place.
 
     Raises:
-        NotQuantizedError: With the reason: torchao is missing, or has no kernel for this device.
+        NotHereError: With the reason: torchao is missing, or has no kernel for this device.
     """
     quantization = _torchao(weight_type)
     with refusing(f"torchao has no {weight_type} weights for this device"):
@@ -76,40 +72,36 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         device: Where it is.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot do it, or the model has no suitable layer.
+        NotHereError: If this torch or device cannot do it, or the model has no suitable layer.
     """
     quantization = _torchao("int8", "products")
     layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
     if not layers:
-        raise NotQuantizedError(
+        raise NotHereError(
             f"int8 applies to linear layers, and {name} has none in full precision with sizes in "
             f"multiples of {INT8_MULTIPLE}"
         )
-    if (reason := why_no_int8(device)) is not None:
-        raise NotQuantizedError(reason)
+    if (reason := why_no_products("int8", device)) is not None:
+        raise NotHereError(reason)
     with refusing("torchao has no int8 layers for this device"):
         # Otherwise its compiler settings, such as TF32, would persist for all later cases.
         config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
         quantization.quantize_(model, config, filter_fn=lambda layer, _: layer in layers)
     if any(is_whole(layer) for layer in layers):
-        raise NotQuantizedError(f"torchao did not convert a linear layer of {name} to int8")
+        raise NotHereError(f"torchao did not convert a linear layer of {name} to int8")
 
 
-def why_no_int8(device: torch.device) -> str | None:
-    """Say why this torch cannot multiply in int8 on a device; None if it can."""
-
-    def multiply() -> object:
-        return multiply_int8(*(torch.ones(32, 32, dtype=torch.int8, device=device) for _ in range(2)))
-
-    return why_no_products("int8", multiply)
-
-
-def why_no_products(kind: str, multiply: Callable[[], object]) -> str | None:
-    """Say why this torch cannot compute a kind of product; None if it can."""
+def why_no_products(kind: Literal["int8", "FP8"], device: torch.device) -> str | None:
+    """Say why this torch cannot multiply in 8 bits on a device; None if it can."""
     try:
         with refusing(f"torch {torch.__version__} has no {kind} products on this device"):
-            multiply()
-    except NotQuantizedError as error:
+            if kind == "int8":
+                whole = torch.ones(32, 32, dtype=torch.int8, device=device)
+                multiply_int8(whole, whole)
+            else:
+                eighths = torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(torch.float8_e4m3fn)
+                scaled_product(eighths, eighths.t())
+    except NotHereError as error:
         return str(error)
     return None
 
@@ -119,14 +111,14 @@ def refusing(words: str) -> Iterator[None]:
     """Turn an error into a refusal with these words and its own; out-of-memory errors pass through.
 
     Raises:
-        NotQuantizedError: For any error that torch and torchao raise if they lack the requested type.
+        NotHereError: For any error that torch and torchao raise if they lack the requested type.
     """
     try:
         yield
     except _REFUSALS as error:
         if lacks_memory(error):
             raise
-        raise NotQuantizedError(f"{words}: {one_line(error)}") from error
+        raise NotHereError(f"{words}: {one_line(error)}") from error
 
 
 def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -151,13 +143,13 @@ def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
     The device never holds the whole model at 16 bits, for which it may lack the memory.
 
     Raises:
-        NotQuantizedError: As ``quantize``, or if the case shards the model or has no frozen layer.
+        NotHereError: As ``quantize``, or if the case shards the model or has no frozen layer.
     """
     if case.parallel_mode is ParallelMode.FSDP:
-        raise NotQuantizedError("a base in nf4 is not sharded over GPUs: use --jobs ddp")
+        raise NotHereError("a base in nf4 is not sharded over GPUs: use --jobs ddp")
     layers = frozen_layers(model)
     if not layers:
-        raise NotQuantizedError(f"{case.workload} has no frozen linear layer that could be stored in nf4")
+        raise NotHereError(f"{case.workload} has no frozen linear layer that could be stored in nf4")
     quantization = _torchao(WeightType.NF4)
     for layer in layers:
         blocks = layer.weight.numel() // BLOCK
@@ -168,18 +160,14 @@ def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
 
 def _torchao(weight_type: str, what: str = "weights") -> Any:
     if find_spec("torchao") is None:
-        raise NotQuantizedError(
+        raise NotHereError(
             f"{weight_type} {what} need torchao, which is not installed: {pip_install('torchao')}"
         )
     with refusing(f"the installed torchao does not work with torch {torch.__version__}"):
         from torchao import quantization
     if weight_type is WeightType.NF4 and not hasattr(quantization, "to_nf4"):
-        raise NotQuantizedError(f"this torchao has no nf4 weights: {pip_install('torchao')}")
+        raise NotHereError(f"this torchao has no nf4 weights: {pip_install('torchao')}")
     return quantization
-
-
-FP8_MULTIPLE = 16
-"""Each dimension of an FP8 product must be a multiple of this, as tensor cores require."""
 
 
 def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
@@ -193,11 +181,11 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         device: Where it will run.
 
     Raises:
-        NotQuantizedError: If this torch or device cannot do it, torchao is missing, or the model has no
+        NotHereError: If this torch or device cannot do it, torchao is missing, or the model has no
             suitable layer.
     """
-    if (reason := why_no_fp8(device)) is not None:
-        raise NotQuantizedError(reason)
+    if (reason := why_no_products("FP8", device)) is not None:
+        raise NotHereError(reason)
     layers = {
         layer
         for block in repeated_blocks(model)
@@ -206,14 +194,14 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         if is_whole(layer, FP8_MULTIPLE) and type(layer).forward is nn.Linear.forward
     }
     if not layers:
-        raise NotQuantizedError(
+        raise NotHereError(
             f"fp8 applies to linear layers in repeated blocks, and {name} has none with sizes in multiples "
             f"of {FP8_MULTIPLE}"
         )
     try:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     except ImportError as error:
-        raise NotQuantizedError(
+        raise NotHereError(
             f"linear layers in fp8 need torchao, which cannot be imported: {pip_install('torchao')} "
             f"({one_line(error)})"
         ) from None
@@ -224,34 +212,19 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     )
 
 
-def why_no_fp8(device: torch.device) -> str | None:
-    """Say why this torch cannot multiply in FP8 on a device; None if it can."""
-
-    def multiply() -> object:
-        a, b = (
-            torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(torch.float8_e4m3fn) for _ in range(2)
-        )
-        return scaled_product(a, b.t())
-
-    return why_no_products("FP8", multiply)
-
-
-def scaled_product(
-    a: Tensor, b: Tensor, *, out_type: torch.dtype = torch.bfloat16, out: Tensor | None = None
-) -> Tensor:
+def scaled_product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Multiply operands in FP8 with fast accumulation, as datasheets count and forward passes allow.
 
     Shapes:
-        a: (M, K), by rows; b: (K, N), by columns; result: (M, N).
+        a: (M, K), by rows; b: (K, N), by columns; result: (M, N) bfloat16.
 
     Args:
         a: The left operand; both scales are 1.
         b: The right operand.
-        out_type: Type of the result.
-        out: Receives the result, of that type.
+        out: Receives the result.
     """
     one = torch.ones((), device=a.device)
     product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no other name for it
-        a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=out_type, out=out
+        a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=torch.bfloat16, out=out
     )
     return product

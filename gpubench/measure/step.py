@@ -1,7 +1,5 @@
 """Runs the training step and the forward pass in torch, at the precision of a case."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect
@@ -38,7 +36,7 @@ from gpubench.models import (
     WeightType,
 )
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
-from gpubench.probe.backend import check_same_device, identity_in_torch, matched_by
+from gpubench.probe.backend import check_same_device, in_torch, matched_by
 from gpubench.tensors import tensors_of, with_tensors
 from gpubench.user_model import weight_type_of
 from gpubench.workload import Task, forward, set_mode
@@ -168,21 +166,17 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     """
     if not profile.is_torch_cuda:
         return ()
-    seen = torch.cuda.get_device_properties(rank)
-    uuid, place = identity_in_torch(seen)
+    seen = in_torch(torch.cuda.get_device_properties(rank))
     if not profile.is_nvidia:
-        return check_same_device(profile, name=None, uuid=None, sm_count=None, pci_bus_id=place)
-    return check_same_device(
-        profile, name=seen.name, uuid=uuid, sm_count=seen.multi_processor_count, pci_bus_id=place
-    )
+        seen = DeviceProfile(backend=profile.backend, pci_bus_id=seen.pci_bus_id)
+    return check_same_device(profile, seen)
 
 
 def identity_of(profile: DeviceProfile) -> Identity | None:
     """Return how a device that passed ``check_device`` was identified as the probed one."""
     if not profile.is_nvidia:
         return None
-    uuid, place = identity_in_torch(torch.cuda.get_device_properties(0))
-    return matched_by(profile, uuid=uuid, pci_bus_id=place)
+    return matched_by(profile, in_torch(torch.cuda.get_device_properties(0)))
 
 
 # --- the fp32 switches of torch, and the proof that they took effect --------------------------------------
@@ -194,6 +188,7 @@ PROOF_TOKENS = 16
 PROOF_WIDTH = 128
 # Sizes of the convolution, tried until one shows TF32; an H100 computed the smallest in fp32 even under TF32.
 CONTROL_SCALES = (1, 4, 8)
+_NEW_SWITCHES = ("conv_fp32_precision", "rnn_fp32_precision", "matmul_fp32_precision")
 
 
 class SwitchesRefusedError(GpuBenchError):
@@ -224,13 +219,11 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
 
 def read_switches() -> Switches:
     """Read all five switches; None for those that this torch does not have (before 2.9)."""
-    conv, rnn, matmul = _new_switches()
+    new = _new_switches()
     return Switches(
         cudnn_allow_tf32=torch.backends.cudnn.allow_tf32,
         matmul_allow_tf32=torch.backends.cuda.matmul.allow_tf32,
-        conv_fp32_precision=_read(conv),
-        rnn_fp32_precision=_read(rnn),
-        matmul_fp32_precision=_read(matmul),
+        **{name: str(new[name].fp32_precision) if name in new else None for name in _NEW_SWITCHES},
     )
 
 
@@ -350,19 +343,17 @@ def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
 def _set(wanted: Switches) -> None:
     torch.backends.cudnn.allow_tf32 = wanted.cudnn_allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = wanted.matmul_allow_tf32
-    values = (wanted.conv_fp32_precision, wanted.rnn_fp32_precision, wanted.matmul_fp32_precision)
-    for switch, value in zip(_new_switches(), values, strict=True):
-        if switch is not None and value is not None:
+    for name, switch in _new_switches().items():
+        value = getattr(wanted, name)
+        if value is not None:
             switch.fp32_precision = value
 
 
-def _new_switches() -> tuple[Any, Any, Any]:
-    """Return the three switches that torch has had since 2.9; each is None on an older torch."""
+def _new_switches() -> dict[str, Any]:
+    """Return the switches that torch has had since 2.9, by their field of ``Switches``; empty if older."""
     cudnn = torch.backends.cudnn
     found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
-    if any(switch is None or not _has_name(switch) for switch in found):
-        return None, None, None
-    return found
+    return dict(zip(_NEW_SWITCHES, found, strict=True)) if all(map(_has_name, found)) else {}
 
 
 def _has_name(switch: Any) -> bool:
@@ -370,10 +361,6 @@ def _has_name(switch: Any) -> bool:
         return isinstance(switch.fp32_precision, str)
     except (AttributeError, RuntimeError):  # older torch raises either for an unknown name
         return False
-
-
-def _read(switch: Any) -> str | None:
-    return None if switch is None else str(switch.fp32_precision)
 
 
 AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
@@ -385,8 +372,6 @@ HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.flo
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 
 _WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
-
-PlaceModel = Callable[[nn.Module, Case, torch.device], nn.Module]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -587,7 +572,12 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
     return replace(task, model=model, loss=task.loss if loss is None else loss)
 
 
-def move(task: Task, case: Case, device: torch.device, place: PlaceModel | None = None) -> Work:
+def move(
+    task: Task,
+    case: Case,
+    device: torch.device,
+    place: Callable[[nn.Module, Case, torch.device], nn.Module] | None = None,
+) -> Work:
     """Put a task on the device in the case's memory format; its model is moved there.
 
     Args:

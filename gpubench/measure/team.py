@@ -7,8 +7,6 @@ Announcements go through torch's store, waits through gloo, and the exchanges wi
 on a CPU).
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -35,7 +33,7 @@ from gpubench.errors import InterruptedRunError, MisuseError
 from gpubench.foreign_code import one_line
 from gpubench.measure import guards
 from gpubench.measure.capability import NotHereError, no_blocks
-from gpubench.measure.guards import Advance, NotPreparedError
+from gpubench.measure.guards import Advance
 from gpubench.measure.launch import LostError
 from gpubench.measure.loop import Clock
 from gpubench.measure.messages import STORE_VARIABLE, MeasureCase, Place, Setup
@@ -52,13 +50,13 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
     A sharded model is moved from the host block by block, so no device ever holds all of it.
 
     Raises:
-        NotPreparedError: If a model to be sharded has no blocks, or this torch cannot shard.
+        NotHereError: If a model to be sharded has no blocks, or this torch cannot shard.
     """
     if case.parallel_mode is not ParallelMode.FSDP:
         return model.to(device)
     blocks = repeated_blocks(model)
     if not blocks:
-        raise NotPreparedError(no_blocks(case.workload))
+        raise NotHereError(no_blocks(case.workload))
     fully_shard = _fully_shard(device)
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for part in (*blocks, model):
@@ -109,7 +107,7 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
         from torch.distributed.fsdp import fully_shard
     except ImportError:
         if device.type != "cuda":
-            raise NotPreparedError(
+            raise NotHereError(
                 f"torch {torch.__version__} shards a model only on CUDA devices: use --jobs ddp, "
                 "or a newer torch"
             ) from None
@@ -117,7 +115,7 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
             # the module of torch 2.4 and 2.5
             from torch.distributed._composable.fsdp import fully_shard  # type: ignore[attr-defined]
         except ImportError:
-            raise NotPreparedError(f"torch {torch.__version__} has no fully_shard: fsdp needs 2.4") from None
+            raise NotHereError(f"torch {torch.__version__} has no fully_shard: fsdp needs 2.4") from None
     return fully_shard
 
 

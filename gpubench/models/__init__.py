@@ -23,6 +23,7 @@ from gpubench.models.cuda_check import (
     PrecisionProof,
 )
 from gpubench.models.measurement import (
+    LEAST_GAPS,
     Basis,
     BatchChoice,
     Cause,
@@ -35,6 +36,7 @@ from gpubench.models.measurement import (
     TelemetrySample,
 )
 from gpubench.models.memory import (
+    MAY_NOT_FIT,
     MEMORY_VERSION,
     CardClass,
     CardMemory,
@@ -44,6 +46,7 @@ from gpubench.models.memory import (
     MemoryNeed,
     MemoryParts,
     Verdict,
+    fits_text,
 )
 from gpubench.models.ranking import (
     RANKING_SCHEMA,
@@ -52,16 +55,17 @@ from gpubench.models.ranking import (
     BuyOrRent,
     Choice,
     Elsewhere,
+    Estimate,
     ExcludedOffer,
     Job,
     Ranking,
+    Row,
     Sentence,
     SentenceKind,
     SortedBy,
     Source,
 )
 from gpubench.models.record import PROTOCOL
-from gpubench.models.row import Estimate, Row
 from gpubench.models.run import (
     RUN_VERSION,
     DeviceProfile,
@@ -72,6 +76,7 @@ from gpubench.models.run import (
     Settings,
     StartState,
     TimeToQuality,
+    newest_first,
 )
 from gpubench.models.workload import (
     CONVOLUTIONS,
@@ -84,7 +89,6 @@ from gpubench.models.workload import (
     StepMemory,
     WorkloadProfile,
     checkpointing_over,
-    recipe_over,
 )
 from gpubench.precisions import Precision
 from gpubench.pricings import PriceCondition, Pricing
@@ -93,6 +97,8 @@ from gpubench.recipes import Checkpointing, ParallelMode, Stack, TaskKind, Train
 __all__ = [
     "CHECK_VERSION",
     "CONVOLUTIONS",
+    "LEAST_GAPS",
+    "MAY_NOT_FIT",
     "MEMORY_VERSION",
     "PROTOCOL",
     "RANKING_SCHEMA",
@@ -176,5 +182,6 @@ __all__ = [
     "WeightType",
     "WorkloadProfile",
     "checkpointing_over",
-    "recipe_over",
+    "fits_text",
+    "newest_first",
 ]

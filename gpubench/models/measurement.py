@@ -10,7 +10,7 @@ from math import ceil, hypot
 from statistics import fmean, linear_regression, median
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from gpubench import heat
 from gpubench.findings import Finding, FindingKind
@@ -82,12 +82,9 @@ class Switches(Record, frozen=True, kw_only=True):
 
     def unexpected(self, precision: Precision) -> str | None:
         """Return the first switch with a wrong value for this precision, and that value."""
-        wanted = Switches.wanted(precision)
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None and value != getattr(wanted, name):
-                return f"{name}={value}"
-        return None
+        wanted, own = structs.asdict(Switches.wanted(precision)), structs.asdict(self)
+        wrong = (name for name, value in own.items() if value not in {None, wanted[name]})
+        return next((f"{name}={own[name]}" for name in wrong), None)
 
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):

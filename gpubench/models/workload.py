@@ -241,12 +241,6 @@ def checkpointing_over(by_fewest: CheckpointingFrom, gpu_count: int) -> Checkpoi
     return held[-1] if held else None
 
 
-def recipe_over(usual: Recipe, by_fewest: CheckpointingFrom, gpu_count: int) -> Recipe:
-    """Return the recipe of a job on this many GPUs."""
-    how = checkpointing_over(by_fewest, gpu_count)
-    return usual if how is None else msgspec.structs.replace(usual, checkpointing=how)
-
-
 class WorkloadProfile(Record, frozen=True, kw_only=True):
     """What one step of a workload computes and moves, read on the meta device without a GPU or weights.
 

@@ -66,14 +66,12 @@ def show_price_date(price_date: str) -> str:
     return price_date if has_day(price_date) else f"{price_date}, day unknown"
 
 
-def dated(price_date: str, age_days: int | None) -> str:
+def dated(price_date: str, age_days: int) -> str:
     """Return a date and its age, which is an upper limit for a partial date.
 
-    >>> dated("2026-08-14", 98), dated("2026-08", 111), dated("2026-08-14", None)
-    ('2026-08-14, 98 days old', '2026-08, up to 111 days old', '2026-08-14')
+    >>> dated("2026-08-14", 98), dated("2026-08", 111)
+    ('2026-08-14, 98 days old', '2026-08, up to 111 days old')
     """
-    if age_days is None:
-        return price_date
     limit = "" if has_day(price_date) else "up to "
     return f"{price_date}, {limit}{count(age_days, 'day')} old"
 

@@ -25,6 +25,7 @@ from gpubench.offers.table import (
     BY_USER,
     NOT_RANKED,
     UNSTATED,
+    Column,
     OfferKey,
     Offers,
     OfferTable,
@@ -221,24 +222,24 @@ class AskedPrices:
 
     @cached_property
     def _flags(self) -> Flags:
-        every = self._every
-        alike = kinds_of(
-            every.gpu_key, every.pricing, every.kind, every.provider, every.origin, every.gpu_count
-        )
-        low, high = np.array([self._limits(each) for each in alike.values]).reshape(-1, 2).T[:, alike.codes]
-        usd, median_of = every.usd_per_gpu_hour, every.column("ask_median_usd_per_hour")
-        suspects: Flags = (usd <= low) | (usd >= high) | ~median_of.equals(None)
+        every, usd = self._every, self._every.usd_per_gpu_hour
+        has_median = ~every.column("ask_median_usd_per_hour").equals(None)
+        codes = kinds_of(
+            *(every.gpu_key, every.pricing, every.kind, every.provider, every.origin, every.gpu_count),
+            Column(has_median.astype(np.int64), (False, True)),
+        ).codes
+        _, firsts = np.unique(codes, return_index=True)
+        limits = [self._limits(every[at]) for at in firsts.tolist()]
+        low, high = np.array(limits).reshape(-1, 2).T[:, codes]
+        suspects: Flags = (usd <= low) | (usd >= high) | has_median
         for at in np.flatnonzero(suspects).tolist():
             suspects[at] = self._doubted_by(every[at]) is not None
         return suspects
 
-    def _limits(self, alike: tuple[Any, ...]) -> tuple[float, float]:
-        # Return the limits outside which a price must be checked. A price listed with the median of its hosts
-        # is always checked.
-        gpu_key, pricing, kind, provider, origin, gpu_count = alike
-        author = _Author(self._names[_name(provider)], self._tables[origin])
-        hosts = self._hosts.get((provider, gpu_key, pricing)) if kind == "marketplace" else None
-        found = list(self._standards(gpu_key, pricing, kind, author, gpu_count=gpu_count, hosts=hosts))
+    def _limits(self, offer: Offer) -> tuple[float, float]:
+        # Return the limits outside which a price must be checked, for an offer and those that differ from it
+        # only in price. A price listed with the median of its hosts is always checked.
+        found = list(self._standards(offer))
         low, high = (
             max((each.low for each in found), default=0.0),
             min((e.high for e in found), default=math.inf),
@@ -249,42 +250,31 @@ class AskedPrices:
 
     def _doubted_by(self, offer: Offer) -> Standard | None:
         # Return the first reference price that makes the price of an offer doubtful; None if none does.
-        usd, gpu_key, author = offer.usd_per_gpu_hour, offer.gpu_key, self._author(offer)
-        hosts = None
-        if offer.ask_median_usd_per_hour is not None:
-            hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
-        elif offer.kind == "marketplace":
-            hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))
-        known = self._standards(
-            gpu_key, offer.pricing, offer.kind, author, gpu_count=offer.gpu_count, hosts=hosts
-        )
-        outside = (each for each in known if not each.low <= usd <= each.high)
-        return next((each for each in outside if not self._is_cleared(offer, author, each)), None)
+        usd = offer.usd_per_gpu_hour
+        outside = (each for each in self._standards(offer) if not each.low <= usd <= each.high)
+        return next((each for each in outside if not self._is_cleared(offer, each)), None)
 
-    def _standards(
-        self,
-        gpu_key: str,
-        pricing: Pricing,
-        kind: str,
-        author: _Author,
-        *,
-        gpu_count: int,
-        hosts: Standard | None,
-    ) -> Iterator[Standard]:
+    def _standards(self, offer: Offer) -> Iterator[Standard]:
         """Yield the reference prices for an offer.
 
         They are the median of the hosts in its own source, and the price of other providers. If the offer is
         not a shipped one, they also include the same provider's prices for at most half as many GPUs, and
         the price of the cheapest GPUs by bandwidth if nobody else sells this GPU.
         """
-        if pricing is Pricing.OWNED or kind in NOT_RANKED:
+        gpu_key, pricing, author = offer.gpu_key, offer.pricing, self._author(offer)
+        if pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
             return
-        yield from filter(None, (hosts, self._standard_of(gpu_key, pricing, kind, author)))
+        hosts = None
+        if offer.ask_median_usd_per_hour is not None:
+            hosts = _of_hosts(offer.ask_count or 0, float(offer.ask_median_usd_per_hour) / offer.gpu_count)
+        elif offer.kind == "marketplace":
+            hosts = self._hosts.get((offer.provider, gpu_key, pricing))
+        yield from filter(None, (hosts, self._standard_of(gpu_key, pricing, offer.kind, author)))
         if author.origin == 0:  # shipped rows were checked one by one
             return
         for fewer, usd in self._least(gpu_key, pricing, author).items():
-            if 2 * fewer <= gpu_count:
-                words, least = f"what it asks for {fewer} of them", fewer * usd / gpu_count
+            if 2 * fewer <= offer.gpu_count:
+                words, least = f"what it asks for {fewer} of them", fewer * usd / offer.gpu_count
                 yield Standard(usd, words, words, least * (1 + _ROUNDING), is_contestable=True)
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
@@ -293,27 +283,25 @@ class AskedPrices:
             unless = ", and no other provider sells this GPU"
             yield Standard(usd, words, words, usd / _WITNESS_RATIO, unless=unless)
 
-    def _is_cleared(self, offer: Offer, author: _Author, standard: Standard) -> bool:
+    def _is_cleared(self, offer: Offer, standard: Standard) -> bool:
         """Return whether other providers confirm a price that is outside the range of its reference.
 
         A high price is compared with the median of its kind. If that kind has a single other provider, a
         third provider of any kind must confirm its price; otherwise one absurdly low price could discredit an
         honest one.
         """
-        usd, is_lone = offer.usd_per_gpu_hour, standard.providers == 1
+        usd, author, is_lone = offer.usd_per_gpu_hour, self._author(offer), standard.providers == 1
         if is_lone and usd > standard.high and len(self._confirmed_by(offer, author, standard.usd)) < 2:
             return True
         is_own = standard.providers == 0
         return standard.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=is_own))
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, author: _Author) -> Standard | None:
-        """Return the price of the same GPU elsewhere; None if there is none, or the price is not checked.
+        """Return the price of the same GPU elsewhere; None if there is none.
 
         It is the median of the prices of the same kind and pricing, else of the same pricing, else of all.
         For a third-party table, prices in other tables come first.
         """
-        if pricing is Pricing.OWNED or kind in NOT_RANKED:
-            return None
         for origin in dict.fromkeys((author.origin, 0)):
             for loosened in range(len(_LOOSENED)):
                 prices = self._price_by_provider(gpu_key, pricing, kind == "marketplace", loosened, origin)

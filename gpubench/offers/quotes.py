@@ -143,7 +143,7 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         gpu_count=read("gpu_count", count),
         vcpus=read("vcpus", vcpus),
         ram_bytes=_ram_bytes(ram_gib),
-        price_usd_per_hour=_price(quote.price, quote.kind, quote.usd_per_unit),
+        price_usd_per_hour=_read_price(quote.price, quote.kind, quote.usd_per_unit),
         pricing=Pricing(read("pricing", quote.pricing)),
         kind=read("kind", quote.kind),
         price_date=price_date,
@@ -154,7 +154,9 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         in_stock=quote.in_stock,
         stock_date=None if quote.in_stock is None or retrieved_at is None else retrieved_at[:10],
         ask_count=read("ask_count", quote.ask_count),
-        ask_median_usd_per_hour=None if quote.ask_median is None else _price(quote.ask_median, quote.kind),
+        ask_median_usd_per_hour=(
+            None if quote.ask_median is None else _read_price(quote.ask_median, quote.kind)
+        ),
         seller=quote.seller,
         is_floor=quote.is_floor,
         **{field: read(field, stated) for field, stated in host.items()},
@@ -206,10 +208,6 @@ def _ram_bytes(stated: float | str | None) -> int | None:
     return read_field("ram_bytes", round(ram_gib * GIB))  # type: ignore[no-any-return]
 
 
-def _price(price: float | str, kind: str, usd_per_unit: Decimal | None = None) -> Decimal:
-    return _read_price(price if isinstance(price, str) else str(round(price, 6)), kind, usd_per_unit)
-
-
 # --- machines --------------------------------------------------------------------------------------------
 
 
@@ -231,21 +229,17 @@ def find_machine(provider: str, instance: str) -> Machine | None:
     An instance in the table may end in ``*``; it then matches every name with that prefix. The longest match
     is returned.
     """
-    name = instance.lower()
-    rows = _table().get(provider, {})
-    exact = rows.get(name)
-    if exact is not None:
-        return exact
-    stems = [stem for stem in rows if stem.endswith("*") and name.startswith(stem[:-1])]
-    return rows[max(stems, key=len)] if stems else None
+    name, rows = instance.lower(), _machines()
+    if (provider, name) in rows:
+        return rows[provider, name]
+    patterns = (stem for cloud, stem in rows if cloud == provider and stem.endswith("*"))
+    stem = max((each for each in patterns if name.startswith(each[:-1])), key=len, default=None)
+    return None if stem is None else rows[provider, stem]
 
 
 @cache
-def _table() -> Mapping[str, Mapping[str, Machine]]:
-    table: dict[str, dict[str, Machine]] = {}
-    for machine in data_table("instances.csv", Machine):
-        table.setdefault(machine.provider, {})[machine.instance.lower()] = machine
-    return table
+def _machines() -> Mapping[tuple[str, str], Machine]:
+    return {(each.provider, each.instance.lower()): each for each in data_table("instances.csv", Machine)}
 
 
 # --- plausibility -----------------------------------------------------------------------------------------
@@ -344,7 +338,7 @@ def _check_together(offer: Offer) -> None:
             f"seller {offer.seller!r} of a {offer.kind} is not one of {', '.join(allowed)}"
         )
     median = offer.ask_median_usd_per_hour
-    if median is not None and _read_price(str(median), offer.kind) < offer.price_usd_per_hour:
+    if median is not None and _read_price(median, offer.kind) < offer.price_usd_per_hour:
         raise ImplausibleError(f"a median of {median} is below the cheapest listing")
 
 
@@ -371,18 +365,19 @@ def check(struct: Offer | Coverage, latest: date = date.max) -> None:
         return
     for field in struct.__struct_fields__:
         _check_field(field, getattr(struct, field), latest)
-    _read_price(str(struct.price_usd_per_hour), struct.kind)
+    _read_price(struct.price_usd_per_hour, struct.kind)
     _check_together(struct)
 
 
-def _read_price(text: str, kind: str = "vm", usd_per_unit: Decimal | None = None) -> Decimal:
+def _read_price(stated: Decimal | float | str, kind: str, usd_per_unit: Decimal | None = None) -> Decimal:
     """Return the price of an entire instance [USD/h], or raise with the reason; only free offers cost 0.
 
     Args:
-        text: The price.
+        stated: The price.
         kind: The kind of its offer.
         usd_per_unit: The exchange rate of its currency; None for US dollars.
     """
+    text = str(round(stated, 6) if isinstance(stated, float) else stated)
     try:
         figure, value = float(text), Decimal(text)
     except (InvalidOperation, ValueError):

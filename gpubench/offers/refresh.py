@@ -20,7 +20,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import require_writable
 from gpubench.labels import PRICING_WORDS, gpu_name
-from gpubench.models import Offer, Pricing
+from gpubench.models import Offer
 from gpubench.offers.outliers import sort_outliers
 from gpubench.offers.quotes import sort_quotes
 from gpubench.offers.request import Format
@@ -50,7 +50,7 @@ from gpubench.offers.sources import (
     in_order,
     is_safe,
 )
-from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, overlay, require_usable
+from gpubench.offers.table import Coverage, OfferKey, OfferTable, SetAside, offer_key, require_usable
 from gpubench.offers.tables import read_table
 from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
@@ -81,20 +81,6 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, source in self.sources.items() if source.state == state)
 
 
-class _Known(NamedTuple):
-    """The state before a refresh.
-
-    ``folder`` has the snapshots, and ``notes`` name the unreadable ones. ``sources`` are those of the newest
-    snapshot, and ``set_aside`` are its invalid rows. New offers are compared with ``offers``.
-    """
-
-    folder: Path
-    sources: dict[str, SourceOffers]
-    set_aside: tuple[SetAside, ...]
-    offers: Sequence[Offer]
-    notes: tuple[str, ...]
-
-
 # --- from the sources ------------------------------------------------------------------------------------
 
 
@@ -122,43 +108,49 @@ def refresh(
     Raises:
         StorageError: If the snapshot cannot be written; checked before any query if possible.
     """
-    known = _read_known(results)
-    retrieved_at = utc_stamp(now)
+    folder, retrieved_at = offers_folder(results), utc_stamp(now)
+    before, known = _before(folder), known_before(folder)
     answers: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     for source in sources:
-        last = known.sources.get(source.name)
+        last = before.sources.get(source.name)
         limited = _until(transport, clock() + _SOURCE_LIMIT_S, clock)
         try:
-            answer = _query(source, limited, retrieved_at, known.offers)
+            answer = _query(source, limited, retrieved_at, known)
         except SourceError as error:
             answers[source.name] = _keep_earlier(last, error)
         else:
-            answers[source.name], aside = _merge(answer, last, known.offers, accept_outliers=accept_outliers)
+            answers[source.name], aside = _merge(answer, last, known, accept_outliers=accept_outliers)
             set_aside += aside
         on_source(source.name, answers[source.name])
     is_new = any(source.state == "ok" for source in answers.values())
-    return _write(known, answers, set_aside, retrieved_at if is_new else None)
+    return _write(folder, before, answers, set_aside, retrieved_at if is_new else None)
 
 
-def _read_known(results: Path | None) -> _Known:
-    folder = offers_folder(results)
+def _before(folder: Path) -> Refreshed:
+    # Return the sources of the newest snapshot, with its invalid rows.
     require_writable(folder, hint=WRITE_HINT)
     newest, notes = newest_snapshot(folder)
     sources = {name: each.source for name, each in newest.items()}
     set_aside = tuple(row for each in newest.values() for row in each.set_aside)
-    return _Known(folder, sources, set_aside, known_before(folder), notes)
+    return Refreshed(path=None, sources=sources, set_aside=set_aside, notes=notes)
 
 
 def _write(
-    known: _Known, answers: dict[str, SourceOffers], set_aside: Iterable[SetAside], stamp: str | None
+    folder: Path,
+    before: Refreshed,
+    answers: dict[str, SourceOffers],
+    set_aside: Iterable[SetAside],
+    stamp: str | None,
 ) -> Refreshed:
-    # Write the known prices as a snapshot of this time; write nothing if there is no time, as nothing is new.
+    # Write all prices as a snapshot of this time; write nothing if there is no time, as nothing is new.
     path = None
     if stamp is not None:
-        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(known.sources | answers))
-        path = write_snapshot(known.folder, snapshot)
-    return Refreshed(path=path, sources=answers, set_aside=(*known.set_aside, *set_aside), notes=known.notes)
+        snapshot = Snapshot(retrieved_at=stamp, sources=in_order(before.sources | answers))
+        path = write_snapshot(folder, snapshot)
+    return Refreshed(
+        path=path, sources=answers, set_aside=(*before.set_aside, *set_aside), notes=before.notes
+    )
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
@@ -185,9 +177,9 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
         SourceError: If it fails.
     """
     read = sort_quotes(source.fetch(transport), retrieved_at)
-    fresh = _under_known_names(read.table, known)
-    unusable = _under_known_names(OfferTable(offers=read.unusable), known).offers
-    vendors = {load_specs()[offer.gpu_key].vendor for offer in (*fresh.offers, *unusable)}
+    fresh = _under_known_names(read.table.offers, known)
+    unusable = _under_known_names(read.unusable, known)
+    vendors = {load_specs()[offer.gpu_key].vendor for offer in (*fresh, *unusable)}
     covers = tuple(
         Coverage(
             provider=source.provider,
@@ -200,25 +192,23 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
         for claim in read.claims
         if claim.gpu is None or keys_of_name(claim.gpu)
     )
-    answered = SourceOffers(state="ok", retrieved_at=retrieved_at, offers=tuple(fresh.offers), covers=covers)
-    return ReadSource(answered, fresh.set_aside, frozenset(map(offer_key, unusable)))
+    answered = SourceOffers(state="ok", retrieved_at=retrieved_at, offers=fresh, covers=covers)
+    return ReadSource(answered, read.table.set_aside, frozenset(map(offer_key, unusable)))
 
 
-def _under_known_names(fresh: OfferTable, known: Iterable[Offer]) -> OfferTable:
+def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[Offer, ...]:
     # Give marketplace offers their previous names: without instance types, GPU and count identify them.
-    names: dict[tuple[str, str, int, Pricing], str] = {}
-    for offer in known:
-        if offer.kind == "marketplace" and offer.region is None:
-            names.setdefault((offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing), offer.instance)
 
-    def renamed(offer: Offer) -> Offer:
-        name = names.get((offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing))
-        if name is None or offer.kind != "marketplace" or offer.region is not None:
-            return offer
-        return msgspec.structs.replace(offer, instance=name)
+    def identity(offer: Offer) -> tuple[Any, ...] | None:
+        has_no_type = offer.kind == "marketplace" and offer.region is None
+        return (offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing) if has_no_type else None
 
-    offers = tuple(map(renamed, fresh.offers))
-    return overlay([msgspec.structs.replace(fresh, offers=offers)])
+    names = {identity(offer): offer.instance for offer in reversed(known)}  # the first name is kept
+    names.pop(None, None)
+    renamed = (
+        msgspec.structs.replace(offer, instance=names.get(identity(offer), offer.instance)) for offer in fresh
+    )
+    return tuple({offer_key(offer): offer for offer in renamed}.values())
 
 
 # --- from a published snapshot ---------------------------------------------------------------------------
@@ -255,20 +245,21 @@ def take_over(
     """
     if not is_safe(url):
         raise MisuseError(f"{plain(url, 80)!r} is not an https address; give one as https://HOST/PATH")
-    known = _read_known(results)
+    folder = offers_folder(results)
+    before, known = _before(folder), known_before(folder)
     read = _published(url, transport, now or clock_now())
     answers: dict[str, SourceOffers] = {}
     set_aside: list[SetAside] = []
     is_new = False
     for name, answer in _chosen(read, only).items():
-        last = known.sources.get(name)
+        last = before.sources.get(name)
         if last and last.retrieved_at and last.retrieved_at >= (answer.source.retrieved_at or ""):
             answers[name] = last
             continue
-        answers[name], aside = _merge(answer, last, known.offers, accept_outliers=accept_outliers)
+        answers[name], aside = _merge(answer, last, known, accept_outliers=accept_outliers)
         set_aside += aside
         is_new = is_new or answers[name].state == "ok"
-    return _write(known, answers, set_aside, utc_stamp(now) if is_new else None)
+    return _write(folder, before, answers, set_aside, utc_stamp(now) if is_new else None)
 
 
 def _published(url: str, transport: Transport, present: datetime) -> Mapping[str, ReadSource]:

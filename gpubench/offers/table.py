@@ -56,10 +56,7 @@ class Column(NamedTuple, Generic[T]):
 
     def figures(self, of: Callable[[T], float]) -> Floats:
         """Return a number for each cell, computed once per distinct value."""
-        result = np.full(len(self.values), np.nan)
-        for code in np.unique(self.codes).tolist():
-            result[code] = of(self.values[code])
-        return result[self.codes]
+        return np.fromiter(map(of, self.values), float, len(self.values))[self.codes]
 
     @property
     def present(self) -> list[T]:
@@ -312,13 +309,12 @@ def up_to(table: OfferTable, day: date) -> OfferTable:
 
     Otherwise a price would count as fresh until its own day, in place of an earlier price of the same offer.
     """
-    kept: list[Offer] = []
-    late: list[SetAside] = []
-    for offer in table.offers:
-        if price_day(offer.price_date) <= day:
-            kept.append(offer)
-        else:
-            late.append(SetAside(full_name(offer), f"price of {offer.price_date}, after {day}"))
+    kept = [offer for offer in table.offers if price_day(offer.price_date) <= day]
+    late = (
+        SetAside(full_name(offer), f"price of {offer.price_date}, after {day}")
+        for offer in table.offers
+        if price_day(offer.price_date) > day
+    )
     return msgspec.structs.replace(table, offers=kept, set_aside=(*table.set_aside, *late))
 
 

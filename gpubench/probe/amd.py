@@ -25,14 +25,13 @@ from gpubench.probe.backend import (
     BackendReport,
     DeviceGoneError,
     DeviceState,
-    GpuProcess,
-    PowerLimits,
     Problem,
     Readings,
 )
 from gpubench.specs import find_spec
 
 _T = TypeVar("_T")
+# Reduced formats of the matrix units by architecture, from AMD's CDNA and RDNA (WMMA) ISA guides.
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx908": ("fp16", "bf16", "int8"),
     "gfx90a": ("fp16", "bf16", "int8"),
@@ -41,7 +40,6 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx11": ("fp16", "bf16", "int8"),
     "gfx12": ("fp16", "bf16", "int8", "fp8"),
 }
-"""Reduced formats of the matrix units by architecture, from AMD's CDNA and RDNA (WMMA) ISA guides."""
 _POWER_CAP = plausible.POWER_LIMIT.of("µW", divisor=10**6)
 _ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
 _CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
@@ -106,17 +104,9 @@ class AmdReadings(Readings):
         """Read the energy counter [J]."""
         return self.get("energy_j", _ENERGY, "energy_count", _energy)
 
-    def processes(self) -> tuple[GpuProcess, ...] | None:
+    def compute_pids(self) -> tuple[int, ...] | None:
         """List the processes on the GPU; the library does not say which of them only do graphics."""
-        return self.get("processes", _processes, "gpu_process_list")
-
-    def power_limits(self) -> PowerLimits:
-        """Read the power limits [W]."""
-        read = "power_cap_info"
-        return PowerLimits(
-            enforced_w=self.get("power_limit_w", _POWER_CAP, read, "power_cap"),
-            default_w=self.get("power_limit_default_w", _POWER_CAP, read, "default_power_cap"),
-        )
+        return self.get("compute_pids", _pids, "gpu_process_list")
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use [B]."""
@@ -166,13 +156,8 @@ def _energy(answer: Mapping[str, Any]) -> float | None:
     return None if count is None or resolution is None else float(count) * float(resolution)
 
 
-def _processes(answer: Any) -> tuple[GpuProcess, ...]:
-    return tuple(
-        GpuProcess(
-            pid=int(one["pid"]), memory_bytes=int(one["memory_usage"]["vram_mem"]) or None, compute=True
-        )
-        for one in answer
-    )
+def _pids(answer: Any) -> tuple[int, ...]:
+    return tuple(int(process["pid"]) for process in answer)
 
 
 def listed() -> list[AmdReadings] | None:
@@ -249,11 +234,13 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
     serial = of.get("uuid", plausible.text, asic, "asic_serial")
     memory_bytes = of.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
     architecture = of.get("architecture", plausible.text, asic, "target_graphics_version")
-    limits, now = of.power_limits(), of.sample()
+    now, cap = of.sample(), "power_cap_info"
     spec = None if name is None else find_spec(name, memory_bytes)
     profile = DeviceProfile(
         backend="rocm",
         vendor="AMD",
+        power_limit_w=of.get("power_limit_w", _POWER_CAP, cap, "power_cap"),
+        power_limit_default_w=of.get("power_limit_default_w", _POWER_CAP, cap, "default_power_cap"),
         name=name,
         gpu_key=None if spec is None else spec.key,
         uuid=None if serial is None else f"GPU-{serial.removeprefix('0x').lower()}",
@@ -264,8 +251,6 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
         memory_bytes=memory_bytes,
         l2_bytes=None if spec is None else spec.l2_bytes,
         sm_clock_max_hz=of.get("sm_clock_max_hz", _HIGHEST_CLOCK, "clock_info", "max_clk", clocks.GFX),
-        power_limit_w=limits.enforced_w,
-        power_limit_default_w=limits.default_w,
         driver_version=of.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
         tensor_core_precisions=matrix_formats(architecture),
     )

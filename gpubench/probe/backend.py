@@ -182,21 +182,6 @@ class Backend:
         return Readings()
 
 
-class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process on the device; ``compute`` is False for a graphics process."""
-
-    pid: int
-    memory_bytes: int | None
-    compute: bool
-
-
-class PowerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the board power [W]: current and default."""
-
-    enforced_w: float | None = None
-    default_w: float | None = None
-
-
 class Readings:
     """The telemetry of one device, for a ``with`` block. A value that the device does not report is None.
 
@@ -228,13 +213,12 @@ class Readings:
         """Read the device's energy counter [J]; only differences mean anything."""
         return None
 
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List the processes on the device; most containers hide them, so an empty list proves nothing."""
-        return None
+    def compute_pids(self) -> tuple[int, ...] | None:
+        """List the processes that compute on the device, by id.
 
-    def power_limits(self) -> PowerLimits:
-        """Read the power limits."""
-        return PowerLimits()
+        Most containers hide them, so an empty list proves nothing.
+        """
+        return None
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use without the driver's own reserve [B]; None if it cannot be distinguished."""
@@ -296,22 +280,13 @@ def uuid_is_blank(uuid: str | None) -> bool:
     return uuid is None or not _digits(uuid).strip("0")
 
 
-def check_same_device(
-    profile: DeviceProfile,
-    *,
-    name: str | None,
-    uuid: str | None,
-    sm_count: int | None,
-    pci_bus_id: str | None,
-) -> tuple[Finding, ...]:
+def check_same_device(profile: DeviceProfile, seen: DeviceProfile) -> tuple[Finding, ...]:
     """Check that CUDA opened the device that the driver described. Unknown values are ignored.
 
     Args:
         profile: From the driver library.
-        name: CUDA's name of the device.
-        uuid: CUDA's UUID, with or without the prefix ``GPU-``.
-        sm_count: CUDA's count of multiprocessors.
-        pci_bus_id: ``domain:bus:device.function`` in hexadecimal, any number of leading zeros.
+        seen: From torch; its UUID may lack the prefix ``GPU-``, and its PCI bus id may have any number of
+            leading zeros.
 
     Returns:
         ``UUID_ALL_ZEROS``, with what was matched instead, if the driver's UUID is all zeros; else nothing.
@@ -319,36 +294,42 @@ def check_same_device(
     Raises:
         NoDeviceError: If they differ, because telemetry would be of another GPU.
     """
-    matched = matched_by(profile, uuid=uuid, pci_bus_id=pci_bus_id)
+    matched = matched_by(profile, seen)
     if matched == "UUID":
-        _must_agree("UUID", _digits(profile.uuid), _digits(uuid))
-    _must_agree("PCI bus id", bus_id(profile.pci_bus_id), bus_id(pci_bus_id))
-    _must_agree("name", _normal(profile.name), _normal(name))
-    _must_agree("SM count", profile.sm_count, sm_count)
+        _must_agree("UUID", _digits(profile.uuid), _digits(seen.uuid))
+    _must_agree("PCI bus id", bus_id(profile.pci_bus_id), bus_id(seen.pci_bus_id))
+    _must_agree("name", _normal(profile.name), _normal(seen.name))
+    _must_agree("SM count", profile.sm_count, seen.sm_count)
     if profile.uuid is None or not uuid_is_blank(profile.uuid):
         return ()
     value = bus_id(profile.pci_bus_id) if matched == "PCI bus id" else f"by {matched}"
     return (Finding(kind=FindingKind.UUID_ALL_ZEROS, value=value),)
 
 
-def matched_by(profile: DeviceProfile, *, uuid: str | None, pci_bus_id: str | None) -> Identity:
+def matched_by(profile: DeviceProfile, seen: DeviceProfile) -> Identity:
     """Return the identifier by which a device that passes ``check_same_device`` was matched."""
     is_slice = (profile.uuid or "").startswith("MIG-")  # some CUDA releases show the UUID of the card
-    if not is_slice and not uuid_is_blank(profile.uuid) and not uuid_is_blank(uuid):
+    if not is_slice and not uuid_is_blank(profile.uuid) and not uuid_is_blank(seen.uuid):
         return "UUID"
-    if bus_id(profile.pci_bus_id) and bus_id(pci_bus_id):
+    if bus_id(profile.pci_bus_id) and bus_id(seen.pci_bus_id):
         return "PCI bus id"
     return "name and SM count only"
 
 
-def identity_in_torch(properties: Any) -> tuple[str | None, str | None]:
-    """Return UUID and PCI bus id from torch's device properties; None if this torch lacks them."""
+def in_torch(properties: Any) -> DeviceProfile:
+    """Return the device that torch's device properties describe; a value that this torch lacks is None."""
     uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
-    place = None
-    if isinstance(bus, int):
-        domain, device = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "device"))
-        place = f"{domain:04x}:{bus:02x}:{device:02x}.0"
-    return None if uuid is None else str(uuid), place
+    domain, device = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "device"))
+    return DeviceProfile(
+        backend="cuda",
+        name=properties.name,
+        uuid=None if uuid is None else str(uuid),
+        pci_bus_id=f"{domain:04x}:{bus:02x}:{device:02x}.0" if isinstance(bus, int) else None,
+        architecture=getattr(properties, "gcnArchName", "").partition(":")[0] or None,
+        compute_capability=(properties.major, properties.minor),
+        sm_count=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+    )
 
 
 def bus_id(text: str | None) -> str | None:

@@ -46,21 +46,16 @@ MEMORY_LIMIT = 0.02
 POWER_CAP_LIMIT = 0.98
 """Enforced over default power limit; below this, a card is slower than its model should be."""
 SECOND_LOOK_AFTER_S = 1.0
+# Lanes of a PCIe link below which copies are slow.
 _NARROW_LINK = 4
-"""Lanes of a PCIe link below which copies are slow."""
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Use of a device by others; ``refuse`` is False if it only takes memory."""
 
-    seen: str
-    limit: float | None
+    finding: Finding  # without process ids, which are meaningless elsewhere
     refuse: bool
     pids: tuple[int, ...] = ()
-
-    def finding(self) -> Finding:
-        """Return the finding to store, without process ids, which are meaningless elsewhere."""
-        return Finding(kind=FindingKind.SHARED_GPU, value=self.seen, limit=self.limit)
 
 
 def preflight(
@@ -94,13 +89,11 @@ def preflight(
     if sharing is not None and sharing.refuse and not allow_shared:
         who = f" (PIDs {', '.join(map(str, sharing.pids))})" if sharing.pids else ""
         raise NoDeviceError(
-            f"{_label(device)} is in use by others: {sharing.seen}{who}; end them or choose another GPU with "
-            "--device; `gpubench run` also takes --allow shared, which marks every figure"
+            f"{_label(device)} is in use by others: {sharing.finding.value}{who}; end them or choose another "
+            "GPU with --device; `gpubench run` also takes --allow shared, which marks every figure"
         )
-    findings = [] if sharing is None else [sharing.finding()]
-    limits_w = readings.power_limits()
-    capped = power_capped(limits_w.enforced_w, limits_w.default_w)
-    return (*findings, *(() if capped is None else (capped,)))
+    shared = None if sharing is None else sharing.finding
+    return tuple(filter(None, (shared, power_capped(device))))
 
 
 def look_twice(
@@ -118,23 +111,19 @@ def look_twice(
     return second if second is None or second.refuse else None
 
 
-def power_capped(enforced_w: float | None, default_w: float | None) -> Finding | None:
+def power_capped(device: DeviceProfile) -> Finding | None:
     """Return ``POWER_CAPPED`` with the enforced share of the default power limit, if that is too low."""
-    if (share := _capped_share(enforced_w, default_w)) is None:
-        return None
-    return Finding(kind=FindingKind.POWER_CAPPED, value=round(share, 3), limit=POWER_CAP_LIMIT)
-
-
-def _capped_share(enforced_w: float | None, default_w: float | None) -> float | None:
-    # Return the enforced share of the default power limit; None if it is not reduced or unknown.
+    enforced_w, default_w = device.power_limit_w, device.power_limit_default_w
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
-    return enforced_w / default_w
+    return Finding(
+        kind=FindingKind.POWER_CAPPED, value=round(enforced_w / default_w, 3), limit=POWER_CAP_LIMIT
+    )
 
 
 def _foreign(readings: Readings) -> list[int]:
     # Return the ids of other compute processes on a device, from the driver.
-    return [p.pid for p in readings.processes() or () if p.compute and p.pid != os.getpid()]
+    return [pid for pid in readings.compute_pids() or () if pid != os.getpid()]
 
 
 def _look(device: DeviceProfile, readings: Readings) -> Sharing | None:
@@ -148,15 +137,17 @@ def _use(
     device: DeviceProfile, others: int, utilization: float | None, used_bytes: int | None
 ) -> Sharing | None:
     """Judge use by others from the process list, else from utilization, else from memory."""
-    if others:
-        return Sharing(seen=count(others, "other process"), limit=None, refuse=True)
-    if utilization is not None and utilization > BUSY_LIMIT:
-        seen = f"{format_percent(utilization)} busy, no process listed"
-        return Sharing(seen=seen, limit=BUSY_LIMIT, refuse=True)
     share = 0.0 if device.unified_memory else (used_bytes or 0) / (device.memory_bytes or math.inf)
-    if share > MEMORY_LIMIT:
-        return Sharing(seen=f"{format_percent(share)} of memory in use", limit=MEMORY_LIMIT, refuse=False)
-    return None
+    if others:
+        seen, limit = count(others, "other process"), None
+    elif utilization is not None and utilization > BUSY_LIMIT:
+        seen, limit = f"{format_percent(utilization)} busy, no process listed", BUSY_LIMIT
+    elif share > MEMORY_LIMIT:
+        seen, limit = f"{format_percent(share)} of memory in use", MEMORY_LIMIT
+    else:
+        return None
+    finding = Finding(kind=FindingKind.SHARED_GPU, value=seen, limit=limit)
+    return Sharing(finding=finding, refuse=limit != MEMORY_LIMIT)
 
 
 def why_excluded(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:
@@ -185,12 +176,12 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     """Return what limits a device at the moment: a line for each limit, with a fix if there is one."""
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
-    if limit is not None and default and (share := _capped_share(limit, default)) is not None:
+    if limit and default and power_capped(device) is not None:
         by_nvidia = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
         restore = by_nvidia if device.is_nvidia else "restore the default with the driver's own tool"
         found.append(
             f"power limit {format_number(limit)} W of {format_number(default)} W "
-            f"({format_percent(share)}); {restore}"
+            f"({format_percent(limit / default)}); {restore}"
         )
     if device.mig_enabled:
         found.append("MIG mode: this is a slice of the card, not the card")
@@ -202,7 +193,7 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     found += (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
     use = _use(device, state.process_count or 0, state.utilization, state.memory_in_use_bytes)
     if use is not None:
-        found.append(f"{use.seen}; end processes that are not needed, or choose another GPU")
+        found.append(f"{use.finding.value}; end processes that are not needed, or choose another GPU")
     if state.compute_mode not in {None, "default"}:
         found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
     return found

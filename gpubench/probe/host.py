@@ -95,13 +95,9 @@ def cpu_governor(root: Path = Path("/")) -> str | None:
 
 def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
     """Return the entries of the first processor in /proc/cpuinfo by lowercase key; empty on other systems."""
-    facts: dict[str, str] = {}
-    for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
-        if not line.strip():
-            break
-        key, _, value = line.partition(":")
-        facts[key.strip().lower()] = value.strip()
-    return facts
+    first = re.split(r"\n\s*\n", read_text(root / "proc/cpuinfo") or "")[0]
+    entries = (line.partition(":") for line in first.splitlines())
+    return {key.strip().lower(): value.strip() for key, _, value in entries}
 
 
 def os_name() -> str:
@@ -176,9 +172,7 @@ def cpu_name(root: Path = Path("/")) -> str | None:
 
 def core_count() -> int | None:
     """Return the number of physical cores, or of usable processor threads if that is lower."""
-    physical, usable = psutil.cpu_count(logical=False), usable_threads()
-    counts = [n for n in (physical, usable) if n]
-    return min(counts) if counts else None
+    return min(filter(None, (psutil.cpu_count(logical=False), usable_threads())), default=None)
 
 
 def memory_bytes(root: Path = Path("/")) -> int:

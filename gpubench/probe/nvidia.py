@@ -31,8 +31,6 @@ from gpubench.probe.backend import (
     BackendReport,
     DeviceGoneError,
     DeviceState,
-    GpuProcess,
-    PowerLimits,
     Problem,
     Readings,
 )
@@ -50,7 +48,6 @@ from gpubench.probe.nvml import (
     LIBRARY_NOT_FOUND,
     MEMORY_CLOCK,
     NO_PERMISSION,
-    POWER_LIMIT,
     RESET_REQUIRED,
     SENSOR_GPU,
     SM_CLOCK,
@@ -62,13 +59,12 @@ from gpubench.probe.nvml import (
     HungCallError,
     Refused,
     Session,
-    Versions,
     at_work,
     memory_used,
     mig_slices,
     read,
+    read_driver,
     read_state,
-    read_versions,
 )
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -150,11 +146,9 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
 def loaded_library() -> str | None:
     """Return the path of the driver library loaded by this process; None if unknown."""
-    for line in (read_text(Path("/proc/self/maps")) or "").splitlines():
-        path = line[line.find("/") :] if "/" in line else ""
-        if Path(path).name.startswith("libnvidia-ml.so"):
-            return path
-    return None
+    maps = read_text(Path("/proc/self/maps")) or ""
+    found = re.search(r"/(?:.*/)?libnvidia-ml\.so[^/\n]*$", maps, re.MULTILINE)
+    return found.group() if found else None
 
 
 def module_version(root: Path = Path("/")) -> str | None:
@@ -174,12 +168,10 @@ def _not_loaded(root: Path) -> Problem:
     else:  # it loads now: something changed between the two attempts
         text = "it loaded at the second attempt"
     missing = is_absent(text)
-    found_at = ""
-    if missing:
-        folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
-        folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
-        files = (Path(f) / SONAME for f in folders)
-        found_at = next((str(file) for file in files if file.exists()), "")
+    folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
+    folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
+    files = (Path(f) / SONAME for f in folders)
+    found_at = next((str(file) for file in files if missing and file.exists()), "")
     if missing and not found_at:
         return Problem(
             what="NVIDIA driver not found",
@@ -317,37 +309,10 @@ class NvmlReadings(Readings):
         return {name: seconds for name, seconds in answers.items() if seconds is not None}
 
     @_guarded(None)
-    def processes(self) -> tuple[GpuProcess, ...] | None:
-        """List processes on the GPU; None if the driver does not list them."""
-        found: dict[int, GpuProcess] = {}
-        answered = False
-        for function, compute in (
-            ("nvmlDeviceGetGraphicsRunningProcesses", False),
-            ("nvmlDeviceGetComputeRunningProcesses", True),
-        ):
-            answer = self._fields.get("processes", list, function)
-            answered = answered or answer is not None
-            for process in answer or ():
-                native = process.usedGpuMemory
-                found[int(process.pid)] = GpuProcess(
-                    pid=int(process.pid),
-                    memory_bytes=None
-                    if native is None
-                    else self._fields.take("processes", plausible.MEMORY_USED, "usedGpuMemory", int(native)),
-                    compute=compute,
-                )
-        return tuple(found.values()) if answered else None
-
-    @_guarded(PowerLimits())
-    def power_limits(self) -> PowerLimits:
-        """Read the power limits [W]."""
-        of = self._fields
-        return PowerLimits(
-            enforced_w=of.get("power_limit_w", POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
-            default_w=of.get(
-                "power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"
-            ),
-        )
+    def compute_pids(self) -> tuple[int, ...] | None:
+        """List the processes that compute on the GPU; None if the driver does not list them."""
+        found = self._fields.get("compute_pids", list, "nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else tuple(int(process.pid) for process in found)
 
     @_guarded(None)
     def memory_in_use_bytes(self) -> int | None:
@@ -490,11 +455,11 @@ def _survey(session: Session) -> BackendReport:
     """Describe every GPU and its state; GPUs after a hanging one are skipped."""
     found: list[tuple[DeviceProfile, DeviceState]] = []
     problems: list[Problem] = []
-    versions, index, count = Versions(None, None, None, {}), None, 0
+    version, index, count = None, None, 0
     try:
-        versions, count = session.guard.call(partial(_listed, session, problems))
+        driver, version, count = session.guard.call(partial(_listed, session, problems))
         for index in range(count):
-            found += session.guard.call(partial(_look_at, session, index, versions, problems))
+            found += session.guard.call(partial(_look_at, session, index, driver, problems))
     except HungCallError as error:
         problems.append(_hung(error, index))
         if index is not None and index + 1 < count:
@@ -513,46 +478,47 @@ def _survey(session: Session) -> BackendReport:
         states=tuple(state for _, state in found),
         problems=tuple(problems),
         library=session.library,
-        library_version=versions.nvml,
+        library_version=version,
     )
 
 
-def _listed(session: Session, problems: list[Problem]) -> tuple[Versions, int]:
-    """Return the driver's versions and its count of GPUs; 0, with a Problem, if it reports none."""
-    versions = read_versions(session)
+def _listed(session: Session, problems: list[Problem]) -> tuple[DeviceProfile, str | None, int]:
+    """Return what all GPUs share, NVML's version, and the count of GPUs; 0, with a Problem, if it is none."""
+    driver, of = read_driver(session), Fields(session, None)
+    version = of.get("version", plausible.text, "nvmlSystemGetNVMLVersion")
     answer = session.ask("nvmlDeviceGetCount")
-    code, reason = (answer.code, answer.reason) if isinstance(answer, Refused) else (UNKNOWN, None)
-    count = 0
-    if reason is None:
-        try:
-            count = plausible.DEVICES(answer)
-        except plausible.ImplausibleError as error:
-            reason = f"nvmlDeviceGetCount: {error}"
-    if reason is not None:
-        what = "the NVIDIA driver does not list its GPUs"
-        problems.append(Problem(what=what, value=reason, fix=_fix(code), exit_code=_UNUSABLE))
+    count = of.take("count", plausible.DEVICES, "nvmlDeviceGetCount", answer)
+    if count is None:
+        problems.append(
+            Problem(
+                what="the NVIDIA driver does not list its GPUs",
+                value=of.unavailable["count"],
+                fix=_fix(answer.code if isinstance(answer, Refused) else UNKNOWN),
+                exit_code=_UNUSABLE,
+            )
+        )
     elif count == 0:
         problems.append(
             Problem(
                 what="the NVIDIA driver works but lists no GPU",
-                value=None if versions.driver is None else f"driver {versions.driver}",
+                value=None if driver.driver_version is None else f"driver {driver.driver_version}",
                 fix="in a container, pass the GPU through (docker run --gpus all); else check its seating "
                 "and power",
                 exit_code=_ABSENT,
             )
         )
-    return versions, count
+    return driver, version, count or 0
 
 
 def _look_at(
-    session: Session, index: int, versions: Versions, problems: list[Problem]
+    session: Session, index: int, driver: DeviceProfile, problems: list[Problem]
 ) -> list[tuple[DeviceProfile, DeviceState]]:
     """Describe one GPU or its slices, with the state; nothing for a lost GPU or one without slices."""
     device = session.device(index)
     if isinstance(device, Refused):
         problems.append(_device_unusable(index, device.code, device.reason))
         return []
-    pieces = read(session, device, index, versions)
+    pieces = read(session, device, index, driver)
     found = [(profile, read_state(session, piece)) for profile, piece in pieces]
     labels = (str(index), *(piece.label for _, piece in pieces))
     code = next((c for c in map(session.fatal.get, labels) if c is not None), None)
@@ -588,8 +554,7 @@ def dump() -> list[dict[str, Any]]:
                 of.sample,
                 of.energy_j,
                 of.held_clocks_s,
-                of.processes,
-                of.power_limits,
+                of.compute_pids,
                 of.ecc_uncorrected,
                 of.compute_mode,
             ):

@@ -7,7 +7,6 @@ answer is ``Refused`` with the reason, never an exception, so a missing field af
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
@@ -17,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter, itemgetter, le
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import psutil
+from msgspec.structs import replace
 
 from gpubench.models import DeviceProfile, GpuSpec, Precision
 from gpubench.probe import plausible
@@ -38,23 +38,7 @@ CALL_LIMIT_S = 5.0
 
 
 class HungCallError(Exception):
-    """A driver call did not return in time. Its thread is abandoned.
-
-    Attributes:
-        call: The driver function.
-        limit_s: The time limit [s].
-    """
-
-    def __init__(self, call: str, limit_s: Seconds) -> None:
-        super().__init__(f"{call} took over {limit_s:g} s")
-        self.call = call
-        self.limit_s = limit_s
-
-
-class _Doing(NamedTuple):
-    call: str
-    limit_s: Seconds
-    until_s: Seconds
+    """A driver call did not return in time. Its thread is abandoned."""
 
 
 class Guard:
@@ -64,7 +48,6 @@ class Guard:
         """Set the time limit of each call [s]; the thread starts with the first call."""
         self.limit_s = limit_s
         self.hung: HungCallError | None = None
-        self._doing = _Doing("the driver", limit_s, math.inf)
         self._work: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -80,10 +63,15 @@ class Guard:
             HungCallError: If one of its calls, or an earlier one, did not return in time.
         """
         with self._lock:
-            value, error = self._hand_over(function)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="gpubench-driver-calls", daemon=True)
+                self._thread.start()
+            self.begin("the driver")
+            self._work.put(function)
+            value, error = self._wait()
         if error is not None:
             raise error
-        return value
+        return value  # type: ignore[no-any-return]
 
     def begin(self, call: str, limit_s: Seconds | None = None) -> None:
         """Announce a driver call.
@@ -96,30 +84,24 @@ class Guard:
             HungCallError: On an abandoned thread whose call returned too late.
         """
         if self.hung is not None:
-            raise HungCallError(self.hung.call, self.hung.limit_s)
+            raise HungCallError(*self.hung.args)
         limit_s = self.limit_s if limit_s is None else limit_s
-        self._doing = _Doing(call, limit_s, time.monotonic() + limit_s)
+        self._doing = f"{call} took over {limit_s:g} s", time.monotonic() + limit_s
 
     def close(self) -> None:
         """End the thread; a stuck thread ends when its call returns, if ever."""
         self._work.put(None)
 
-    def _hand_over(self, function: Callable[[], T]) -> tuple[T, BaseException | None]:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="gpubench-driver-calls", daemon=True)
-            self._thread.start()
-        self.begin("the driver")
-        self._work.put(function)
+    def _wait(self) -> tuple[Any, BaseException | None]:
         while True:
-            doing = self._doing
+            doing = too_slow, until_s = self._doing
             try:
-                return self._done.get(timeout=max(0.0, doing.until_s - time.monotonic()))
+                return self._done.get(timeout=max(0.0, until_s - time.monotonic()))
             except queue.Empty:
                 if self._doing is doing:  # otherwise another call has started meanwhile
-                    break
-        self.hung = HungCallError(doing.call, doing.limit_s)
-        self.close()
-        raise HungCallError(doing.call, doing.limit_s)
+                    self.hung = HungCallError(too_slow)
+                    self.close()
+                    raise self.hung from None
 
     def _serve(self) -> None:
         while (function := self._work.get()) is not None:
@@ -129,13 +111,12 @@ class Guard:
                 self._done.put((None, error))
 
 
-START_FACTOR = 3.0
-"""Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
-3 s (NVIDIA's notes on driver persistence) and more on a busy machine."""
+# Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
+# 3 s (NVIDIA's notes on driver persistence) and more on a busy machine.
+_START_FACTOR = 3.0
 _OLDER_NAMES: Mapping[str, str] = {
     "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
     "nvmlDeviceGetComputeRunningProcesses": "nvmlDeviceGetComputeRunningProcesses_v2",
-    "nvmlDeviceGetGraphicsRunningProcesses": "nvmlDeviceGetGraphicsRunningProcesses_v2",
     "nvmlSystemGetCudaDriverVersion_v2": "nvmlSystemGetCudaDriverVersion",
 }
 
@@ -203,9 +184,8 @@ class Session:
         nvml = self.nvml
         call = getattr(nvml, function, None)
         mismatch = getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError)
-        code, answer = 0, None
         starts = function == "nvmlDeviceGetHandleByIndex"
-        self.guard.begin(function, START_FACTOR * self.guard.limit_s if starts else None)
+        self.guard.begin(function, _START_FACTOR * self.guard.limit_s if starts else None)
         try:
             if call is None:
                 raise nvml.NVMLError(FUNCTION_NOT_FOUND)  # noqa: TRY301 - the binding lacks what a driver may lack
@@ -213,11 +193,10 @@ class Session:
         except UnicodeDecodeError as error:  # pynvml decodes strictly; a name may hold any byte
             answer = bytes(error.object).decode("utf-8", "replace")
         except nvml.NVMLError as error:
-            code = int(error.value)
-            answer = Refused(code, f"{function}: {error}")
+            answer = Refused(int(error.value), f"{function}: {error}")
         except mismatch:
-            code = FUNCTION_NOT_FOUND
-            answer = Refused(code, f"{function}: Function Not Found")
+            answer = Refused(FUNCTION_NOT_FOUND, f"{function}: Function Not Found")
+        code = answer.code if isinstance(answer, Refused) else 0
         if code in {GPU_IS_LOST, RESET_REQUIRED} and device is not None:
             self.fatal[device.label] = code
         if self.calls is not None:
@@ -288,8 +267,8 @@ _UTILIZATION = plausible.part(attrgetter("gpu"), plausible.UTILIZATION_PERCENT)
 _MULTIPROCESSORS = plausible.part(attrgetter("multiprocessorCount"), plausible.SMS)
 _TOTAL = plausible.part(attrgetter("total"), plausible.MEMORY)
 _USED = plausible.part(attrgetter("used"), plausible.MEMORY_USED)
+# The current mode, from a pair with the mode after the next restart.
 _CURRENT = plausible.part(itemgetter(0), plausible.SWITCH)
-"""The current mode, from a pair with the mode after the next restart."""
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
     **dict.fromkeys([(3, 0), (3, 2), (3, 5), (3, 7)], 192),
@@ -333,16 +312,6 @@ CLOCK_POLICIES = {
 }
 
 
-@dataclass(frozen=True)
-class Versions:
-    """Versions of driver, CUDA and NVML; None, with a reason in ``refused``, if not reported."""
-
-    driver: str | None
-    cuda: str | None
-    nvml: str | None
-    refused: Mapping[str, str]
-
-
 @dataclass
 class Fields:
     """Collects values by field name, and the reason for each value that the driver refused."""
@@ -374,22 +343,23 @@ class Fields:
         return self.take(name, convert, "nvmlDeviceGetMemoryInfo", self.session.memory(self.device))
 
 
-def read_versions(session: Session) -> Versions:
-    """Query the versions of the driver's components."""
+def read_driver(session: Session) -> DeviceProfile:
+    """Query what all devices have in common: the versions of the driver and of its CUDA."""
     of = Fields(session, None)
-    return Versions(
-        driver=of.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
-        cuda=of.get("cuda_driver_version", _cuda_release, "nvmlSystemGetCudaDriverVersion_v2"),
-        nvml=of.get("nvml_version", plausible.text, "nvmlSystemGetNVMLVersion"),
-        refused=of.unavailable,
+    return DeviceProfile(
+        backend="cuda",
+        vendor="NVIDIA",
+        driver_version=of.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
+        cuda_driver_version=of.get("cuda_driver_version", _cuda_release, "nvmlSystemGetCudaDriverVersion_v2"),
+        unavailable=of.unavailable,
     )
 
 
 def read(
-    session: Session, device: Device, index: int, versions: Versions
+    session: Session, device: Device, index: int, driver: DeviceProfile
 ) -> list[tuple[DeviceProfile, Device]]:
     """Describe the device, or its MIG slices if it is in MIG mode, since CUDA sees only those."""
-    whole = _profile(session, device, index, versions)
+    whole = _profile(session, device, index, driver)
     if not whole.mig_enabled:
         return [(whole, device)]
     return [(_slice(session, piece, whole), piece) for piece in mig_slices(session, device)]
@@ -480,9 +450,8 @@ def fp32_flops_per_s(device: DeviceProfile) -> float | None:
     return 2 * device.cuda_core_count * device.sm_clock_max_hz
 
 
-def _profile(session: Session, device: Device, index: int, versions: Versions) -> DeviceProfile:
-    of = Fields(session, device, dict(versions.refused))
-    of.unavailable.pop("nvml_version", None)
+def _profile(session: Session, device: Device, index: int, driver: DeviceProfile) -> DeviceProfile:
+    of = Fields(session, device, dict(driver.unavailable))
     name = of.get("name", plausible.text, "nvmlDeviceGetName")
     capability = of.get("compute_capability", plausible.capability, "nvmlDeviceGetCudaComputeCapability")
     memory, unified = _memory(of, capability)
@@ -498,9 +467,8 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         of.unavailable["tensor_core_precisions"] = of.unavailable["compute_capability"]
     if spec is None or spec.l2_bytes is None:
         of.unavailable["l2_bytes"] = "not in NVML, and not in the specification table"
-    return DeviceProfile(
-        backend="cuda",
-        vendor="NVIDIA",
+    return replace(
+        driver,
         name=name,
         gpu_key=None if spec is None else spec.key,
         index=index,
@@ -513,8 +481,6 @@ def _profile(session: Session, device: Device, index: int, versions: Versions) -
         l2_bytes=None if spec is None else spec.l2_bytes,
         memory_clock_max_hz=memory_clock_hz,
         nvlink_count=_nvlinks(of),
-        driver_version=versions.driver,
-        cuda_driver_version=versions.cuda,
         tensor_core_precisions=(
             None if capability is None else tensor_core_precisions(capability, spec, name or "")
         ),
@@ -532,6 +498,7 @@ def _bus_id(info: Any) -> str:
     return text
 
 
+# Profile fields that come from a single driver answer, each with its plausibility check.
 _ASKED: Mapping[str, tuple[Any, ...]] = {
     "uuid": (plausible.text, "nvmlDeviceGetUUID"),
     "pci_bus_id": (_bus_id, "nvmlDeviceGetPciInfo"),
@@ -544,17 +511,16 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
     "mig_enabled": (_CURRENT, "nvmlDeviceGetMigMode"),
     "virtualization": (_VIRTUALIZATION, "nvmlDeviceGetVirtualizationMode"),
 }
-"""Profile fields that come from a single driver answer, each with its plausibility check."""
 
 
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
     """Describe a MIG slice: its own identity, processors and memory, without values of the entire card."""
-    of = Fields(session, piece)
     of_the_card = "belongs to the whole card, not to the MIG slice"
-    of.unavailable.update(
-        dict.fromkeys(("gpu_key", "memory_bandwidth_bytes_per_s", "l2_bytes", "cuda_core_count"), of_the_card)
+    fields = (
+        *("gpu_key", "memory_bandwidth_bytes_per_s", "l2_bytes", "cuda_core_count"),
+        *("power_limit_w", "power_limit_default_w"),
     )
-    of.unavailable.update(dict.fromkeys(("power_limit_w", "power_limit_default_w"), of_the_card))
+    of = Fields(session, piece, dict.fromkeys(fields, of_the_card))
     return DeviceProfile(
         backend="cuda",
         vendor="NVIDIA",

@@ -21,9 +21,8 @@ from gpubench.units import plain
 
 CUDA_VARIABLE, HIP_VARIABLE = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 _INDEX = re.compile(r"[0-9]{1,9}")
+# The value that batch systems set for a job that requested no GPU.
 _NO_GPU_GIVEN = "nodevfiles"
-"""The value that batch systems set for a job that requested no GPU."""
-_ALL_USABLE: Mapping[int, str] = {}
 
 
 def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
@@ -265,7 +264,7 @@ def visible_devices(
     devices: Sequence[DeviceProfile],
     environment: Mapping[str, str],
     variable: str = CUDA_VARIABLE,
-    unusable: Mapping[int, str] = _ALL_USABLE,
+    unusable: Mapping[int, str] | None = None,
 ) -> tuple[DeviceProfile, ...]:
     """Return the devices that the variable makes visible, in its order.
 
@@ -292,7 +291,7 @@ def visible_devices(
     for word in map(str.strip, entries):
         if re.fullmatch(r"-\d+", word):  # CUDA ends the list here
             break
-        if _INDEX.fullmatch(word) and int(word) in unusable:
+        if unusable and _INDEX.fullmatch(word) and int(word) in unusable:
             raise NoDeviceError(unusable[int(word)])
         device = _entry(word, devices, environment, variable)
         if device in chosen:

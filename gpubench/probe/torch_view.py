@@ -28,7 +28,7 @@ from gpubench.probe.backend import (
     Problem,
     check_same_device,
     child_environment,
-    identity_in_torch,
+    in_torch,
 )
 from gpubench.probe.host import read_text
 from gpubench.probe.nvml import tensor_core_precisions
@@ -123,8 +123,8 @@ def _major(release: str) -> int:
     return int(release.partition(".")[0])
 
 
-FIRST_OF_BLACKWELL: Capability = (10, 0)
-"""Cards from this compute capability on need CUDA 12.8."""
+# Cards from this compute capability on need CUDA 12.8.
+_FIRST_OF_BLACKWELL: Capability = (10, 0)
 
 # --- error messages ---------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Prob
     if older is not None and older.cuda is not None:
         of_release = "" if older.release == newest_release() else f", of torch {older.release} or older"
         fix = f"{_install(f'CUDA {older.cuda}')}{of_release}"
-    elif capability is not None and capability >= FIRST_OF_BLACKWELL:
+    elif capability is not None and capability >= _FIRST_OF_BLACKWELL:
         fix = _install("CUDA 12.8 or newer")
     else:
         fix = _install(_fitting(device.cuda_driver_version))
@@ -275,13 +275,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     architectures: tuple[str, ...] = ()
     cuda: str | None = None
-    name: str | None = None
-    uuid: str | None = None
-    memory_bytes: int | None = None
-    compute_capability: tuple[int, int] | None = None
-    sm_count: int | None = None
-    pci_bus_id: str | None = None
-    amd_architecture: str | None = None
+    device: DeviceProfile | None = None
     computed: bool = False
     error: str | None = None
 
@@ -308,9 +302,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     if view.error is not None:
         return _why_not(view.error, view, device)
     try:
-        check_same_device(
-            device, name=view.name, uuid=view.uuid, sm_count=view.sm_count, pci_bus_id=view.pci_bus_id
-        )
+        check_same_device(device, view.device or DeviceProfile(backend="cuda"))
     except NoDeviceError as error:
         return error.seen, error.fix
     is_compiled = _way(view, device) == "ptx"
@@ -340,24 +332,20 @@ def seen_by_torch() -> DeviceProfile | None:
         view = _look(os.environ)
     except (ChildLateError, ChildEndedError):
         return None
-    if not view.computed or view.name is None:
+    gpu = view.device
+    if not view.computed or gpu is None or gpu.name is None:
         return None
-    spec = find_spec(view.name, view.memory_bytes)
-    mig = "MIG" in view.name
-    seen = DeviceProfile(
-        backend="cuda",
+    spec = find_spec(gpu.name, gpu.memory_bytes)
+    mig = "MIG" in gpu.name
+    seen = replace(
+        gpu,
         vendor="NVIDIA",
-        name=view.name,
         gpu_key=None if spec is None or mig else spec.key,
-        uuid=f"GPU-{view.uuid}" if view.uuid and not mig else None,
-        pci_bus_id=view.pci_bus_id,
+        uuid=f"GPU-{gpu.uuid}" if gpu.uuid and not mig else None,
         architecture=None if spec is None else spec.architecture,
-        compute_capability=view.compute_capability,
-        sm_count=view.sm_count,
-        memory_bytes=view.memory_bytes,
         l2_bytes=None if spec is None else spec.l2_bytes,
         mig_enabled=mig,
-        tensor_core_precisions=tensor_core_precisions(view.compute_capability or (0, 0), spec, view.name),
+        tensor_core_precisions=tensor_core_precisions(gpu.compute_capability or (0, 0), spec, gpu.name),
         unavailable={"driver_version": ONLY_IN_TORCH},
     )
     if view.cuda is not None:
@@ -367,16 +355,15 @@ def seen_by_torch() -> DeviceProfile | None:
         backend="rocm",
         vendor="AMD",
         uuid=None,  # torch and AMD's library use different formats
-        architecture=view.amd_architecture,
+        architecture=gpu.architecture,
         compute_capability=None,
         mig_enabled=None,
-        tensor_core_precisions=matrix_formats(view.amd_architecture),
+        tensor_core_precisions=matrix_formats(gpu.architecture),
     )
 
 
 def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
-    opened = view.name is not None
-    if opened and view.architectures and device.compute_capability and _way(view, device) is None:
+    if view.device and view.architectures and device.compute_capability and _way(view, device) is None:
         known: Problem | None = no_kernels(device, view.architectures)
     else:
         known = explain(error, device)
@@ -397,19 +384,7 @@ def main() -> None:
         built_for = tuple(torch.cuda.get_arch_list())
         parent.send(view := replace(view, architectures=built_for, cuda=torch.version.cuda))
         torch.cuda.init()
-        properties = torch.cuda.get_device_properties(0)
-        uuid, bus_id = identity_in_torch(properties)
-        view = replace(
-            view,
-            name=properties.name,
-            uuid=uuid,
-            memory_bytes=properties.total_memory,
-            compute_capability=(properties.major, properties.minor),
-            sm_count=properties.multi_processor_count,
-            pci_bus_id=bus_id,
-            amd_architecture=getattr(properties, "gcnArchName", "").partition(":")[0] or None,
-        )
-        parent.send(view)
+        parent.send(view := replace(view, device=in_torch(torch.cuda.get_device_properties(0))))
         torch.ones(64, device="cuda").sum().item()
         parent.send(replace(view, computed=True))
     except Exception as error:  # noqa: BLE001 - a broken torch raises anything; its words are explained above

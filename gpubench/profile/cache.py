@@ -24,7 +24,7 @@ from gpubench.decoders import described_decoder, find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_json, write_log
-from gpubench.models import Checkpointing, Recipe, WeightType, WorkloadProfile, recipe_over
+from gpubench.models import Checkpointing, Recipe, WeightType, WorkloadProfile, checkpointing_over
 from gpubench.precisions import Precision, in_memory
 from gpubench.profile import decoder_step
 from gpubench.units import format_duration, plain
@@ -103,7 +103,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(way for recipe in each for way in recipe.cheaper)
 
     def _usual(self, workload: WorkloadProfile | Workload) -> Recipe:
-        return recipe_over(workload.recipe, workload.checkpointing_from, self.gpu_count)
+        how = checkpointing_over(workload.checkpointing_from, self.gpu_count)
+        recipe = workload.recipe
+        return recipe if how is None else msgspec.structs.replace(recipe, checkpointing=how)
 
     def of(self, settings: Collection[str]) -> dict[str, Any]:
         """Return the requested fields that a workload with these settings has."""

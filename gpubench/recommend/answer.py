@@ -10,6 +10,7 @@ import numpy as np
 from gpubench.groups import first_of_each, grouped
 from gpubench.labels import CONDITION_WORDS, gpu_name, gpus_of
 from gpubench.models import (
+    MAY_NOT_FIT,
     BuyOrRent,
     Choice,
     FindingKind,
@@ -22,7 +23,6 @@ from gpubench.models import (
     Trainable,
     Verdict,
 )
-from gpubench.models.memory import MAY_NOT_FIT
 from gpubench.names import counted, sized
 from gpubench.offers.dates import HOURS_PER_YEAR, STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.outliers import ADMITTED_BY, name_of

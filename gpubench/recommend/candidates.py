@@ -17,7 +17,7 @@ from gpubench.draws import normals, uniforms
 from gpubench.interval import Interval
 from gpubench.labels import gpu_name
 from gpubench.models import Job, Pricing, Seller, TaskKind, WorkloadProfile
-from gpubench.models.row import MODELED
+from gpubench.models.ranking import MODELED
 from gpubench.offers.table import Offers, kinds_of
 from gpubench.recommend.economics import SECONDS_PER_HOUR, Market, Prices, delivered_share, prices_of
 from gpubench.recommend.request import IMAGENET_IMAGES, RankRequest
@@ -172,14 +172,11 @@ class Candidates:
     @property
     def kind(self) -> Indices:
         """The kind of each offer. Offers of a kind have the same speed and startup; prices may differ."""
-        spreads, links = np.unique(self.spread, return_inverse=True)
-        kept, losses = np.unique(self.delivered, return_inverse=True)
-        alike = 4 * (len(kept) * self.machine + losses) + 2 * (self.certain < 1) + self.is_owned
-        kinds: Indices = len(spreads) * alike + links
-        if np.isinf(self.vcpu_limit).all():
-            return kinds
-        vcpu_limit, hosts = np.unique(self.vcpu_limit, return_inverse=True)
-        return kinds * len(vcpu_limit) + hosts
+        kinds = 2 * (2 * self.machine + (self.certain < 1)) + self.is_owned
+        for column in (self.delivered, self.spread, self.vcpu_limit):
+            values, codes = np.unique(column, return_inverse=True)
+            kinds = len(values) * kinds + codes
+        return np.asarray(kinds)
 
     @property
     def watts(self) -> Floats:

@@ -296,20 +296,13 @@ def generation_times(estimate: Estimate) -> GenerationTimes | None:
             per_token_s=_measured(estimate, per_token_s.value),
         )
     rest = case.new_tokens - 1
-
-    def first(samples_per_s: float | None, token_s: float | None) -> float | None:
-        if samples_per_s is None or token_s is None:
-            return None
-        return case.batch_size / samples_per_s - rest * token_s
-
-    return GenerationTimes(
-        first_token_s=Interval(
-            first(estimate.samples_per_s, per_token_s.value),
-            first(estimate.high, per_token_s.low),
-            first(estimate.low, per_token_s.high),
-        ),
-        per_token_s=per_token_s,
+    rates = (estimate.samples_per_s, estimate.high, estimate.low)
+    tokens_s = (per_token_s.value, per_token_s.low, per_token_s.high)
+    first = (
+        None if rate is None or token_s is None else case.batch_size / rate - rest * token_s
+        for rate, token_s in zip(rates, tokens_s, strict=True)
     )
+    return GenerationTimes(first_token_s=Interval(*first), per_token_s=per_token_s)
 
 
 def _measured(estimate: Estimate, seconds: float) -> Interval:

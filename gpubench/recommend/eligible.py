@@ -321,10 +321,8 @@ def eligible(
         MisuseError: If no offer is left; the message says which filter removed how many.
     """
     finder, kept, excluded = runnable_of(request, filtered, evidence_for, drawer)
-    work = work_of(request, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
-    if work is None:
-        request = msgspec.structs.replace(request, relative=True)
-    finder = replace(finder, request=request, work=work)
+    if finder.work is None:
+        finder = replace(finder, request=msgspec.structs.replace(request, relative=True))
     pool, missed = finder.within_limits(kept)
     excluded += missed
     if not len(pool):
@@ -362,7 +360,8 @@ def runnable_of(
         _refuse_never_predicted(request, unknown)
     excluded = [*filtered.excluded, *unknown, *without, *dear]
     _require(kept, filtered.every, excluded)
-    return finder, kept, excluded
+    work = work_of(request, speeds, evidence.usual_job, unit_of(speeds))
+    return replace(finder, work=work), kept, excluded
 
 
 def unit_of(speeds: Speeds) -> str:

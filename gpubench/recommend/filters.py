@@ -198,10 +198,15 @@ def leave_out_doubted(
         return offers, [], offers.where(doubted)
     accepted = offers.where(doubted & offers.by_user)
     rejected = doubted & ~offers.by_user
-    excluded = []
-    for at in np.flatnonzero(rejected).tolist():
-        option = FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE
-        excluded.append(Exclusion(offers, at, option, f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it"))
+    excluded = [
+        Exclusion(
+            offers,
+            at,
+            FAR_BELOW if asked.is_below(offers[at]) else FAR_ABOVE,
+            f"{asked.doubt(offers[at])}; {ADMITTED_BY} ranks it",
+        )
+        for at in np.flatnonzero(rejected).tolist()
+    ]
     return offers.where(~rejected), excluded, accepted
 
 

@@ -12,7 +12,7 @@ from gpubench.groups import grouped
 from gpubench.interval import Interval
 from gpubench.labels import SELLERS, card_condition, gpu_name, gpus_of
 from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
-from gpubench.models.row import MODELED
+from gpubench.models.ranking import MODELED
 from gpubench.offers.table import Offers
 from gpubench.recommend.answer import BASES, TITLES, machine_name
 from gpubench.recommend.economics import (
@@ -83,10 +83,14 @@ def lines(ranking: Ranking) -> list[Line]:
     buys = ranking.max_purchase_usd is not None and ranking.first.source == "own"
     titles = _FOR_A_SUM if buys else TITLES
     names = grouped((id(answer.row), name) for name, answer in ranking.answers.items())
-    found: list[Line] = []
-    for same in names.values():
-        of = [ranking.answers[name] for name in same]
-        found.append(Line(BOTH.join(titles[name] for name in same), of[0].choice, tuple(of)))
+    found = [
+        Line(
+            names=BOTH.join(titles[name] for name in same),
+            choice=ranking.answers[same[0]].choice,
+            answers=tuple(ranking.answers[name] for name in same),
+        )
+        for same in names.values()
+    ]
     named = {line.choice.offer for line in found}
     others = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
     others += [("Also named", each) for each in ranking.asked]

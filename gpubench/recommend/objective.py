@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.interval import Interval
 from gpubench.models import SortedBy
+from gpubench.offers.table import alike
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import (
     FEED_SIGMA,
@@ -550,12 +551,8 @@ def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Fla
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
-    kinds = pool.kind[order]
-    by_kind = np.argsort(kinds, kind="stable")
-    begins = np.concatenate(([True], np.diff(kinds[by_kind]) != 0))
-    first = np.maximum.accumulate(np.where(begins, np.arange(len(by_kind)), 0))
-    few = np.empty(len(by_kind), dtype=bool)
-    few[by_kind] = np.arange(len(by_kind)) - first < _CHANCES
+    few = np.zeros(len(order), dtype=bool)
+    few[np.concatenate([places[:_CHANCES] for places in alike(pool.kind[order]).values()])] = True
     sorts = (pool.request.sort, "cost", "value", "time")
     may_lead = np.logical_or.reduce([_may_lead(pool.asking(sort=sort), order) for sort in sorts])
     return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)

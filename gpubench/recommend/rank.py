@@ -465,12 +465,8 @@ def check(request: RankRequest) -> RankRequest:
         MisuseError: If a number is outside its limits, a choice is unknown, or two options contradict.
     """
     request = _at_its_task(request)
-    for is_wrong, why in (
-        *_of_the_task(request),
-        *_of_money(request),
-        *_of_the_job(request),
-        *_of_the_mix(request),
-    ):
+    errors = (*_of_the_task(request), *_of_money(request), *_of_the_job(request), *_of_the_mix(request))
+    for is_wrong, why in errors:
         if is_wrong:
             raise MisuseError(why)
     return request
@@ -490,91 +486,108 @@ def _at_its_task(request: RankRequest) -> RankRequest:
     return msgspec.structs.replace(request, task="infer")
 
 
-def _of_the_task(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    # Yield each possible error about the task: whether it applies, and its text. So do the next functions.
+def _of_the_task(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+    # Return each possible error about the task: whether it applies, and its text. So do the next functions.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
-    yield late and not infers, "--max-latency-ms is for inference: add --task infer"
-    yield (
-        late and asked.batch_size == "max",
-        "--max-latency-ms chooses the batch: leave out --batch-size max",
-    )
-    yield (
-        infers and asked.jobs == "ddp",
-        "the setting jobs ddp trains one model over all GPUs: it does not apply to --task infer",
+    return (
+        (late and not infers, "--max-latency-ms is for inference: add --task infer"),
+        (
+            late and asked.batch_size == "max",
+            "--max-latency-ms chooses the batch: leave out --batch-size max",
+        ),
+        (
+            infers and asked.jobs == "ddp",
+            "the setting jobs ddp trains one model over all GPUs: it does not apply to --task infer",
+        ),
     )
 
 
-def _of_money(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    for field, least, most in (
-        ("utilization", "above 0 and at most", 1.0),
-        ("resale", "from 0 to", 1.0),
-        ("tariff", "from 0 to", 10.0),
-    ):
-        low, likely, high = getattr(asked, field)
-        yield (
-            not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
-            f"the setting {field} {low:g}-{high:g} must be {least} {most:g}, low end first",
-        )
+def _of_money(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
-    yield rents and bool(asked.own), "rent contradicts --have; leave one of them out"
-    yield (
-        rents and asked.max_purchase_usd is not None,
-        "rent contradicts --max-purchase-usd; leave one of them out",
-    )
-    yield tax >= 1, f"the setting tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"
-    yield (
-        bool(lost) and not asked.spot,
-        f"the setting spot-lost {lost or 0:g} applies to spot prices: add --spot, or leave it out",
+    return (
+        *(
+            (
+                not 0 <= low <= likely <= high <= most or (field == "utilization" and low == 0),
+                f"the setting {field} {low:g}-{high:g} must be {least} {most:g}, low end first",
+            )
+            for field, (low, likely, high), least, most in (
+                ("utilization", asked.utilization, "above 0 and at most", 1.0),
+                ("resale", asked.resale, "from 0 to", 1.0),
+                ("tariff", asked.tariff, "from 0 to", 10.0),
+            )
+        ),
+        (rents and bool(asked.own), "rent contradicts --have; leave one of them out"),
+        (
+            rents and asked.max_purchase_usd is not None,
+            "rent contradicts --max-purchase-usd; leave one of them out",
+        ),
+        (tax >= 1, f"the setting tax {tax:g} is a share and must be below 1: {tax:g} % is {tax / 100:g}"),
+        (
+            bool(lost) and not asked.spot,
+            f"the setting spot-lost {lost or 0:g} applies to spot prices: add --spot, or leave it out",
+        ),
     )
 
 
-def _of_the_job(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    yield (
-        asked.sort == "joules" and len(asked.workload_names) != 1,
-        "--sort joules compares the samples of one workload: name one",
-    )
+def _of_the_job(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
-    yield (
-        asked.samples is not None and (by_epochs or by_size),
-        "--samples contradicts --epochs and --dataset-size; give one or the other",
-    )
-    lacks_either = asked.epoch_samples is None if by_epochs else by_size
-    yield lacks_either, "--epochs and --dataset-size go together: samples = epochs x dataset size"
-    yield (
-        asked.relative and asked.job_samples is not None,
-        "the setting relative ranks without a job: leave out --samples, --epochs and --dataset-size",
-    )
-    for field in ("deadline_hours", "budget_usd"):
-        yield (
-            asked.relative and getattr(asked, field) is not None,
-            f"--{typed(field)} needs a job, and the setting relative ranks without one: leave one out",
-        )
-    yield (
-        asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},
-        "--hour-worth values the hours of a job, and the setting relative ranks without one: leave one out",
-    )
-    if asked.jobs_per_month is not None:
-        yield (
-            asked.relative,
+    a_month = asked.jobs_per_month is not None
+    return (
+        (
+            asked.sort == "joules" and len(asked.workload_names) != 1,
+            "--sort joules compares the samples of one workload: name one",
+        ),
+        (
+            asked.samples is not None and (by_epochs or by_size),
+            "--samples contradicts --epochs and --dataset-size; give one or the other",
+        ),
+        (
+            asked.epoch_samples is None if by_epochs else by_size,
+            "--epochs and --dataset-size go together: samples = epochs x dataset size",
+        ),
+        (
+            asked.relative and asked.job_samples is not None,
+            "the setting relative ranks without a job: leave out --samples, --epochs and --dataset-size",
+        ),
+        *(
+            (
+                asked.relative and getattr(asked, field) is not None,
+                f"--{typed(field)} needs a job, and the setting relative ranks without one: leave one out",
+            )
+            for field in ("deadline_hours", "budget_usd")
+        ),
+        (
+            asked.relative and asked.hour_worth_usd not in {0, HOUR_WORTH_USD},
+            (
+                "--hour-worth values the hours of a job, and the setting relative ranks without one: leave "
+                "one out"
+            ),
+        ),
+        (
+            a_month and asked.relative,
             "the setting jobs-per-month counts jobs, and relative ranks without one: leave one out",
-        )
-        yield (
-            not (asked.buys or asked.own),
+        ),
+        (
+            a_month and not (asked.buys or asked.own),
             "the setting jobs-per-month applies to owned hardware: add --buy, --max-purchase-usd or --have",
-        )
-        yield (
-            asked.was_given("utilization"),
+        ),
+        (
+            a_month and asked.was_given("utilization"),
             "the setting jobs-per-month determines the utilization: leave out the setting utilization",
-        )
+        ),
+    )
 
 
-def _of_the_mix(asked: RankRequest) -> Iterator[tuple[bool, str]]:
-    if asked.mix:
-        yield bool(asked.workloads), "the setting mix names its own workloads; leave out the others"
-        bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]
-        yield bool(bad), f"the setting mix {', '.join(bad)}: a share must be above 0"
-        total = sum(asked.mix.values())
-        yield (
+def _of_the_mix(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+    if not asked.mix:
+        return ()
+    bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]
+    total = sum(asked.mix.values())
+    return (
+        (bool(asked.workloads), "the setting mix names its own workloads; leave out the others"),
+        (bool(bad), f"the setting mix {', '.join(bad)}: a share must be above 0"),
+        (
             abs(total - 1) > _SHARES_TOLERANCE,
             f"the setting mix shares sum to {total:g}: they must sum to 1, as in vgg16=0.5,lstm=0.5",
-        )
+        ),
+    )

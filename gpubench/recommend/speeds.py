@@ -7,7 +7,7 @@ modeled.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,7 +29,7 @@ from gpubench.models import (
     Status,
     Verdict,
 )
-from gpubench.models.row import MODELED
+from gpubench.models.ranking import MODELED
 from gpubench.predict import memory
 from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.question import Question, Refusal
@@ -39,14 +39,11 @@ from gpubench.profile.allowance import card_of
 Answers = Mapping[str, Estimate | Refusal]
 
 
-class Drawer(Protocol):
-    """The type of ``predict.answers.draw`` and its substitutes."""
-
-    def __call__(self, estimates: Sequence[Estimate], n: int, seed: int) -> Floats:
-        """Return (len(estimates), n) draws of the throughput [samples/s]."""
-
+Drawer = Callable[[Sequence[Estimate], int, int], Floats]
+"""Maps (estimates, number of draws, seed) to the draws of each throughput [samples/s]."""
 
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
+_ANCHORED_LAST = (False, None, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +96,13 @@ def combine(
         draws: Number of joint draws.
         seed: Equal seeds give equal draws.
     """
-    refusals = _refusals(answers)
     names, tables = list(answers), list(answers.values())
+    refusals = {  # of several reasons for a GPU, that of the first workload
+        key: answer.reason
+        for table in reversed(tables)
+        for key, answer in table.items()
+        if isinstance(answer, Refusal)
+    }
     keys = tuple(key for key in tables[0] if key not in refusals and all(key in table for table in tables))
     by_workload = [[answer for key in keys if isinstance(answer := table[key], Estimate)] for table in tables]
     parts = tuple(zip(*by_workload, strict=True)) if keys else ()
@@ -122,15 +124,6 @@ def combine(
         draws=_mean_of(np.array([drawer(row, draws, seed) for row in by_workload]), names, shares),
         refusals=refusals,
     )
-
-
-def _refusals(answers: Mapping[str, Answers]) -> dict[str, str]:
-    refusals: dict[str, str] = {}
-    for table in answers.values():
-        for key, answer in table.items():
-            if isinstance(answer, Refusal):
-                refusals.setdefault(key, answer.reason)
-    return refusals
 
 
 def gpus_needed(fewest: int) -> str:
@@ -169,7 +162,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         basis=weakest,
         method=f"{len(parts)} workloads together; {parts[0].method}",
         evidence=tuple(dict.fromkeys(item for part in parts for item in part.evidence)),
-        anchored=_all_or_unknown([part.anchored for part in parts]),
+        anchored=min((part.anchored for part in parts), key=_ANCHORED_LAST.index),
         fits_memory=True if all(part.fits_memory for part in parts) else None,
         largest_batch=None,
         fewest_gpus=max(part.fewest_gpus for part in parts),
@@ -215,12 +208,6 @@ def with_fits(
         )
         for part, fit in zip(parts, fits, strict=True)
     )
-
-
-def _all_or_unknown(values: Sequence[bool | None]) -> bool | None:
-    if any(value is False for value in values):
-        return False
-    return None if any(value is None for value in values) else True
 
 
 # --- several GPUs ---------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Compares two runs case by case, and lists how their conditions differ."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,8 +55,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     def document(self) -> dict[str, Any]:
         """Return the row as in the JSON document."""
-        stored: dict[str, Any] = msgspec.to_builtins(self)
-        return stored | {"verdict": self.verdict}
+        return {**msgspec.to_builtins(self), "verdict": self.verdict}
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubench import executions, folders, options, stats
+from gpubench.groups import grouped
 from gpubench.models import Case, Measurement, Run
 from gpubench.record.store import read_runs, say_problems
 
@@ -77,12 +78,13 @@ def outliers(values: list[float]) -> int:
 
 def cold_costs(measurements: Iterable[Measurement]) -> dict[str, tuple[float, float]]:
     """Return the minimum and maximum of each one-time cost, in order of occurrence [s]."""
-    seen: dict[str, list[float]] = {}
-    for measurement in measurements:
-        for launch in measurement.launches:
-            for name, seconds in launch.cold_s.items():
-                if seconds is not None:
-                    seen.setdefault(name, []).append(seconds)
+    launches = (launch for measurement in measurements for launch in measurement.launches)
+    seen = grouped(
+        (name, seconds)
+        for launch in launches
+        for name, seconds in launch.cold_s.items()
+        if seconds is not None
+    )
     return {name: (min(seen[name]), max(seen[name])) for name in COLD_COSTS if name in seen}
 
 
@@ -115,16 +117,17 @@ DERIVED = (
 
 def run_document(run: Run) -> dict[str, Any]:
     """Return the run with flat derived fields in each measurement; unknown values are null."""
-    document: dict[str, Any] = msgspec.to_builtins(run)
-    document["measurements"] = [measurement_document(m) for m in run.measurements]
-    return document
+    return {**msgspec.to_builtins(run), "measurements": list(map(measurement_document, run.measurements))}
 
 
 def measurement_document(measurement: Measurement) -> dict[str, Any]:
     """Return one measurement with its derived figures, including token figures for a generation."""
-    document: dict[str, Any] = msgspec.to_builtins(measurement)
-    document |= {name: getattr(measurement, name) for name in DERIVED}
-    document |= spread(measurement) | {"ledger": msgspec.to_builtins(measurement.ledger)}
+    document = {
+        **msgspec.to_builtins(measurement),
+        **{name: getattr(measurement, name) for name in DERIVED},
+        **spread(measurement),
+        "ledger": msgspec.to_builtins(measurement.ledger),
+    }
     if measurement.case.new_tokens:
         document |= {
             "first_token_s": measurement.first_token_s,

@@ -1,7 +1,5 @@
 """Requests about stored runs; each field is an option of ``gpubench compare`` or ``gpubench results add``."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """Checks whether a stored run is trustworthy: derives every finding from the raw record, with its remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

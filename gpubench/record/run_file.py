@@ -1,7 +1,5 @@
 """Reads the JSON file of one run, and checks the rules that every stored record must satisfy."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

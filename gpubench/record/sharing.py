@@ -4,8 +4,6 @@ A shared run is in ``results/shared/NAME/RUN-ID.json`` of the repository, and in
 shared runs. The number of readings is shown next to a figure.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache

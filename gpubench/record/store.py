@@ -5,8 +5,6 @@ process. On a file system or platform without kernel locks, the process that cre
 If a killed process leaves the file behind, the user must delete it, as the message says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools
@@ -36,6 +34,7 @@ from gpubench.files import (
     write_file,
 )
 from gpubench.folders import data_path, require_folder, results_root
+from gpubench.groups import grouped
 from gpubench.models import Run
 from gpubench.record.run_file import MAX_FILE_BYTES, beyond_belief, is_safe_name, read_run
 from gpubench.units import Seconds, format_bytes, format_duration, plain
@@ -264,23 +263,17 @@ def writing(root: Path, run: Run) -> Iterator[None]:
         yield
 
 
-def file_of(root: Path, run: Run) -> Path:
-    """Return the path of a stored or new run; a stored run stays in its current folder.
-
-    Raises:
-        StorageError: If a folder cannot be searched, so the answer is unknown.
-    """
-    path, stored = run_path(root, run), stored_paths(root, run)
-    return path if path in stored or not stored else stored[0]
-
-
 def write_run(root: Path, run: Run) -> Path:
     """Store a run. The caller must hold its lock; a reader sees either the old file or the new one.
+
+    A stored run stays in its current folder.
 
     Raises:
         StorageError: If it cannot be written; the old file is then unchanged.
     """
-    path, data = file_of(root, run), msgspec.json.encode(run) + b"\n"
+    path, stored, data = run_path(root, run), stored_paths(root, run), msgspec.json.encode(run) + b"\n"
+    if stored and path not in stored:
+        path = stored[0]
     if len(data) > MAX_FILE_BYTES:
         raise StorageError(
             f"the run takes {format_bytes(len(data))}, over the limit of {format_bytes(MAX_FILE_BYTES)}; "
@@ -293,38 +286,44 @@ def write_run(root: Path, run: Run) -> Path:
 # --- reading --------------------------------------------------------------------------------------------
 
 
-def read_runs(root: Path) -> StoredRuns:
+def read_runs(root: Path, *, newest: int | None = None) -> StoredRuns:
     """Read every run of a folder; a file with invalid content is set aside as ``.corrupt``.
 
     A file that cannot be read now stays in place and is reported. The folder may belong to another project,
     so only a file below ``runs`` with the name of a run is ever renamed, and without a folder ``runs`` no
     other files are read.
 
+    Args:
+        root: The folder.
+        newest: Number of newest runs to read per device; None for all. If runs are skipped, ``passed_over``
+            says so.
+
     Raises:
         MisuseError: If ``root`` exists and is not a folder.
     """
+    require_folder(root)
+    own = _has_runs(root)
     problems: list[str] = []
-    return _read_all(root, _own_files(root, problems.append), problems)
+    files = [path for path in run_files(root, problems.append) if own or _is_run_name(path.name)]
+    of_device = grouped((path.parent, path) for path in files).values()
+    first = None if newest is None else -newest
+    chosen = [path for paths in of_device for path in sorted(paths, key=attrgetter("name"))[first:]]
+    with many_objects():
+        runs = [run for path in chosen if (run := _read_or_say(root, path, problems)) is not None]
+    skipped = f"{len(files):,} runs are stored; figures are based on the newest {newest} of each device"
+    return StoredRuns(
+        runs=_oldest_first(runs),
+        problems=tuple(problems),
+        passed_over=skipped if len(chosen) < len(files) else None,
+    )
 
 
 def newest_runs(root: Path) -> StoredRuns:
     """Read the runs that figures are based on: all of them, or the newest of a device with very many.
 
-    If runs are skipped, ``passed_over`` says so. Errors are those of ``read_runs``.
+    Errors are those of ``read_runs``.
     """
-    problems: list[str] = []
-    of_device: dict[Path, list[Path]] = {}
-    for path in _own_files(root, problems.append):
-        of_device.setdefault(path.parent, []).append(path)
-    newest = [
-        path for paths in of_device.values() for path in sorted(paths, key=attrgetter("name"))[-NEWEST:]
-    ]
-    stored = _read_all(root, newest, problems)
-    total = sum(map(len, of_device.values()))
-    if total == len(newest):
-        return stored
-    passed_over = f"{total:,} runs are stored; figures are based on the newest {NEWEST} of each device"
-    return msgspec.structs.replace(stored, passed_over=passed_over)
+    return read_runs(root, newest=NEWEST)
 
 
 def own_runs(results: Path | None) -> tuple[Run, ...]:
@@ -345,18 +344,6 @@ def say_problems(problems: Iterable[str]) -> None:
     """Print a line on stderr for each file that was not read, for output that has no place for it."""
     for problem in problems:
         print(f"gpubench: {plain(problem, 2000)}", file=sys.stderr)
-
-
-def _own_files(root: Path, on_problem: Callable[[str], None]) -> list[Path]:
-    require_folder(root)
-    own = _has_runs(root)
-    return [path for path in run_files(root, on_problem) if own or _is_run_name(path.name)]
-
-
-def _read_all(root: Path, paths: Iterable[Path], problems: list[str]) -> StoredRuns:
-    with many_objects():
-        runs = [run for path in paths if (run := _read_or_say(root, path, problems)) is not None]
-    return StoredRuns(runs=_oldest_first(runs), problems=tuple(problems))
 
 
 def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
@@ -500,10 +487,10 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
             content, cannot be read, or is being written.
     """
 
-    written: tuple[Path, ...] = ()
-    present: tuple[Path, ...] = ()
-    refused: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
+    written: list[Path] = []
+    present: list[Path] = []
+    refused: list[str] = []
+    conflicts: list[str] = []
 
 
 def add_runs(root: Path, sources: Iterable[Path]) -> Added:
@@ -513,33 +500,28 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
         MisuseError: If a source does not exist.
         StorageError: If a run cannot be written.
     """
-    written: list[Path] = []
-    present: list[Path] = []
-    refused: list[str] = []
-    conflicts: list[str] = []
+    added = Added()
     for source in sources:
         if not source.exists():
             raise MisuseError(f"{source} does not exist")
-        for path in run_files(source, refused.append) if source.is_dir() else (source,):
+        for path in run_files(source, added.refused.append) if source.is_dir() else (source,):
             try:
                 run = read_run(path)
                 if broken := beyond_belief(run):
-                    refused.append(f"{path.name} cannot be true: {broken}")
+                    added.refused.append(f"{path.name} cannot be true: {broken}")
                     continue
                 with writing(root, run):
                     if (stored := stored_copy(root, run)) is not None:
-                        present.append(stored)
+                        added.present.append(stored)
                     else:
-                        written.append(write_run(root, run))
+                        added.written.append(write_run(root, run))
             except (ConflictError, RunLockedError) as error:
-                conflicts.append(f"{path.name}: {error}")
+                added.conflicts.append(f"{path.name}: {error}")
             except StorageError:
                 raise
             except GpuBenchError as error:
-                refused.append(str(error))
-    return Added(
-        written=tuple(written), present=tuple(present), refused=tuple(refused), conflicts=tuple(conflicts)
-    )
+                added.refused.append(str(error))
+    return added
 
 
 def stored_copy(root: Path, run: Run) -> Path | None:

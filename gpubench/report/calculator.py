@@ -17,10 +17,10 @@ from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
-from gpubench.models.row import MODELED
+from gpubench.models.ranking import MODELED
 from gpubench.offers.dates import age_days, drift_of
 from gpubench.offers.listing import is_in
-from gpubench.offers.table import Offers
+from gpubench.offers.table import Offers, alike
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
 from gpubench.precisions import AMP
 from gpubench.predict.answers import log_deviation, most_of, start_of
@@ -246,7 +246,7 @@ def _case(
     except MisuseError:
         return None
     pool = finder.pool_of(kept)
-    work = candidates.work_of(asked, finder.speeds, finder.evidence.usual_job, unit_of(finder.speeds))
+    work = finder.work
     if work is None:
         return None
     of_one = work.reference is not None  # a job in hours of one GPU; the page shows a round number of samples
@@ -391,10 +391,9 @@ def _few(filtered: FilterResult) -> FilterResult:
     kinds = np.stack([*(column.codes for column in columns), kept.region.figures(where)], axis=1)
     _, kind = np.unique(kinds, axis=0, return_inverse=True)
     price = kept.price / kept.gpu_count.figures(float)
-    by_kind = np.lexsort((price, kind.reshape(-1)))
-    begins = np.flatnonzero(np.diff(kind.reshape(-1)[by_kind], prepend=-1))
-    place = np.arange(len(kept)) - np.repeat(begins, np.diff([*begins, len(kept)]))
-    first = by_kind[place < MOST_ALIKE]
+    by_price = np.argsort(price, kind="stable")
+    by_kind = sorted(alike(kind.reshape(-1)[by_price]).items())
+    first = by_price[np.concatenate([places[:MOST_ALIKE] for _, places in by_kind])]
     cheapest = first[np.argsort(price[first], kind="stable")][:MOST_OFFERS]
     few = kept.take(np.sort(cheapest))
     return replace(filtered, kept=few, possible=few, excluded=[])

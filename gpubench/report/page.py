@@ -14,7 +14,7 @@ import math
 import unicodedata
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from gpubench.blocks.parts import (
     Figure,
     Look,
     Mark,
-    Part,
     as_html,
     as_markdown,
     base_layout,
@@ -48,6 +47,7 @@ from gpubench.interval import UNKNOWN_INTERVAL, Interval, flat
 from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
 from gpubench.models import Measurement, Ranking, Row, Run
 from gpubench.options import options_of, takes_options_of
+from gpubench.recommend import rank
 from gpubench.recommend.lines import (
     BOTH,
     CHANCE,
@@ -58,8 +58,6 @@ from gpubench.recommend.lines import (
     precisions_of,
     seller,
 )
-from gpubench.recommend.rank import document as ranking_document
-from gpubench.recommend.rank import ranked
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.rows import head
 from gpubench.record.figures import frame, run_document
@@ -145,7 +143,8 @@ def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
     if job is None or job.reference_hours is not None:  # the page asks about a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
-        ranking = ranked(msgspec.structs.replace(asked, **question), lambda of: head(of, MOST_OFFERS + 1))
+        asked = msgspec.structs.replace(asked, **question)
+        ranking = rank.ranked(asked, lambda of: head(of, MOST_OFFERS + 1))
     return replace(data, calculator=found, ranking=ranking)
 
 
@@ -165,26 +164,17 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
     return _html(data, [_heading(key, [b for of, b in blocks if of == key]) for key in HEADINGS])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Heading:
-    """The content under one heading of the page, with its charts by id."""
-
-    key: str
-    title: str
-    parts: tuple[Part, ...]
-    figures: Mapping[str, Any]
-
-
-def _heading(key: str, blocks: Sequence[Block]) -> _Heading:
+def _heading(key: str, blocks: Sequence[Block]) -> dict[str, Any]:
+    # Return the content under one heading of the page, with its charts by id.
     parts = tuple(part for block in blocks for part in block.parts)
     charts = [figure for part in parts if isinstance(part, Charts) for figure in part.figures]
     name = ": ".join([HEADINGS[key], *[block.finding for block in blocks if block.finding][:1]])
     drawn = {f"chart-{key}-{i}": figure.figure for i, figure in enumerate(charts, start=1)}
-    return _Heading(key=key, title=name, parts=parts, figures=drawn)
+    return {"key": key, "title": name, "parts": parts, "figures": drawn}
 
 
-def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
-    figures = {id_: figure for heading in headings for id_, figure in heading.figures.items()}
+def _html(data: ReportData, headings: Sequence[Mapping[str, Any]]) -> str:
+    figures = {id_: figure for heading in headings for id_, figure in heading["figures"].items()}
     content, thinned = embedded(_best_of_each_machine(data))
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
@@ -200,7 +190,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
         subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # the method says when
-        headings=[heading for heading in headings if heading.parts],
+        headings=[heading for heading in headings if heading["parts"]],
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
         raw=packed(msgspec.json.encode(content)),
@@ -330,14 +320,9 @@ def ranking_figure(ranking: Ranking) -> Plot:
     """Return a plot of hours versus dollars of the job, one dot per machine, with labels on the answers.
 
     Without a job the axes are throughput and price of an hour.
-
-    Raises:
-        MisuseError: If the ranking has no row.
     """
     every = (*(answer.row for answer in ranking.answers.values()), *ranking.rows)
     best = first_of_each(every, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
-    if not ranking.rows:
-        raise MisuseError("the ranking has no row, so there is nothing to plot")
     rows, has_job = best[:MOST_DOTS], ranking.job is not None
 
     def place(row: Row) -> tuple[Interval, Interval]:
@@ -349,9 +334,8 @@ def ranking_figure(ranking: Ranking) -> Plot:
     if has_job:
         traces.insert(0, _staircase(rows))
     x, y = zip(*(place(row) for row in rows), strict=True)
-    axes = ("time of the job, hours", "US dollars of the job")
-    if not has_job:
-        axes = (ranking.throughput_unit, "US dollars an hour")
+    of_job, of_hour = ("time of the job, hours", "US dollars of the job"), "US dollars an hour"
+    axes = of_job if has_job else (ranking.throughput_unit, of_hour)
     layout = base_layout() | {
         "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),
         "yaxis": log_axis([each.value or 0.0 for each in y], axes[1], room=0.06),
@@ -604,7 +588,7 @@ def document(data: ReportData, runs: list[dict[str, Any]] | None = None) -> dict
         "gpubench": data.version,
         "made_on": data.today.isoformat(),
         "runs": [run_document(run) for run in data.runs] if runs is None else runs,
-        "ranking": None if data.ranking is None else msgspec.to_builtins(ranking_document(data.ranking)),
+        "ranking": None if data.ranking is None else msgspec.to_builtins(rank.document(data.ranking)),
         "ranking_problem": data.ranking_problem,
         "problems": list(data.problems),
     }

@@ -25,6 +25,7 @@ from gpubench.groups import grouped
 from gpubench.interval import Interval, stacked
 from gpubench.labels import CONDITION_WORDS, SELLERS, gpu_name, gpus_of, offer_lines, price_of, pricing_words
 from gpubench.models import (
+    MAY_NOT_FIT,
     Choice,
     Elsewhere,
     ExcludedOffer,
@@ -35,8 +36,8 @@ from gpubench.models import (
     Row,
     SortedBy,
     TaskKind,
+    fits_text,
 )
-from gpubench.models.memory import MAY_NOT_FIT, fits_text
 from gpubench.offers.dates import dated
 from gpubench.providers import price_page
 from gpubench.recommend.economics import generation_times, token_costs
@@ -176,7 +177,7 @@ def screen(ranking: Ranking) -> list[Part]:
 
 def _answer(data: ReportData) -> Block:
     ranking = data.ranking
-    if ranking is None or not ranking.rows:
+    if ranking is None:
         why = data.ranking_problem or "no ranking was requested"
         problem = Paragraph(text=f"There is no ranking: {plain(why, 400)}", tone="headline")
         measured = tuple(Facts(rows=(fact,), prominent=True) for fact in measured_facts(data.results))
@@ -302,6 +303,9 @@ _FEED_BOUND = (
     "can process: throughput, time, cost and chances are limited by this, latency is for the GPUs alone"
 )
 _NOT_DOMINATED = "not dominated: nothing else is as fast, as cheap and as large in memory at once"
+_STATIC_BATCH = (
+    "Static batch: all sequences start together. A server that batches them as they arrive gets more tokens"
+)
 
 
 def _ranking(data: ReportData) -> Block | None:
@@ -313,23 +317,17 @@ def _ranking(data: ReportData) -> Block | None:
     if len(workloads) > 1:
         what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
         lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
-    parts: list[Part] = [Paragraph(text=lead)]
-    brief: tuple[Part, ...] = ()
-    if ranking.rows:
-        shown, total = _head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
-        caption = "The only offer" if total == 1 else f"All {total:,} offers"
-        if len(shown) < total:
-            caption = (
-                f"The first {len(shown)} of {total:,} offers, with the best of each GPU; the raw data has "
-                "all ranked offers"
-            )
-        parts += [in_full(ranking), offers(data, ranking, shown, caption)]
-        brief = _brief(data, ranking)
-    else:
-        parts.append(Paragraph(text="No offer is left to rank; the list below says why.", tone="warning"))
+    shown, total = _head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
+    caption = "The only offer" if total == 1 else f"All {total:,} offers"
+    if len(shown) < total:
+        caption = (
+            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; the raw data has "
+            "all ranked offers"
+        )
+    parts: list[Part] = [Paragraph(text=lead), in_full(ranking), offers(data, ranking, shown, caption)]
     if ranking.excluded:
         parts.append(excluded_table(ranking))
-    return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=brief)
+    return Block(title=_TITLES[ranking.sorted_by], parts=tuple(parts), brief=_brief(data, ranking))
 
 
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
@@ -373,19 +371,16 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
 
 
 def _legend(ranking: Ranking, rows: Sequence[Row], *, one_a_gpu: bool) -> list[str]:
+    # Return the terms that the rows use, each with its meaning.
     bound = any(each.kind is FindingKind.FEED_BOUND for row in rows for each in row.findings)
-    shares = not ranking.shared_ranks.isdisjoint(row.rank for row in rows)
-    legend = [f"{_SHARED_RANK}."] if shares else []
-    legend += [f"{_FEED_BOUND}."] if bound else []
-    legend += [f"{_NOT_DOMINATED}."] if any(row.pareto for row in rows) else []
-    if any(row.p_best is not None for row in rows):
-        legend.append(f"{_P_OF_GPU if one_a_gpu else _P_OF_OFFER}.")
-    if any(row.estimate.case.new_tokens for row in rows):
-        legend.append(
-            "Static batch: all sequences start together. A server that batches them as they arrive gets more "
-            "tokens."
-        )
-    return legend
+    terms = (
+        (not ranking.shared_ranks.isdisjoint(row.rank for row in rows), _SHARED_RANK),
+        (bound, _FEED_BOUND),
+        (any(row.pareto for row in rows), _NOT_DOMINATED),
+        (any(row.p_best is not None for row in rows), _P_OF_GPU if one_a_gpu else _P_OF_OFFER),
+        (any(row.estimate.case.new_tokens for row in rows), _STATIC_BATCH),
+    )
+    return [f"{meaning}." for is_used, meaning in terms if is_used]
 
 
 def excluded_table(ranking: Ranking) -> Table:

@@ -34,8 +34,8 @@ from gpubench.models import (
     Run,
     Status,
     TaskKind,
+    newest_first,
 )
-from gpubench.models.run import newest_first
 from gpubench.offers.dates import dated
 from gpubench.profile import traced_once
 from gpubench.recommend.request import RankRequest
@@ -311,23 +311,16 @@ def per_s_unit(ranking: Ranking) -> str:
     return f"× {unit[2:]}" if unit.startswith("x ") else unit
 
 
-def cases_words(cases: Iterable[Case]) -> str:
-    """Return the cases of a ranking in one line.
-
-    >>> cases_words(())
-    'no case'
-    """
-    known = tuple(cases)
-    if not known:
-        return "no case"
-    if len(known) == 1:
-        return case_words(known[0])
-    batches = sorted({case.batch_size for case in known})
-    precisions = dict.fromkeys(case.precision.words for case in known)
+def cases_words(cases: Sequence[Case]) -> str:
+    """Return the cases of a ranking in one line."""
+    if len(cases) == 1:
+        return case_words(cases[0])
+    batches = sorted({case.batch_size for case in cases})
+    precisions = dict.fromkeys(case.precision.words for case in cases)
     return (
-        f"{listing(dict.fromkeys(case.workload for case in known))}, "
-        f"{listing(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in known))}, "
-        f"{' or '.join(precisions)}, {listing(dict.fromkeys(case.execution.value for case in known))}, "
+        f"{listing(dict.fromkeys(case.workload for case in cases))}, "
+        f"{listing(dict.fromkeys('training' if case.task == 'train' else 'inference' for case in cases))}, "
+        f"{' or '.join(precisions)}, {listing(dict.fromkeys(case.execution.value for case in cases))}, "
         f"batch {listing(f'{batch:,}' for batch in batches)}"
     )
 

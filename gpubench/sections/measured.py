@@ -43,6 +43,7 @@ from gpubench.findings import FindingKind
 from gpubench.interval import Interval, faster_words, stacked
 from gpubench.measure.checks import EAGER_OVER_GRAPH
 from gpubench.models import (
+    LEAST_GAPS,
     Case,
     Execution,
     Framework,
@@ -51,9 +52,8 @@ from gpubench.models import (
     Precision,
     Run,
     TaskKind,
+    TimeToQuality,
 )
-from gpubench.models.measurement import LEAST_GAPS
-from gpubench.models.run import TimeToQuality
 from gpubench.profile import load_profiles
 from gpubench.record.sharing import readings_by
 from gpubench.sections.compared import devices, processor

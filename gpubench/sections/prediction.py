@@ -263,15 +263,14 @@ def _width(estimate: Estimate) -> str:
 
 
 def _measured_and_noted(data: ReportData) -> Block:
-    parts: list[Part] = []
     facts = measured_facts(data.results)
-    if facts:
-        parts.append(Facts(rows=facts, prominent=True))
-    parts.append(_evidence(data))
     notes = () if data.ranking is None else data.ranking.said("note")
-    if notes:
-        parts.append(Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in notes)))
-    return Block(title="Basis of the answer", parts=tuple(parts))
+    parts = (
+        *([Facts(rows=facts, prominent=True)] if facts else ()),
+        _evidence(data),
+        *([Bullets(items=tuple(plain(note, MOST_OF_A_NOTE) for note in notes))] if notes else ()),
+    )
+    return Block(title="Basis of the answer", parts=parts)
 
 
 def _evidence(data: ReportData) -> Paragraph:

@@ -26,7 +26,7 @@ from gpubench.blocks.parts import (
 from gpubench.groups import first_of_each, grouped
 from gpubench.interval import stacked
 from gpubench.labels import CONDITION_WORDS, PRICING_WORDS, gpu_name, gpus, gpus_of, offer_name
-from gpubench.models import BuyOrRent, Offer, Pricing, Row
+from gpubench.models import BuyOrRent, Offer, Pricing
 from gpubench.offers.dates import STALE_AFTER_DAYS, freshness, show_price_date
 from gpubench.readings import MLPERF_LICENSE, PublishedRun, load_mlperf, rounds
 from gpubench.recommend.economics import MINUTES_PER_HOUR
@@ -130,12 +130,12 @@ _MOST_LETTERS_OF_SOURCE = 300
 
 def _prices(data: ReportData) -> Block | None:
     ranked = () if data.ranking is None else data.ranking.rows
-    newest_first = sorted(ranked, key=lambda row: (row.price_age_days is None, row.price_age_days or 0))
+    newest_first = sorted(ranked, key=lambda row: row.price_age_days)
     rented = (row for row in newest_first if row.offer.pricing is not Pricing.OWNED)
     by_provider = grouped((row.offer.provider, row) for row in rented)
     if not by_provider:
         return None
-    ages = [age for rows in by_provider.values() for age in _ages(rows)]
+    ages = [row.price_age_days for rows in by_provider.values() for row in rows]
     said = (
         "Prices are for the whole instance, in US dollars, without tax, storage or traffic. They rise and "
         "fall, and differ between regions: ask the provider before you sign. A date without a day counts as "
@@ -151,7 +151,7 @@ def _prices(data: ReportData) -> Block | None:
         text("Pricing", lambda item: listing(sorted({PRICING_WORDS[r.offer.pricing] for r in item[1]}))),
         text("Oldest price", lambda item: plain(item[1][-1].offer.price_date, 20)),
         text("Newest price", lambda item: plain(item[1][0].offer.price_date, 20)),
-        text("Freshness", lambda item: freshness(max(_ages(item[1]))) if _ages(item[1]) else UNKNOWN),
+        text("Freshness", lambda item: freshness(item[1][-1].price_age_days)),
     )
     sources = Counter(row.offer.source or UNKNOWN for rows in by_provider.values() for row in rows)
     by_source = table(
@@ -160,12 +160,8 @@ def _prices(data: ReportData) -> Block | None:
         text("Source", lambda item: plain(item[0], _MOST_LETTERS_OF_SOURCE)),
         number("Offers", lambda item: str(item[1])),
     )
-    finding = f"half of them are at most {count(round(median_high(ages)), 'day')} old" if ages else None
+    finding = f"half of them are at most {count(median_high(ages), 'day')} old"
     return Block(title="Prices", finding=finding, parts=(Paragraph(text=said), by_name, by_source))
-
-
-def _ages(rows: list[Row]) -> list[int]:
-    return [row.price_age_days for row in rows if row.price_age_days is not None]
 
 
 def _footnotes(data: ReportData) -> Block | None:

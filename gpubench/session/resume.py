@@ -1,7 +1,5 @@
 """How a run that was cut off continues: its request, its plan, and the cases that are already finished."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Carries a run from request to file: choose the device, check, plan, measure, and store after every case."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import secrets
@@ -143,7 +141,6 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Run
     path: Path
-    interrupted: bool = False
 
     @property
     def every_case_failed(self) -> bool:
@@ -196,7 +193,7 @@ def run(request: RunRequest) -> Run:
     if place is not None and place.rank > 0:
         return follow(request, place)
     session = execute(prepare(request))
-    if session.interrupted:
+    if session.run.interrupted:
         raise InterruptedRunError(
             f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} continues"
         )
@@ -215,9 +212,7 @@ def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
 
 
 @_explained()
-def prepare(
-    request: RunRequest, on_trial: OnTrial = lambda *_: None, *, store_results: bool = True
-) -> Prepared:
+def prepare(request: RunRequest, on_trial: OnTrial = lambda *_: None) -> Prepared:
     """Check everything that can be checked before measuring: options, device, folder, sharing, cases.
 
     If the largest batch is requested, it is found here; ``on_trial`` is called for each tried batch.
@@ -231,8 +226,7 @@ def prepare(
     request = check_request(request if place is None else spread(request, place), classic_names())
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
-    if store_results:
-        store.check_writable(root)  # before looking for a run: one behind a link would be reported as missing
+    store.check_writable(root)  # before looking for a run: one behind a link would be reported as missing
     found = _run_to_resume(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
@@ -372,7 +366,7 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
         state = _so_far(state, prepared, launcher)
         state = _at_the_end(state, prepared, launcher, stopped=control.stopping.is_set())
         path = _save(prepared.root, state)
-    return Session(run=state, path=path, interrupted=state.interrupted)
+    return Session(run=state, path=path)
 
 
 def _at_the_end(state: Run, prepared: Prepared, launcher: Launcher, *, stopped: bool) -> Run:

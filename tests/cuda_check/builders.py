@@ -1,13 +1,17 @@
-"""A check as a sound card would write it; each test changes one thing in it."""
+"""A check as a sound card would write it, in which each test changes one thing, and the reader of its file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from gpubench.cuda_check.run import STEPS
+from gpubench.errors import MisuseError
+from gpubench.files import read_json
 from gpubench.models import (
+    CHECK_VERSION,
     Blocks,
     Case,
     CaseRow,
@@ -29,6 +33,7 @@ from gpubench.models import (
     TaskKind,
     TelemetrySample,
 )
+from gpubench.units import MIB, plain
 
 H200 = DeviceProfile(
     backend="cuda",
@@ -167,3 +172,18 @@ def with_part(made: CudaCheck, name: str, **changes: Any) -> CudaCheck:
     """The same check with another log of one part."""
     parts = tuple(msgspec.structs.replace(p, **changes) if p.name == name else p for p in made.parts)
     return msgspec.structs.replace(made, parts=parts)
+
+
+MOST_BYTES = 16 * MIB
+"""A complete check has a few hundred kilobytes."""
+
+
+def read_check(path: Path) -> CudaCheck:
+    """Read the file of a check from any author, which CI receives in a pull request."""
+    check = read_json(path, CudaCheck, MOST_BYTES, what="a check of gpubench", follow_links=True)
+    if check.kind != "cuda-check" or not 1 <= check.schema_version <= CHECK_VERSION:
+        raise MisuseError(
+            f"{path.name} is {plain(check.kind)} of schema {check.schema_version}; this gpubench reads "
+            f"cuda-check up to {CHECK_VERSION}"
+        )
+    return check

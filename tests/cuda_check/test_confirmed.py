@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from cuda_check.builders import H200, blocks, check, clock
+from cuda_check.builders import H200, blocks, check, clock, read_check
 from gpubench.cuda_check import run
 from gpubench.cuda_check.judge import (
     CORE,
     confirms,
     file_name,
     judge,
-    read_check,
     scrubbed,
     states_of,
     write_check,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cuda_check.builders import H200, check, faults, row, with_part
+from cuda_check.builders import H200, check, faults, read_check, row, with_part
 from gpubench.cuda_check.judge import (
     FOREIGN,
     encode,
@@ -22,7 +22,6 @@ from gpubench.cuda_check.judge import (
     judge,
     nameless,
     nameless_calls,
-    read_check,
     write_check,
 )
 from gpubench.errors import MisuseError, StorageError

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from paired import median_interval
 
 from gpubench.discovery import load_workload
-from gpubench.measure.launch import Sampler
+from gpubench.measure.launch import sampling
 from gpubench.measure.loop import Loop
 from gpubench.measure.proofs import bare_loop, in_fours, step_by_hand
 from gpubench.measure.step import Hardware, Work, move, open_hardware, switches_for
@@ -78,7 +78,7 @@ def sampled_over_plain(
     loop = _warm_loop(work, hardware)
 
     def sampled() -> Seconds:
-        with Sampler(telemetry, time.perf_counter):
+        with sampling(telemetry, time.perf_counter):
             return loop.round(steps).wall_s
 
     return _ratios(sampled, lambda: loop.round(steps).wall_s, pairs)

@@ -18,8 +18,9 @@ from torch import nn
 from gpubench.discovery import load_workload
 from gpubench.measure import case, checks, guards, launch, step, worker
 from gpubench.measure.budget import DEFAULT
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.case import WorkerContext, measure_case
-from gpubench.measure.guards import NotPreparedError, prepare
+from gpubench.measure.guards import prepare
 from gpubench.measure.launch import LaunchRecorder
 from gpubench.measure.loop import Clock, Heap
 from gpubench.measure.messages import MeasureCase, Ready, Setup
@@ -278,7 +279,7 @@ def test_captured_and_compiled_steps_are_compared_with_eager_ones(measured, monk
 
 def test_a_step_that_cannot_be_captured_is_unsupported_with_the_reason(measured, monkeypatch):
     def refuse(work):
-        raise NotPreparedError("the step cannot be captured in a CUDA graph: it waits")
+        raise NotHereError("the step cannot be captured in a CUDA graph: it waits")
 
     monkeypatch.setattr(case, "prepare", refuse)
     done, _ = measured(execution=Execution.GRAPH)
@@ -408,17 +409,17 @@ def test_a_model_without_compiled_parts_is_unsupported(make_case, graphs_compile
 
     prepare(compile_work(make_case))  # a graph of an earlier case does not prove anything about this one
     work = compile_work(make_case, Opaque(nn.Linear(8, 4)))
-    with pytest.raises(NotPreparedError, match="compiled nothing"):
+    with pytest.raises(NotHereError, match="compiled nothing"):
         prepare(work)
     recurrent, before = load_workload("lstm").tiny(4, 0), len(graphs_compiled)
     try:
         prepare(move(recurrent, work.case, CPU))
-    except NotPreparedError as error:
+    except NotHereError as error:
         assert re.search(r"nothing .*LSTM", str(error))  # noqa: PT017 - torch 2.15 compiles what stands behind it
     else:
         assert len(graphs_compiled) > before
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
-    with pytest.raises(NotPreparedError, match="unset TORCH_COMPILE_DISABLE=1"):
+    with pytest.raises(NotHereError, match="unset TORCH_COMPILE_DISABLE=1"):
         prepare(work)
 
 

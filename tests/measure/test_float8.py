@@ -10,8 +10,7 @@ from torch import nn
 
 from gpubench.discovery import load_workload
 from gpubench.measure import quantize
-from gpubench.measure.capability import why_no_precision
-from gpubench.measure.quantize import NotQuantizedError
+from gpubench.measure.capability import NotHereError, why_no_precision
 from gpubench.measure.step import move
 from gpubench.models import Case, Checkpointing, DeviceProfile, Execution, Precision, TaskKind, WeightType
 from gpubench.profile import load_profiles, profile_of
@@ -19,7 +18,9 @@ from gpubench.profile import load_profiles, profile_of
 CPU = torch.device("cpu")
 ERROR = Precision.FP8.facts.product_error
 
-pytestmark = pytest.mark.skipif(quantize.why_no_fp8(CPU) is not None, reason="torch has no FP8 products here")
+pytestmark = pytest.mark.skipif(
+    quantize.why_no_products("FP8", CPU) is not None, reason="torch has no FP8 products here"
+)
 
 
 @pytest.fixture
@@ -116,12 +117,12 @@ def trained(precision: Precision, checkpointing: Checkpointing, steps: int = 12)
 
 def test_without_torchao_the_case_is_refused_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
-    with pytest.raises(NotQuantizedError, match=r"fp8 need torchao.*pip install 'torchao>="):
+    with pytest.raises(NotHereError, match=r"fp8 need torchao.*pip install 'torchao>="):
         narrow_layer()
 
 
 def test_a_model_without_blocks_is_refused_when_planned_and_when_built():
-    with pytest.raises(NotQuantizedError, match="repeated blocks"):
+    with pytest.raises(NotHereError, match="repeated blocks"):
         quantize.compute_in_fp8(nn.Linear(64, 64), "mine", CPU)
     assert "repeated blocks" in load_profiles()["cnn"].why_not_at(Precision.FP8)
     assert load_profiles()["llama_1b"].why_not_at(Precision.FP8) is None

@@ -10,7 +10,7 @@ import torch
 
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.measure.quantize import NotQuantizedError
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.step import built, move
 from gpubench.models import (
     Case,
@@ -113,12 +113,12 @@ def test_scores_at_eight_bits_are_close_to_those_at_sixteen():
 
 def test_unavailable_weight_types_are_refused_with_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
-    with pytest.raises(NotQuantizedError, match=r"torchao>=0\.15"):
+    with pytest.raises(NotHereError, match=r"torchao>=0\.15"):
         quantized(WeightType.INT4)
 
 
 def test_four_bits_on_a_cpu_are_refused_with_the_reason_of_torchao():
     pytest.importorskip("torchao", exc_type=ImportError)
-    with pytest.raises(NotQuantizedError, match="no int4 weights") as caught:
+    with pytest.raises(NotHereError, match="no int4 weights") as caught:
         quantized(WeightType.INT4)
     assert "\n" not in str(caught.value)

@@ -66,7 +66,15 @@ def test_cpu_timer_needs_no_synchronization_and_reports_no_memory():
 def test_amd_gpu_is_matched_to_torch_by_bus_id_only(monkeypatch, bus, ok):
     """ROCm's torch has its own names and UUIDs."""
     seen = SimpleNamespace(
-        name="AMD Instinct MI300X OAM", uuid="1234", pci_domain_id=2, pci_bus_id=bus, pci_device_id=0
+        name="AMD Instinct MI300X OAM",
+        major=9,
+        minor=4,
+        total_memory=192 << 30,
+        uuid="1234",
+        pci_domain_id=2,
+        pci_bus_id=bus,
+        pci_device_id=0,
+        multi_processor_count=300,
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda rank: seen)
     profile = DeviceProfile(

@@ -16,8 +16,8 @@ from gpubench import effects
 from gpubench.blocks.parts import Block, as_markdown
 from gpubench.discovery import load_workload
 from gpubench.measure import guards, quantize
-from gpubench.measure.capability import why_no_precision, why_not_for_task
-from gpubench.measure.quantize import NotQuantizedError, compute_in_int8
+from gpubench.measure.capability import NotHereError, why_no_precision, why_not_for_task
+from gpubench.measure.quantize import compute_in_int8
 from gpubench.measure.step import move
 from gpubench.models import DeviceProfile, Execution, Measurement, Precision, TaskKind, WeightType
 from gpubench.profile import load_profiles
@@ -28,7 +28,7 @@ from gpubench.workload import Task
 CPU = torch.device("cpu")
 FACTS = Precision.INT8.facts
 HAS_TORCHAO = pytest.mark.skipif(
-    find_spec("torchao") is None or quantize.why_no_int8(CPU) is not None, reason="needs torchao"
+    find_spec("torchao") is None or quantize.why_no_products("int8", CPU) is not None, reason="needs torchao"
 )
 
 
@@ -92,13 +92,13 @@ def test_layers_that_torchao_cannot_quantize_stay_and_a_model_of_only_those_is_r
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 10)).to(torch.bfloat16)
     compute_in_int8(model, "mine", CPU)
     assert [type(layer.weight.data) is torch.Tensor for layer in model] == [False, True]
-    with pytest.raises(NotQuantizedError, match="multiples of 8"):
+    with pytest.raises(NotHereError, match="multiples of 8"):
         compute_in_int8(nn.Sequential(nn.Linear(64, 10)), "mine", CPU)
 
 
 def test_without_torchao_the_reason_is_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
-    with pytest.raises(NotQuantizedError, match=r"int8 products need torchao.*pip install 'torchao>="):
+    with pytest.raises(NotHereError, match=r"int8 products need torchao.*pip install 'torchao>="):
         compute_in_int8(nn.Sequential(nn.Linear(64, 64)), "mine", CPU)
 
 
@@ -109,7 +109,7 @@ def test_a_torchao_that_needs_a_newer_torch_is_the_reason(monkeypatch, tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchao"]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(NotQuantizedError) as caught:
+    with pytest.raises(NotHereError) as caught:
         compute_in_int8(nn.Sequential(nn.Linear(64, 64)), "mine", CPU)
     for words in ("torchao", f"torch {torch.__version__}", "no_such_type"):
         assert words in str(caught.value)

@@ -13,7 +13,7 @@ import torch
 import two_ranks
 from torch import nn
 
-from gpubench.measure.guards import NotPreparedError
+from gpubench.measure.capability import NotHereError
 from gpubench.measure.team import place_model
 from gpubench.models import ParallelMode
 from gpubench.profile.blocks import repeated_blocks
@@ -75,5 +75,5 @@ def test_the_blocks_of_a_model_are_its_repeated_parts_and_not_single_layers():
 
 def test_a_model_without_blocks_is_not_sharded_and_says_so(make_case):
     case = make_case(workload="plain", gpu_count=2, parallel_mode=ParallelMode.FSDP)
-    with pytest.raises(NotPreparedError, match=r"plain .* --jobs ddp"):
+    with pytest.raises(NotHereError, match=r"plain .* --jobs ddp"):
         place_model(nn.Sequential(nn.Linear(2, 2)), case, torch.device("cpu"))

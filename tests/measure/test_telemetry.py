@@ -19,11 +19,10 @@ from patience import Stopwatch
 from gpubench.errors import NoDeviceError
 from gpubench.measure import capability
 from gpubench.measure.environment import environment
-from gpubench.measure.launch import Sampler, energy_of, shifted
+from gpubench.measure.launch import energy_of, sampling, shifted
 from gpubench.measure.privacy import scrub
 from gpubench.models import FindingKind, Reading, TelemetrySample
 from gpubench.probe import nvidia
-from gpubench.probe.backend import GpuProcess, PowerLimits
 
 
 class FakeReadings:
@@ -31,9 +30,8 @@ class FakeReadings:
 
     source = "nvml"
 
-    def __init__(self, processes=(), utilization=(0.0,), used=0, limits=None):
-        self._processes, self._utilization, self._used = processes, list(utilization), used
-        self._limits = limits or PowerLimits()
+    def __init__(self, pids=(), utilization=(0.0,), used=0):
+        self._pids, self._utilization, self._used = pids, list(utilization), used
 
     def sample(self):
         value = self._utilization.pop(0) if len(self._utilization) > 1 else self._utilization[0]
@@ -45,11 +43,8 @@ class FakeReadings:
     def held_clocks_s(self):
         return {}
 
-    def processes(self):
-        return self._processes
-
-    def power_limits(self):
-        return self._limits
+    def compute_pids(self):
+        return self._pids
 
     def memory_in_use_bytes(self):
         return self._used
@@ -67,10 +62,10 @@ class FakeReadings:
 def test_the_sampler_reads_ten_times_a_second_and_hands_over_each_sample_once():
     samples = []
     began_s, watch = time.monotonic(), Stopwatch()
-    with Sampler(FakeReadings(), time.monotonic) as sampler:
+    with sampling(FakeReadings(), time.monotonic) as drain:
         while len(samples) < 6:
             time.sleep(0.05)
-            samples += sampler.drain()
+            samples += drain()
         assert watch.free_s() < 0.8  # the sixth is due after half a second
     times_s = [sample.t_s for sample in samples]
     assert times_s == sorted(set(times_s))
@@ -85,9 +80,9 @@ def test_a_device_without_telemetry_is_not_sampled():
         def sample(self):
             raise AssertionError("asked")
 
-    with Sampler(Silent(), time.monotonic) as sampler:
+    with sampling(Silent(), time.monotonic) as drain:
         time.sleep(0.15)
-    assert sampler.drain() == []
+    assert drain() == []
 
 
 def test_samples_count_from_the_first_timed_round_and_the_warm_up_is_kept_once_a_second():
@@ -229,7 +224,7 @@ def test_a_gpu_in_use_is_refused_unless_allowed(card, monkeypatch):
 
 
 def test_a_process_that_started_during_the_run_is_found(card, monkeypatch):
-    busy = FakeReadings(processes=(GpuProcess(pid=7, memory_bytes=None, compute=True),))
+    busy = FakeReadings(pids=(7,))
     monkeypatch.setattr("gpubench.probe.probe.open_telemetry", lambda _: busy)
     assert [f.kind for f in capability.newcomers(card, sleep=lambda _: None)] == [FindingKind.SHARED_GPU]
 

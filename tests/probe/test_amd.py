@@ -137,16 +137,16 @@ def test_without_the_library_only_torch_reports_the_card_and_it_is_timed(
     monkeypatch.setattr(amd, "BACKEND", without_the_library(monkeypatch, tmp_path))
     monkeypatch.setattr(nvidia, "BACKEND", NoDriver())
     monkeypatch.setattr(select, "torch_build", lambda: TorchBuild(version="2.6.0", cuda=None, hip="6.2"))
-    seen = View(
+    seen = DeviceProfile(
+        backend="cuda",
         name="AMD Instinct MI300X",
         memory_bytes=192 << 30,
         compute_capability=(9, 4),
         sm_count=304,
         pci_bus_id="0002:0c:00.0",
-        amd_architecture="gfx942",
-        computed=True,
+        architecture="gfx942",
     )
-    monkeypatch.setattr(torch_view, "_look", lambda _: seen)
+    monkeypatch.setattr(torch_view, "_look", lambda _: View(device=seen, computed=True))
     gpu, said = select_device(wanted)
     assert (gpu.backend, gpu.gpu_key, gpu.compute_capability) == ("rocm", "amd-mi300x-192gb", None)
     assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8", "fp8")

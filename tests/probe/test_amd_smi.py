@@ -16,7 +16,6 @@ import pytest
 
 from gpubench.models import Reading
 from gpubench.probe.amd import AmdBackend
-from gpubench.probe.backend import GpuProcess, PowerLimits
 
 _SPEC = importlib.util.find_spec("amdsmi")
 pytestmark = [
@@ -146,8 +145,7 @@ def test_a_reading_has_the_values_of_the_library(opened) -> None:
         memory_used_bytes=9 << 30,
     )
     assert opened.energy_j() == pytest.approx(15.3)  # a million steps of 15.3 µJ
-    assert opened.power_limits() == PowerLimits(enforced_w=700.0, default_w=750.0)
-    assert opened.processes() == (GpuProcess(pid=4242, memory_bytes=8 << 30, compute=True),)
+    assert opened.compute_pids() == (4242,)
 
 
 def test_a_card_is_described_through_the_library(refuse) -> None:
@@ -182,12 +180,11 @@ def test_only_values_that_the_library_refuses_are_unknown_with_their_reason(
     assert field not in opened.refused
 
 
-def test_energy_limits_and_processes_that_are_refused_are_unknown(opened, refuse) -> None:
+def test_energy_and_processes_that_are_refused_are_unknown(opened, refuse) -> None:
     refuse("*", 10)
     assert opened.energy_j() is None
     assert "AMDSMI_STATUS_NO_PERM" in opened.refused["energy_j"]
-    assert opened.processes() is None
-    assert opened.power_limits() == PowerLimits()
+    assert opened.compute_pids() is None
 
 
 @pytest.mark.parametrize("call", ["init", "handle"])

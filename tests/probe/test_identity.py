@@ -20,12 +20,13 @@ GPU = DeviceProfile(
     sm_count=132,
 )
 BLANK = msgspec.structs.replace(GPU, uuid="GPU-00000000-0000-0000-0000-000000000000")
-SAME = {"name": "NVIDIA H200", "uuid": GPU.uuid[4:], "sm_count": 132, "pci_bus_id": "0000:00:06.0"}
+SAME = msgspec.structs.replace(GPU, uuid=GPU.uuid[4:], pci_bus_id="0000:00:06.0")
+NOTHING = DeviceProfile(backend="cuda")
 
 
 def test_the_same_device_passes_without_a_message() -> None:
-    assert check_same_device(GPU, **SAME) == ()
-    assert check_same_device(GPU, name=None, uuid=None, sm_count=None, pci_bus_id=None) == ()
+    assert check_same_device(GPU, SAME) == ()
+    assert check_same_device(GPU, NOTHING) == ()
 
 
 @pytest.mark.parametrize(
@@ -39,32 +40,32 @@ def test_the_same_device_passes_without_a_message() -> None:
 )
 def test_another_device_stops_the_run(different: dict) -> None:
     with pytest.raises(NoDeviceError, match="from another GPU"):
-        check_same_device(GPU, **{**SAME, **different})
+        check_same_device(GPU, msgspec.structs.replace(SAME, **different))
 
 
 def test_an_all_zero_uuid_is_joined_by_bus_id_and_reported() -> None:
-    zeros = "00000000-0000-0000-0000-000000000000"
-    (finding,) = check_same_device(BLANK, **{**SAME, "uuid": zeros})
+    seen = msgspec.structs.replace(SAME, uuid="00000000-0000-0000-0000-000000000000")
+    (finding,) = check_same_device(BLANK, seen)
     assert (finding.kind, finding.value) == (FindingKind.UUID_ALL_ZEROS, "0000:00:06.0")
     with pytest.raises(NoDeviceError, match="PCI bus id"):
-        check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": "0000:41:00.0"})
-    (finding,) = check_same_device(BLANK, **{**SAME, "uuid": zeros, "pci_bus_id": None})
+        check_same_device(BLANK, msgspec.structs.replace(seen, pci_bus_id="0000:41:00.0"))
+    (finding,) = check_same_device(BLANK, msgspec.structs.replace(seen, pci_bus_id=None))
     assert "SM count" in finding.value
 
 
 @pytest.mark.parametrize(
     ("profile", "uuid", "place", "identity"),
     [
-        (GPU, SAME["uuid"], None, "UUID"),
-        (GPU, None, SAME["pci_bus_id"], "PCI bus id"),
+        (GPU, SAME.uuid, None, "UUID"),
+        (GPU, None, SAME.pci_bus_id, "PCI bus id"),
         (GPU, None, None, "name and SM count only"),
-        (BLANK, SAME["uuid"], SAME["pci_bus_id"], "PCI bus id"),
-        (msgspec.structs.replace(GPU, uuid="MIG-1"), "MIG-1", SAME["pci_bus_id"], "PCI bus id"),
-        (msgspec.structs.replace(GPU, uuid=None), SAME["uuid"], None, "name and SM count only"),
+        (BLANK, SAME.uuid, SAME.pci_bus_id, "PCI bus id"),
+        (msgspec.structs.replace(GPU, uuid="MIG-1"), "MIG-1", SAME.pci_bus_id, "PCI bus id"),
+        (msgspec.structs.replace(GPU, uuid=None), SAME.uuid, None, "name and SM count only"),
     ],
 )
 def test_a_device_is_identified_by_facts_that_both_sides_report(profile, uuid, place, identity) -> None:
-    assert matched_by(profile, uuid=uuid, pci_bus_id=place) == identity
+    assert matched_by(profile, msgspec.structs.replace(NOTHING, uuid=uuid, pci_bus_id=place)) == identity
 
 
 def test_a_stored_profile_holds_a_salted_hash_and_no_uuid(monkeypatch, tmp_path: Path) -> None:

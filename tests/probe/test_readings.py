@@ -8,7 +8,7 @@ from nvml.script import Fault, change, load_dump
 from gpubench.errors import NoDeviceError
 from gpubench.models import DeviceProfile, Reading
 from gpubench.probe import nvidia
-from gpubench.probe.backend import DeviceGoneError, GpuProcess, PowerLimits
+from gpubench.probe.backend import DeviceGoneError
 from gpubench.probe.probe import open_telemetry
 
 
@@ -31,8 +31,7 @@ def test_a_sample_of_an_h200_has_every_reading(inside_nvml) -> None:
             idle=True,
         )
         assert line.energy_j() == pytest.approx(2180.012)
-        assert line.processes() == ()
-        assert line.power_limits() == PowerLimits(enforced_w=700, default_w=700)
+        assert line.compute_pids() == ()
         assert line.compute_mode() == "default"
         assert line.ecc_uncorrected() is None
         assert line._fields.unavailable["ecc_uncorrected"].startswith("nvmlDeviceGetTotalEccErrors")
@@ -111,7 +110,7 @@ def test_a_call_that_hangs_drops_the_source_and_the_run_continues(inside_nvml) -
         assert line.sample() == Reading()
         assert line.source == "hung"
         assert line.energy_j() is None
-        assert line.processes() is None
+        assert line.compute_pids() is None
 
 
 def test_a_driver_that_refuses_everything_gives_no_telemetry(inside_nvml) -> None:
@@ -192,17 +191,14 @@ def test_a_reading_takes_less_time_than_the_sampler_allows(inside_nvml) -> None:
         assert (time.process_time() - start) / count < 400e-6  # including the fake's own search
 
 
-def test_compute_and_graphics_processes_are_distinguished(inside_nvml) -> None:
+def test_only_compute_processes_are_listed(inside_nvml) -> None:
     calls = change(
         load_dump("h200"), "nvmlDeviceGetComputeRunningProcesses", [{"pid": 7, "usedGpuMemory": 1 << 30}]
     )
     calls = change(calls, "nvmlDeviceGetGraphicsRunningProcesses", [{"pid": 8, "usedGpuMemory": None}])
     inside_nvml(calls)
     with open_telemetry(first_gpu()) as line:
-        assert sorted(line.processes(), key=lambda p: p.pid) == [
-            GpuProcess(pid=7, memory_bytes=1 << 30, compute=True),
-            GpuProcess(pid=8, memory_bytes=None, compute=False),
-        ]
+        assert line.compute_pids() == (7,)
 
 
 def test_a_device_that_is_gone_is_an_error(inside_nvml) -> None:
@@ -216,5 +212,5 @@ def test_a_cpu_has_no_telemetry() -> None:
     with open_telemetry(DeviceProfile(backend="cpu")) as line:
         assert line.source == "none"
         assert line.sample() == Reading()
-        assert (line.energy_j(), line.processes(), line.ecc_uncorrected(), line.compute_mode()) == (None,) * 4
-        assert line.power_limits() == PowerLimits()
+        assert (line.energy_j(), line.compute_pids(), line.ecc_uncorrected()) == (None,) * 3
+        assert line.compute_mode() is None

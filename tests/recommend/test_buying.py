@@ -13,6 +13,7 @@ from gpubench.errors import MisuseError
 from gpubench.interval import Interval
 from gpubench.labels import gpus_of
 from gpubench.models import PriceCondition
+from gpubench.offers.dates import price_day
 from gpubench.offers.hardware import card_prices, hosts
 from gpubench.offers.table import Offers
 from gpubench.recommend.filters import apply, host_filters, within_purchase_limit
@@ -181,7 +182,12 @@ def test_a_contradictory_request_is_refused_in_one_line(options, message):
 def test_every_card_price_has_a_condition_a_date_and_a_source():
     prices = card_prices()
     assert len(prices) >= 20
+    kinds = [(each.gpu_key, each.gpu_count, each.is_computer, each.condition) for each in prices]
+    assert len(set(kinds)) == len(kinds)
     for each in prices:
+        assert each.gpu_key in load_specs()
+        assert each.price_usd > 0
+        assert price_day(each.price_date)
         assert each.condition in {"new", "used", "unstated", "launch price"}
         assert each.statistic
         assert each.license or "GPU Poet" not in each.source

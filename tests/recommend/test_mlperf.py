@@ -106,9 +106,9 @@ def test_the_fastest_of_the_newest_round_represents_its_gpu() -> None:
 
 def test_the_shipped_table_names_known_gpus_rounds_and_sources() -> None:
     runs = load_mlperf()
-    assert len(runs) == 752
+    assert len(runs) == 786
     assert {r.gpu_key for r in runs} <= load_specs().keys()
-    assert {r.round for r in runs} == {"v3.0", "v3.1", "v4.0", "v4.1", "v5.0"}
+    assert {r.round for r in runs} == {"v3.0", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1"}
     for r in runs:  # a system with the memory of its cards in its name means the card with that memory
         named = {int(size) for size in re.findall(r"(?<!x)(\d+)\s?GB", r.system, re.IGNORECASE)} & set(
             SIZES_GB
@@ -135,8 +135,8 @@ def test_the_page_of_workloads_counts_the_mlperf_jobs_that_are_fitted() -> None:
 
 def test_the_table_states_its_first_and_last_round() -> None:
     (oldest, *_, newest) = rounds(load_mlperf())
-    assert (oldest, newest) == (("v3.0", "2023-06"), ("v5.0", "2025-06"))
-    assert "Rounds: v3.0 (2023-06) to v5.0 (2025-06)" in what()
+    assert (oldest, newest) == (("v3.0", "2023-06"), ("v5.1", "2025-11"))
+    assert "Rounds: v3.0 (2023-06) to v5.1 (2025-11)" in what()
 
 
 def test_the_command_lists_mlperf_runs_and_json_contains_all_of_them() -> None:

@@ -105,7 +105,7 @@ def test_ids_are_case_insensitive(tmp_path, make_run):
     before = snapshot(mine)
     upper = make_run(run_id="20261120T000000Z-ABCD1234")
     theirs = store.write_run(tmp_path / "theirs", upper)
-    assert add_runs(mine, [theirs]).present == (stored,)
+    assert add_runs(mine, [theirs]).present == [stored]
     theirs = store.write_run(tmp_path / "theirs, lesser", lesser(upper))
     assert "different content" in add_runs(mine, [theirs]).conflicts[0]
     assert snapshot(mine) == before
@@ -118,7 +118,7 @@ def test_a_run_in_another_devices_folder_is_found_there(tmp_path, make_run):
     store.write_run(mine, make_run()).rename(elsewhere)
     before = snapshot(mine)
     theirs = store.write_run(tmp_path / "theirs", make_run())
-    assert add_runs(mine, [theirs]).present == (elsewhere,)
+    assert add_runs(mine, [theirs]).present == [elsewhere]
     device = msgspec.structs.replace(make_run().device, gpu_key="nvidia-h100-sxm-80gb")
     theirs = store.write_run(tmp_path / "other", make_run(device=device))
     assert "different content" in add_runs(mine, [theirs]).conflicts[0]
@@ -142,7 +142,7 @@ def test_a_stored_run_that_is_unreadable_now_is_not_replaced(tmp_path, make_run,
         patched.setattr(os, "open", fails)
         added = add_runs(mine, [theirs])
     assert "Input/output error" in added.conflicts[0]
-    assert (added.written, added.present) == ((), ())
+    assert (added.written, added.present) == ([], [])
     assert snapshot(mine) == before
     stored.write_text("{")
     assert "cannot be compared" in add_runs(mine, [theirs]).conflicts[0]

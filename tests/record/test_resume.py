@@ -155,7 +155,7 @@ def test_resuming_a_finished_run_changes_nothing(cut_off, tmp_path, scripted):
     ready, seen = prepared(run, tmp_path, time_limit_s=5.0), []
     before = ready.resumed_from.read_bytes()
     done = session.execute(ready, seen.append)
-    assert (done.run, done.path, done.interrupted) == (run, ready.resumed_from, False)
+    assert (done.run, done.path, done.run.interrupted) == (run, ready.resumed_from, False)
     assert ready.resumed_from.read_bytes() == before
     assert ["left to measure" in e.text and run.run_id in e.text for e in seen] == [True]
     killed = msgspec.structs.replace(

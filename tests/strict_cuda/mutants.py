@@ -26,8 +26,8 @@ MUTANTS = (
     Mutant(
         name="the clock stops before the GPU is done",
         file=LOOP,
-        old="        work()\n        self.synchronize()\n",
-        new="        work()\n",
+        old="            work()\n        self.synchronize()\n",
+        new="            work()\n",
         misleads="the time of each round lacks its end",
         killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
     ),
@@ -543,8 +543,8 @@ MUTANTS = (
     Mutant(
         name="samples are stamped by a different clock than the rounds",
         file=LAUNCH,
-        old="Sampler(telemetry, loop.clock.now_s)",
-        new="Sampler(telemetry, time.monotonic)",
+        old="sampling(telemetry, loop.clock.now_s)",
+        new="sampling(telemetry, time.monotonic)",
         misleads="clocks and power of the rounds come from some other time",
         killer="test_telemetry.py::test_samples_use_the_clock_of_the_rounds",
     ),
@@ -656,11 +656,8 @@ MUTANTS = (
     Mutant(
         name="many exchanges are announced and one is done",
         file=PROBES,
-        old=(
-            "        def repetition() -> None:\n"
-            "            for _ in range(probe.repeats):\n                action()\n"
-        ),
-        new="        def repetition() -> None:\n            action()\n",
+        old="clock.time(action, probe.repeats)",
+        new="clock.time(action)",
         misleads="small exchanges seem a hundred times too fast, or the job hangs",
         killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
     ),
@@ -740,8 +737,8 @@ MUTANTS = (
     Mutant(
         name="the switch of recurrent layers keeps its value from the previous case",
         file=STEP,
-        old="        if switch is not None and value is not None:\n",
-        new="        if switch is not None and value is not None and switch is not torch.backends.cudnn.rnn:\n",
+        old="        if value is not None:\n",
+        new="        if value is not None and switch is not torch.backends.cudnn.rnn:\n",
         misleads="an LSTM in TF32 is reported as fp32",
         killer="test_every_case.py::test_strict_fp32_is_strict_in_the_process_of_the_other_precisions",
     ),
@@ -773,7 +770,7 @@ MUTANTS = (
     Mutant(
         name="fp32 is proven by another convolution than its control",
         file=CASE,
-        old="scale = self.control().scale if precision is Precision.FP32 else CONTROL_SCALES[0]\n",
+        old="scale = self.control.scale if precision is Precision.FP32 else CONTROL_SCALES[0]\n",
         new="scale = CONTROL_SCALES[0]\n",
         misleads="a convolution that cannot fail counts as proven by one that can",
         killer="test_controls.py::test_a_convolution_too_small_for_tf32_is_proven_by_a_larger_one",
@@ -897,7 +894,7 @@ MUTANTS = (
     Mutant(
         name="the check of a card computes no control of fp32",
         file=f"{MEASURE}proofs.py",
-        old="control = context.control().errors if precision is Precision.FP32 else {}\n",
+        old="control = context.control.errors if precision is Precision.FP32 else {}\n",
         new="control: dict[str, float] = {}\n",
         misleads="a card is confirmed by a proof that cannot fail on it",
         killer="test_proofs.py::test_fp32_proof_includes_a_control_that_fails",

@@ -13,11 +13,12 @@ import time
 import msgspec
 import pytest
 from command import gpubench
+from cuda_check.builders import read_check
 from nvml.script import Fault
 from patience import Stopwatch
 
 from gpubench.cuda_check import run as cuda_check
-from gpubench.cuda_check.judge import confirms, judge, read_check, states_of
+from gpubench.cuda_check.judge import confirms, judge, states_of
 from gpubench.cuda_check.run import STEPS, Amounts, check_cuda
 from gpubench.errors import NoDeviceError
 from gpubench.measure.launcher import PHASE_LIMITS_S

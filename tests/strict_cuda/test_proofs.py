@@ -204,7 +204,7 @@ class Ticking:
 
     def __enter__(self):
         Ticking.running, self._next_s = True, self._now_s()
-        return self
+        return self.drain
 
     def __exit__(self, *_) -> None:
         Ticking.running = False
@@ -223,7 +223,7 @@ class Ticking:
 @pytest.fixture
 def loaded(make_gpu, proven, monkeypatch):
     """``loaded(scale)``: a device with an energy counter at this multiple of its power; ``cost`` of sampling."""
-    monkeypatch.setattr(proofs, "Sampler", Ticking)
+    monkeypatch.setattr(proofs, "sampling", Ticking)
 
     def read(scale: float | None = 1.0, cost: float = 0.0, source: str = "nvml") -> CudaCheck:
         machine = Machine(

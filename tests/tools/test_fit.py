@@ -17,6 +17,7 @@ from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.calibration import Calibration, Scale, load_calibration, pair_scale
 from gpubench.predict.chips import chips_of, predecessor
 from gpubench.predict.roofline import deviations_of, take
+from gpubench.readings import PublishedRun
 from gpubench.specs import load_specs
 from tools.calibrate import (
     NAMES,
@@ -29,6 +30,7 @@ from tools.calibrate import (
     pairs_of,
     predict_rows,
     sides,
+    successors,
     times_of,
 )
 from tools.published import Table, fitted_on
@@ -224,3 +226,55 @@ def test_a_wider_tensor_core_is_harder_to_feed_and_a_larger_cache_saves_traffic(
     c = load_calibration().train.ratio.coefficients
     assert 0 < c.width < 1
     assert 0 < c.cache < 0.2
+
+
+KNOWN = {"CDNA3": [-0.5, 0.0, -0.5], "Hopper": [0.0, 0.0, 0.0]}
+
+
+def mlperf(gpu_key: str, minutes: float, **changed) -> PublishedRun:
+    run = PublishedRun(
+        benchmark="llama2_70b_lora", round="v5.1", date="2025-11", gpu_key=gpu_key, gpus=8, minutes=minutes,
+        runs=10, submitter="AMD", system="one", source="of the test",
+    )  # fmt: skip
+    return msgspec.structs.replace(run, **changed)
+
+
+OLD = mlperf("amd-mi325x-256gb", 20.0)
+
+
+@pytest.fixture
+def shift_with(monkeypatch):
+    """The deviation of CDNA4 from these runs; None if they say nothing of it."""
+
+    def shift(*runs: PublishedRun) -> float | None:
+        monkeypatch.setattr("tools.calibrate.load_mlperf", lambda: runs)
+        found = successors(load_calibration().train.level.coefficients, KNOWN)
+        assert found.keys() <= {"CDNA4"}
+        for compute, tensor, bandwidth in found.values():
+            assert (compute, tensor) == (bandwidth, 0.0)
+        return found["CDNA4"][0] if found else None
+
+    return shift
+
+
+def test_an_architecture_without_rows_gains_on_its_predecessor_what_one_submitter_measured(shift_with):
+    slow, fast = (shift_with(OLD, mlperf("amd-mi355x-288gb", minutes)) for minutes in (20.0, 10.0))
+    assert slow < KNOWN["CDNA3"][0], "its data sheet promises more than equal times"
+    assert fast - slow == pytest.approx(np.log(2) / (1 + 0.3**2 / 0.5**2))
+    both = shift_with(OLD, mlperf("amd-mi355x-288gb", 10.0), mlperf("amd-mi355x-288gb", 20.0, system="two"))
+    assert both == pytest.approx((slow + fast) / 2), "each card has one vote"
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        mlperf("amd-mi355x-288gb", 10.0, submitter="another"),
+        mlperf("amd-mi355x-288gb", 10.0, round="v5.0"),
+        mlperf("amd-mi355x-288gb", 10.0, gpus=4),
+        mlperf("amd-mi355x-288gb", 10.0, benchmark="llama31_8b"),
+        mlperf("nvidia-h100-sxm-80gb", 10.0),
+        mlperf("nvidia-b200-sxm-180gb", 10.0),
+    ],
+)
+def test_times_that_are_not_of_a_successor_in_the_same_software_say_nothing(shift_with, new):
+    assert shift_with(OLD, new) is None

@@ -4,8 +4,7 @@ from pathlib import Path
 from gpubench import units
 from gpubench.cli.output import answer, say
 from gpubench.cli.table import CheckRequest
-from gpubench.cuda_check import judge
-from gpubench.cuda_check import run as cuda_check
+from gpubench.cuda_check import judge, run
 from gpubench.errors import ExitCode, MisuseError
 from gpubench.models import CudaCheck, PartLog, PartState
 from gpubench.probe import select, torch_view
@@ -35,9 +34,9 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     say(*filter(None, [remark]))
     build = torch_view.torch_build()
     path = request.output or Path(judge.file_name(profile, None if build is None else build.version))
-    limit = "without a time limit" if request.full else f"at most {units.format_limit(cuda_check.LIMIT_S)}"
+    limit = "without a time limit" if request.full else f"at most {units.format_limit(run.LIMIT_S)}"
     say(f"checking {units.plain(profile.name or 'the GPU')}, {limit}; let nothing else use it meanwhile")
-    check = cuda_check.check_cuda(profile, path, full=request.full, on_part=_say_part)
+    check = run.check_cuda(profile, path, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(
         as_json,

@@ -76,7 +76,7 @@ def tell(
     run = session.run
     output.answer(as_json, lambda: figures.run_document(run) | effects.document(run), lambda: run_parts(run))
     output.say(f"stored in {session.path}")
-    if session.interrupted:
+    if session.run.interrupted:
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
         start = "gpubench" if prepared.place is None else "torchrun ... -m gpubench"
         resume = f"finished cases are kept; continue with: {start} run --resume {run.run_id}{place}"

@@ -162,14 +162,14 @@ class Source(NamedTuple):
 # --- the list of sources ---------------------------------------------------------------------------------
 
 
-def all_sources(on_problem: Callable[[str], None] | None = None) -> tuple[Source, ...]:
+def all_sources(on_problem: Callable[[str], None]) -> tuple[Source, ...]:
     """Return the sources of this package and of plug-ins, collected catalogs first.
 
     Args:
-        on_problem: Called for each plug-in that fails to load, and is then omitted; None to raise instead.
+        on_problem: Called for each plug-in that fails to load, and is then omitted.
 
     Raises:
-        MisuseError: If an installed plug-in has the name of another source, or fails to load.
+        MisuseError: If an installed plug-in has the name of another source.
     """
     from importlib.metadata import entry_points
 
@@ -178,8 +178,6 @@ def all_sources(on_problem: Callable[[str], None] | None = None) -> tuple[Source
         try:
             source = _loaded(point)
         except MisuseError as error:
-            if on_problem is None:
-                raise
             on_problem(f"{error}; repair or uninstall that package")
             continue
         if sources.setdefault(source.name, source) is not source:
@@ -255,17 +253,15 @@ def same_host(one: str, other: str) -> bool:
     >>> same_host("https://a.example/x", "https://a.example:443/y")
     True
     """
-    first, second = _place(one), _place(other)
-    return first is not None and first == second
-
-
-def _place(url: str) -> tuple[str, str, int | None] | None:
-    parts = urlsplit(url)
+    usual_ports = {"https": 443, "http": 80}
     try:
-        port = parts.port
+        first, second = (
+            (parts.scheme, parts.hostname, parts.port or usual_ports.get(parts.scheme))
+            for parts in map(urlsplit, (one, other))
+        )
     except ValueError:
-        return None
-    return parts.scheme, parts.hostname or "", port or {"https": 443, "http": 80}.get(parts.scheme)
+        return False
+    return first == second
 
 
 def country_code(text: str | None) -> str | None:
