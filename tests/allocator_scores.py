@@ -151,7 +151,7 @@ def _play(
 
 
 def between(small: Order, large: Order, batch_size: int) -> Order | None:
-    """Scale each storage to another batch along the line through its two sizes; None if the orders do not match."""
+    """Interpolate the size of each storage linearly to another batch size; None if the orders do not match."""
     low, high = BATCHES
     parts = zip(small[:3], large[:3], strict=True)
     if [bool(size) for _, size in small.events] != [bool(size) for _, size in large.events]:

@@ -29,8 +29,8 @@ from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import format_bytes
 
-# The search ends when the smallest batch known not to fit exceeds the largest known to fit by at most this
-# share of the latter, or by 1.
+# The search ends when the gap between the largest batch known to fit and the smallest known not to fit is
+# at most this share of the former, or 1.
 RESOLUTION = 1 / 16
 # As long as every trial fits, each one multiplies the previous batch by this factor.
 GROWTH = 1.5

@@ -181,8 +181,8 @@ class StartState(Record, frozen=True, kw_only=True):
 class MicroResult(Record, frozen=True, kw_only=True):
     """One micro-benchmark with its 95 % interval: GEMM, copy, transfer, kernel launch or all-reduce.
 
-    ``value`` is ``work * repeats`` over the median time of the repetitions that count; without ``work`` it is
-    that median over ``repeats``.
+    ``value`` is ``work * repeats`` divided by the median time of the repetitions that count; without ``work``
+    it is that median divided by ``repeats``.
 
     Attributes:
         n: Number of repetitions that count.
@@ -306,7 +306,7 @@ LOSS_ROUNDING = 1e-7
 
 
 def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
-    """Return a finding if nothing shows that TF32 would have been noticed in an fp32 row.
+    """Return a finding if nothing proves that an fp32 row ran without TF32.
 
     A row is unproven if one of its launches has no proof. Older versions stored proofs without a
     control, which is the error of the same operators under TF32. Only the same case at another precision in

@@ -89,7 +89,7 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
         if (other := offers.get(key)) is not None:
             if price_day(offer.price_date) > price_day(other.price_date):
                 dropped, other = rows[key], None
-            set_aside[_aside(dropped, _SECOND.format(PRICING_WORDS[offer.pricing]))] = None
+            set_aside[_aside(dropped, _SECOND.format(PRICING_WORDS[offer.pricing].replace(" ", "-")))] = None
         if other is None:
             offers[key], rows[key] = offer, quote
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))

@@ -325,13 +325,13 @@ def _entry(
     word: str, devices: Sequence[DeviceProfile], environment: Mapping[str, str], variable: str
 ) -> DeviceProfile:
     if _INDEX.fullmatch(word):
-        # By default CUDA counts the fastest GPU first; the driver counts by PCI bus.
+        # By default CUDA numbers the fastest GPU first; the driver numbers by PCI bus.
         by_bus = variable != CUDA_VARIABLE or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         kinds = {d.index: d.name for d in devices}  # one slice represents a partitioned card
         if not by_bus and len(set(kinds.values())) > 1:
             raise MisuseError(
-                f"CUDA_VISIBLE_DEVICES={word} counts the fastest GPU first, and the GPUs here differ; set "
-                "CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by its UUID"
+                f"CUDA_VISIBLE_DEVICES={word}: CUDA numbers the fastest GPU first, and the GPUs here differ; "
+                "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPU by its UUID"
             )
         matches = [d for d in devices if d.index == int(word)][:1]  # CUDA uses the first slice of a card
     else:

@@ -115,7 +115,7 @@ class Ownership:
 
 
 def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -> tuple[float, float]:
-    """Return the capital and the running cost of a useful hour [USD] at one resale, use and tariff.
+    """Return the capital and running cost of a useful hour [USD] at one resale value, utilization and tariff.
 
     A useful hour is an hour in which the machine works.
     """
@@ -126,7 +126,7 @@ def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -
 
 
 def hourly_range(owned: Ownership) -> Range:
-    """Return the cost of a useful hour [USD] at the best, expected and worst resale, use and tariff."""
+    """Return the cost of a useful hour [USD] at best, expected and worst resale, utilization and tariff."""
     corners = zip(owned.resale_usd[::-1], owned.utilization[::-1], owned.tariff, strict=True)
     return Range(*(sum(hourly(owned, *corner)) for corner in corners))
 
@@ -227,7 +227,7 @@ def ownerships(
 
 
 def is_a_host(spec: str) -> bool:
-    """Return whether a description is a host without a GPU."""
+    """Return whether a text describes a host without a GPU."""
     return spec.strip().casefold() == "pc"
 
 
@@ -246,7 +246,9 @@ def _machine(
     board_w = None if spec is None else spec.board_power_w
     one_gpu_w = given.get("power_w", power_w.get(gpu_key, board_w))
     if one_gpu_w is None:
-        raise MisuseError(f"--have {gpu_name(gpu_key)}: its power is not known; add it: ', 300 W'")
+        raise MisuseError(
+            f"--have {gpu_name(gpu_key)}: its power is not known; append it, for example ', 300 W'"
+        )
     host = _host_of(request, price, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
@@ -330,7 +332,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
     they take 20 %. 14 jobs take 140 %, more than one machine can do.
 
     Args:
-        machines: The machines, with any utilization.
+        machines: The machines; each ranked one gets a new utilization.
         rows: Their ranking, with the hours of one job.
         request: Has the jobs per month.
     """
@@ -359,7 +361,7 @@ def break_even(
     """Return the useful hours after which owning is cheaper, at one rent and one set of costs; None if never.
 
     Example: 30,000 USD, resale 9,000, 4 years, 650 W, PUE 1.3, 0.15 USD/kWh, against 2.99 USD/h. The running
-    cost is 0.127 USD/h, so (30,000 - 9,000) / (2.99 - 0.127) = 7,334 h.
+    cost is 0.12675 USD/h, so (30,000 - 9,000) / (2.99 - 0.12675) = 7,334 h.
     """
     _, running = hourly(owned, resale, utilization, tariff)
     saved = rent_usd_per_hour - running

@@ -196,8 +196,11 @@ def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
     # Yield how many rows of the user's table and of others were set aside, and how to list them.
     theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
     if theirs:
-        first = f"{count(len(theirs), 'row')} ({plain(theirs[0].row)}: {plain(theirs[0].reason)})"
-        yield tell("set_aside", rows=first, file=shlex.quote(str(own)))
+        rows = (
+            f"{count(len(theirs), 'row')}, {'including ' if len(theirs) > 1 else ''}"
+            f"{plain(theirs[0].row)} ({plain(theirs[0].reason)})"
+        )
+        yield tell("set_aside", rows=rows, file=shlex.quote(str(own)))
     if others := len(table.set_aside) - len(theirs):
         yield tell("others_set_aside", rows=count(others, "row"))
 

@@ -197,7 +197,7 @@ def run_judged(checked: RunCheck) -> list[Part]:
 
 
 def _place(issue: Issue) -> str:
-    where = plain(issue.case.label if issue.case else issue.micro or "the run")
+    where = plain(issue.case.label if issue.case else issue.micro or "entire run")
     seen = [
         plain(findings.show(findings.FindingKind(issue.kind), value))
         for value in (issue.value, issue.limit)

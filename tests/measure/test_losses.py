@@ -92,7 +92,7 @@ def test_seven_losses_of_slow_steps_do_not_suffice() -> None:
     """Slow steps are timed in rounds of one step.
 
     The rounds start over at the first batch, so after two single steps and five rounds, two of the last four
-    losses are the first of their batch.
+    losses have no earlier loss on the same batch.
     """
     launch = launch_of(lambda step, batch: 2.0 + 0.01 * batch, single=2, rounds=5, steps=1)
     assert loss_ends(launch) is None

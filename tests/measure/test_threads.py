@@ -84,7 +84,7 @@ def test_each_row_states_its_threads_and_the_run_states_all_threads_of_the_cpu(m
     )
 
 
-def test_a_process_that_uses_another_number_of_threads_is_refused(monkeypatch):
+def test_a_process_that_uses_a_different_number_of_threads_is_refused(monkeypatch):
     with pytest.raises(MisuseError, match=r"3 CPU threads instead of the requested [12]"):
         measured(monkeypatch, {"threads": 3})
 

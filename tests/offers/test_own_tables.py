@@ -216,7 +216,7 @@ def test_a_duplicate_is_set_aside_and_the_first_is_kept(write_table):
     table = read_own(write_table({}, {"on_demand_usd_per_h": "0.75"}, {"region": "moon-2"}))
     assert [offer.price_usd_per_hour for offer in table.offers] == [Decimal("0.50"), Decimal("0.50")]
     ((row, reason),) = table.set_aside
-    assert "second on demand price" in reason
+    assert "second on-demand price" in reason
     assert ":3 " in row
 
 

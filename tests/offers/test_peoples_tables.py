@@ -123,7 +123,7 @@ def test_machines_with_the_same_name_or_no_name_are_kept_unless_one_is_priced_tw
         "pool", "pool (8x A100 SXM 80GB)", "pool (1x L4)", "T4", "L4",
     ]  # fmt: skip
     ((_, reason),) = table.set_aside
-    assert "second on demand price" in reason
+    assert "second on-demand price" in reason
 
 
 def test_dollars_may_be_marked_before_or_after_the_amount_and_euros_are_not_dollars(tmp_path):
@@ -236,7 +236,7 @@ def test_a_users_rejected_rows_are_reported_with_the_answer(tmp_path, gpubench):
     )
     shown = CliRunner().invoke(app, ["rank", "vgg16", "--offers", str(path)], env={"COLUMNS": "9000"}).stdout
     assert (
-        f"Set aside from {path}: 2 rows (mine.csv:3 acme b banana: GPU 'banana' is unknown: name it by its key, as "
+        f"Set aside from {path}: 2 rows, including mine.csv:3 acme b banana (GPU 'banana' is unknown: name it by its key, as "
         f"gpubench list --gpus shows it); `gpubench offers list --offers {path} --explain` shows why."
     ) in " ".join(shown.split())
     told = gpubench("list", "--offers", path, "--explain", "--provider", "acme").stderr

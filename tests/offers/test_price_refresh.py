@@ -140,7 +140,7 @@ def test_a_bid_floor_mistaken_for_a_price_is_set_aside(tmp_path):
 def test_a_second_price_of_a_source_is_set_aside_with_a_readable_reason(tmp_path):
     done = run(tmp_path, 0, Fixed("acme", quote(1.0), quote(1.1)))
     assert price(tmp_path) == [(1.0, "2026-11-17")]
-    assert done.set_aside[0].reason.startswith("a second on demand price of this instance in this region")
+    assert done.set_aside[0].reason.startswith("a second on-demand price of this instance in this region")
 
 
 def test_price_far_from_other_providers_is_kept_but_not_ranked(tmp_path):
