@@ -48,9 +48,6 @@ from gpubench.units import Seconds, format_bytes, format_duration, plain, utc_st
 # --- a measuring child: its environment, its reports, its stop ------------------------------
 
 
-_decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
-
-
 class Child(ChildProcess[messages.Report]):
     """A measuring process. Its messages may be stored, so they contain no private names."""
 
@@ -61,7 +58,12 @@ class Child(ChildProcess[messages.Report]):
         *,
         arguments: Sequence[str] = (),
     ) -> None:
-        super().__init__(("-m", module), _decoder, arguments=arguments, environment=environment)
+        super().__init__(
+            ("-m", module),
+            msgspec.json.Decoder(messages.Report),
+            arguments=arguments,
+            environment=environment,
+        )
 
     def last_words(self, limit: int = 300) -> str:
         """Return the last line that the child wrote, with paths shortened."""

@@ -296,7 +296,7 @@ def plan(
         time_limit_s=request.time_limit_s,
         on_cpu=device.is_cpu,
         micro=request.micro,
-        allow_throttled=request.allow_throttled,
+        allow_throttled="throttled" in request.allow,
         peers=peers,
         falls_back=not asked_executions(request) and budget.name != "publish",
     )
