@@ -141,8 +141,11 @@ def find(
         yield from _of_telemetry(launch)
     lengths = [sum(r.wall_s for r in launch.rounds) for launch in launches if launch.accepted]
     if lengths and median(lengths) < LONG_LOOK_S:
-        seen = f"{median(lengths):.1f} s a launch"
-        yield Finding(kind=FindingKind.SHORT_LOOK, value=seen, limit=f"{LONG_LOOK_S:.0f} s")
+        yield Finding(
+            kind=FindingKind.SHORT_LOOK,
+            value=f"{median(lengths):.1f} s a launch",
+            limit=f"{LONG_LOOK_S:.0f} s",
+        )
     yield from _of_spread(measurement)
     yield from _of_host(measurement, siblings)
     yield from _of_flops(measurement)
@@ -205,8 +208,11 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
         for operator, error in launch.precision_errors.items():
             limit = case.precision.facts.error_limit(operator)
             if error is None or not error <= limit:  # NaN proves nothing either
-                seen = "not finite" if error is None else error
-                yield Finding(kind=FindingKind.TF32_IN_FORCE, value=seen, limit=limit)
+                yield Finding(
+                    kind=FindingKind.TF32_IN_FORCE,
+                    value="not finite" if error is None else error,
+                    limit=limit,
+                )
     yield from _unproven(case.precision, launch)
     if launch.memory_errors:
         yield Finding(kind=FindingKind.MEMORY_ERRORS, value=launch.memory_errors, limit=0)

@@ -289,14 +289,15 @@ class Launcher:
                     self._measure_micro(unit.group)  # the job's communication
                 if self.control.stopping.is_set():
                     return
-                began = messages.CaseBegan(
-                    case=case,
-                    launch=unit.launch,
-                    number=number + 1,
-                    total=len(units),
-                    most_s=self.plan.most_s(),
+                self.on_event(
+                    messages.CaseBegan(
+                        case=case,
+                        launch=unit.launch,
+                        number=number + 1,
+                        total=len(units),
+                        most_s=self.plan.most_s(),
+                    )
                 )
-                self.on_event(began)
                 left = sum(u.planned.case not in record.ended for u in units[number:])
                 finished = self._measure(unit, left, record)
                 if self.ready is not None:
