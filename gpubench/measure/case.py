@@ -230,7 +230,7 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     """Measure one case in torch; see ``launch.conduct`` for how it may end."""
 
     def measure(seen: LaunchRecorder, deadline_s: Seconds) -> None:
-        time_job(context, seen, deadline_s, lambda: _job(order, context, seen, deadline_s))
+        time_job(context, seen, deadline_s, _job(order, context, seen, deadline_s))
 
     return _conduct(order, context, measure)
 

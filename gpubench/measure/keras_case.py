@@ -478,7 +478,7 @@ def measure_case(order: messages.MeasureCase, bench: KerasBench) -> messages.Cas
             switches_of(framework, case.precision) as switches,
         ):
             seen.note(switches=switches)
-            launch.time_job(bench, seen, deadline_s, lambda: _job(order, bench, seen, deadline_s))
+            launch.time_job(bench, seen, deadline_s, _job(order, bench, seen, deadline_s))
 
     return launch.conduct(order, bench, seen, measure)
 

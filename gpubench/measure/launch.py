@@ -418,15 +418,14 @@ def time_job(
     bench: Bench,
     seen: LaunchRecorder,
     deadline_s: Seconds,
-    make: Callable[[], Job],
+    job: Job,
 ) -> None:
-    """Make the job of a case, warm it up, time it, and take its second look.
+    """Warm up the job of a case, time it, and take its second look.
 
     Raises:
         OutOfTimeError: If time ran out before two rounds were done.
         StoppedError: If the parent requested a stop.
     """
-    job = make()
     loop = job.loop(deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
     try:
         _time(loop, job, bench, seen)

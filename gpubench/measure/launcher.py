@@ -48,9 +48,6 @@ from gpubench.units import Seconds, format_bytes, format_duration, plain, utc_st
 # --- a measuring child: its environment, its reports, its stop ------------------------------
 
 
-_decoder: msgspec.json.Decoder[messages.Report] = msgspec.json.Decoder(messages.Report)
-
-
 class Child(ChildProcess[messages.Report]):
     """A measuring process. Its messages may be stored, so they contain no private names."""
 
@@ -61,7 +58,12 @@ class Child(ChildProcess[messages.Report]):
         *,
         arguments: Sequence[str] = (),
     ) -> None:
-        super().__init__(("-m", module), _decoder, arguments=arguments, environment=environment)
+        super().__init__(
+            ("-m", module),
+            msgspec.json.Decoder(messages.Report),
+            arguments=arguments,
+            environment=environment,
+        )
 
     def last_words(self, limit: int = 300) -> str:
         """Return the last line that the child wrote, with paths shortened."""
@@ -287,14 +289,15 @@ class Launcher:
                     self._measure_micro(unit.group)  # the job's communication
                 if self.control.stopping.is_set():
                     return
-                began = messages.CaseBegan(
-                    case=case,
-                    launch=unit.launch,
-                    number=number + 1,
-                    total=len(units),
-                    most_s=self.plan.most_s(),
+                self.on_event(
+                    messages.CaseBegan(
+                        case=case,
+                        launch=unit.launch,
+                        number=number + 1,
+                        total=len(units),
+                        most_s=self.plan.most_s(),
+                    )
                 )
-                self.on_event(began)
                 left = sum(u.planned.case not in record.ended for u in units[number:])
                 finished = self._measure(unit, left, record)
                 if self.ready is not None:

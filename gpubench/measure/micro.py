@@ -51,7 +51,6 @@ _TYPES: dict[str, torch.dtype] = {
 }
 # Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
-_UNITS = {form.name: form.unit for form in FORMATS}
 # Products that this torch or device may lack although the device model supports them.
 _IN_8_BITS: dict[str, Literal["FP8", "int8"]] = {FP8.name: "FP8", INT8.name: "int8"}
 COPY_BYTES = 2 * GIB
@@ -215,7 +214,7 @@ def gemm(precision: str, size: int) -> Probe:
         name="gemm",
         precision=precision,
         size=str(size),
-        unit=_UNITS[precision],
+        unit=GEMM_PRECISIONS[precision].facts.format.unit,
         work=2.0 * size**3,
         memory_bytes=size * size * (2 * given.itemsize + _RESULTS.get(precision, given).itemsize),
         make=partial(_multiply, precision, size),

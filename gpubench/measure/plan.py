@@ -296,7 +296,7 @@ def plan(
         time_limit_s=request.time_limit_s,
         on_cpu=device.is_cpu,
         micro=request.micro,
-        allow_throttled=request.allow_throttled,
+        allow_throttled="throttled" in request.allow,
         peers=peers,
         falls_back=not asked_executions(request) and budget.name != "publish",
     )
@@ -599,8 +599,11 @@ def _conflicts(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str
     no_workload = "--micro only measures no workload: leave out {}"
     yield is_micro, {"workloads and their options": bool(of_workloads)}, no_workload
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
-        of_torch = micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads
-        yield True, of_torch, f"{{}} works only in torch: leave out --framework {keras}"
+        yield (
+            True,
+            micro | largest | {f"a job of {request.gpu_count} GPUs": several} | threads,
+            f"{{}} works only in torch: leave out --framework {keras}",
+        )
     yield several, largest, "{} is for one GPU: leave out --gpus, or give a batch"
     instead = f"gpubench run cnn --gpus {request.gpu_count}"
     yield several, micro, f"{{}} is for one GPU; all-reduce is timed along with a workload: {instead}"
@@ -609,26 +612,34 @@ def _conflicts(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str
         {"the workloads": _names_workloads(request)},
         ("--suite measures its own workloads: leave out {}, or --suite"),
     )
-    on_one = "--thread-scaling times given batches on one CPU: leave out {}"
-    yield request.thread_scaling, gpus | largest, on_one
+    yield (
+        request.thread_scaling,
+        gpus | largest,
+        "--thread-scaling times given batches on one CPU: leave out {}",
+    )
     yield is_micro, threads, no_workload
-    shared = {"--strong": request.strong, f"--jobs {request.jobs}": other_jobs}
-    yield not several and request.resume is None, shared, "{} is for several GPUs: add --gpus N"
-    not_shared = {
-        "--jobs independent": request.jobs == "independent",
-        "--task infer": request.task == "infer",
-    }
-    yield request.strong, not_shared, "--strong splits the batch of one training job: leave out {}"
-    not_trained = {
-        "--task": request.task != "train",
-        "--batch-size": request.batch_size is not None,
-        "--execution": bool(request.executions),
-        "--framework": request.frameworks != (Framework.TORCH,),
-        "--suite": request.suite is not None,
-        **gpus,
-        **micro,
-        **threads,
-        "--resume": request.resume is not None,
-    }
-    trains = "--to-quality trains eagerly in torch on one device, with its own batch: leave out {}"
-    yield request.to_quality, not_trained, trains
+    yield (
+        not several and request.resume is None,
+        {"--strong": request.strong, f"--jobs {request.jobs}": other_jobs},
+        "{} is for several GPUs: add --gpus N",
+    )
+    yield (
+        request.strong,
+        {"--jobs independent": request.jobs == "independent", "--task infer": request.task == "infer"},
+        "--strong splits the batch of one training job: leave out {}",
+    )
+    yield (
+        request.to_quality,
+        {
+            "--task": request.task != "train",
+            "--batch-size": request.batch_size is not None,
+            "--execution": bool(request.executions),
+            "--framework": request.frameworks != (Framework.TORCH,),
+            "--suite": request.suite is not None,
+            **gpus,
+            **micro,
+            **threads,
+            "--resume": request.resume is not None,
+        },
+        "--to-quality trains eagerly in torch on one device, with its own batch: leave out {}",
+    )

@@ -31,17 +31,6 @@ FP8_MULTIPLE = 16
 """Each dimension of an FP8 product must be a multiple of this, as tensor cores require."""
 
 
-_REFUSALS = (
-    ImportError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    AssertionError,
-    NotImplementedError,
-    RuntimeError,
-)
-
-
 def quantize(model: nn.Module, weight_type: WeightType) -> None:
     """Quantize the weights of the model's linear layers in place.
 
@@ -117,7 +106,7 @@ def refusing(words: str) -> Iterator[None]:
     """
     try:
         yield
-    except _REFUSALS as error:
+    except (ImportError, AttributeError, TypeError, ValueError, AssertionError, RuntimeError) as error:
         if lacks_memory(error):
             raise
         raise NotHereError(f"{words}: {one_line(error)}") from error

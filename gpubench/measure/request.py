@@ -187,16 +187,6 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         return self.gpus * self.nnodes
 
     @property
-    def allow_shared(self) -> bool:
-        """Whether to measure although another program uses the GPU."""
-        return "shared" in self.allow
-
-    @property
-    def allow_throttled(self) -> bool:
-        """Whether rows may be ranked although the GPU throttled."""
-        return "throttled" in self.allow
-
-    @property
     def own(self) -> tuple[str, ...]:
         """The user's own models among the workloads."""
         from gpubench.user_model import is_own

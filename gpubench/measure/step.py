@@ -307,10 +307,9 @@ def errors_on(
     device: torch.device, precision: Precision, *, recurrent: bool, scale: int = CONTROL_SCALES[0]
 ) -> dict[str, float]:
     """Return the errors that prove a precision, computed like the steps of its cases."""
-    name = precision.facts.autocast
-    dtype = torch.float32 if name is None else getattr(torch, name)
-    with torch.autocast(device.type, dtype=dtype) if name is not None else nullcontext():
-        errors = probe_errors(device, dtype, scale=scale)
+    dtype = AUTOCAST_TYPES.get(precision)
+    with torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext():
+        errors = probe_errors(device, dtype or torch.float32, scale=scale)
         return errors | {RECURRENT: recurrent_error(device)} if recurrent else errors
 
 
@@ -373,8 +372,6 @@ HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.flo
 # Optimizers with fused kernels that run on sharded parameters; those of others fail.
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 
-_WITHOUT_GRAD = (torch.inference_mode, torch.no_grad, torch.enable_grad)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -400,7 +397,9 @@ class Work:
     cache_enabled: bool = True
     new_tokens: int = 0
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
-    ways: list[Callable[[], AbstractContextManager[Any]]] = field(default_factory=lambda: [*_WITHOUT_GRAD])
+    ways: list[Callable[[], AbstractContextManager[Any]]] = field(
+        default_factory=lambda: [torch.inference_mode, torch.no_grad, torch.enable_grad]
+    )
 
     def batch(self, index: int) -> tuple[Any, Any]:
         """Return the prebuilt batch of a step; batches rotate, because a single one would be memorized."""

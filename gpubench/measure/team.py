@@ -173,7 +173,6 @@ class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
 
 Announcement = MeasureCase | Over | Steps | Look | AllReduce
 
-_encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
 
 
@@ -208,7 +207,7 @@ class Team:
 
     def announce(self, what: Announcement) -> None:
         """Send the next command to the others."""
-        self._store.set(str(self._announced), _encoder.encode(what).decode())
+        self._store.set(str(self._announced), msgspec.json.encode(what).decode())
         self._announced += 1
 
     def announce_steps(self, first: int, count: int) -> None:
@@ -274,7 +273,7 @@ def call_others(store: Store, call: Call, size: int) -> None:
     for rank in range(1, size):
         store.delete_key(f"here/{rank}")  # left by a process that ended, or that answered another call
         token = store.get(f"here/{rank}").decode()
-        store.set(f"call/{token}", _encoder.encode(call).decode())
+        store.set(f"call/{token}", msgspec.json.encode(call).decode())
 
 
 def answer_call(store: Store, rank: int) -> Call:

@@ -45,8 +45,6 @@ KILLED_S: Seconds = 1.0
 Serve = Callable[[messages.Command], None]
 """Carries out one command and reports its end."""
 
-_decoder: msgspec.json.Decoder[messages.Command] = msgspec.json.Decoder(messages.Command)
-
 
 def main() -> None:
     """Serve one parent until it closes its pipe."""
@@ -68,7 +66,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
         setup: The parent's first message.
         place: The place of this process in a job; None without a job.
     """
-    commands = line.listen(_decoder, messages.Stop)
+    commands = line.listen(msgspec.json.Decoder(messages.Command), messages.Stop)
     line.send(messages.Phase(name="import"))
     try:
         if not setup.device.runs_steps:

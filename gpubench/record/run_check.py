@@ -79,12 +79,20 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         launches = measurement.launches if measurement.status is Status.OK else ()
         missed = (name for launch in launches for name in _guards_not_run(measurement, launch, run.device))
         for guard in dict.fromkeys(missed):
-            text = f"NOT_CHECKED: this guard did not run: {guard}"
-            yield Issue(weight="note", case=measurement.case, kind="NOT_CHECKED", text=text)
+            yield Issue(
+                weight="note",
+                case=measurement.case,
+                kind="NOT_CHECKED",
+                text=f"NOT_CHECKED: this guard did not run: {guard}",
+            )
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
-        why = f"planned but never reached; {_resume(run)}"
-        yield Issue(weight="problem", case=case, kind="NOT_MEASURED", text=why)
+        yield Issue(
+            weight="problem",
+            case=case,
+            kind="NOT_MEASURED",
+            text=f"planned but never reached; {_resume(run)}",
+        )
 
 
 # Micro-benchmark findings that are only notes if the run has measured rows: no row needs them that precisely.

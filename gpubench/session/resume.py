@@ -100,7 +100,7 @@ def plan_again(
         time_limit_s=request.time_limit_s,
         on_cpu=device.is_cpu,
         micro="also" if wanted_micro else "none",
-        allow_throttled=request.allow_throttled,
+        allow_throttled="throttled" in request.allow,
         peers=peers,
         falls_back=run.settings is not None and run.settings.falls_back,
         has_micro=bool(run.micro),

@@ -246,7 +246,7 @@ def prepare(request: RunRequest, on_trial: OnTrial = lambda *_: None) -> Prepare
     if place is not None:
         made = one_launch(made)
     findings = together(
-        *(capability.preflight(each, allow_shared=request.allow_shared) for each in (device, *peers))
+        *(capability.preflight(each, allow_shared="shared" in request.allow) for each in (device, *peers))
     )
     start = capability.start_state(device)  # before the run itself uses it, such as to try a batch
     if request.batch_size == "max":
@@ -299,7 +299,7 @@ def _run_to_resume(request: RunRequest, root: Path, run_id: str | None) -> Path 
 def _settings(request: RunRequest, made: Plan) -> Settings:
     return Settings(
         time_limit_s=made.time_limit_s,
-        allow_shared=request.allow_shared,
+        allow_shared="shared" in request.allow,
         allow_throttled=made.allow_throttled,
         gpus=request.gpus,
         batch_choice=next((planned.batch_choice for planned in made.cases), None),

@@ -104,7 +104,7 @@ def test_a_row_records_whether_it_convolves_and_its_target(h100):
     asked = RunRequest(workloads=("cnn", "lstm", "resnet50", "bert_base"), budget="default")
     made = plan(asked, h100, profiles)
     record = Record(plan=made, device=h100)
-    rows = [record.measurement(unit) for unit in made.units()]
+    rows = [record.measurement(unit, {}) for unit in made.units()]
     convolving = {"cnn": True, "lstm": False, "resnet50": True, "bert_base": False}
     assert {row.case.workload: row.convolves for row in rows} == convolving
     assert {row.target for row in rows} == {0.015}

@@ -61,8 +61,8 @@ def test_plan_passes_the_batch_choice_to_the_measurement() -> None:
     made = plan(RunRequest(workloads=("cnn",)), CPU, {"cnn": load_profiles()["cnn"]})
     planned = msgspec.structs.replace(made.cases[0], batch_choice="largest")
     record = Record(plan=made, device=CPU)
-    assert record.measurement(Unit(launch=0, planned=made.cases[0])).batch_choice == "fixed"
-    assert record.measurement(Unit(launch=0, planned=planned)).batch_choice == "largest"
+    assert record.measurement(Unit(launch=0, planned=made.cases[0]), {}).batch_choice == "fixed"
+    assert record.measurement(Unit(launch=0, planned=planned), {}).batch_choice == "largest"
 
 
 def test_a_resumed_run_keeps_its_batch_choice(chosen) -> None:

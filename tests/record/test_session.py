@@ -288,8 +288,8 @@ def test_a_run_continues_with_its_settings(planned_run):
     limited = msgspec.structs.replace(run, settings=Settings(time_limit_s=90.0, allow_shared=True))
     assert again(limited).time_limit_s == 90.0
     assert again(limited, time_limit_s=30.0).time_limit_s == 30.0
-    assert resume.request_again(limited, RunRequest(), ()).allow_shared
-    assert not resume.request_again(run, RunRequest(), ()).allow_shared
+    assert resume.request_again(limited, RunRequest(), ()).allow == ("shared",)
+    assert resume.request_again(run, RunRequest(), ()).allow == ()
     for falls_back in (True, False):  # after the interruption too, unless an execution was requested
         assert (
             again(msgspec.structs.replace(run, settings=Settings(falls_back=falls_back))).falls_back

@@ -802,7 +802,7 @@ MUTANTS = (
     Mutant(
         name="AMP is proven without autocast",
         file=STEP,
-        old="    with torch.autocast(device.type, dtype=dtype) if name is not None else nullcontext():\n",
+        old="    with torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext():\n",
         new="    with nullcontext():\n",
         misleads="the error of TF32 is reported as that of AMP",
         killer="test_controls.py::test_amp_is_proven_under_autocast",
