@@ -155,7 +155,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def setup(self) -> dict[str, Any]:
         """Fields of the work itself that differ from the default: framework, weights, tokens, and so on."""
-        return {name: value for name in _SETUP if (value := getattr(self, name)) != _DEFAULTS[name]}
+        return {name: value for name in _WORDS if (value := getattr(self, name)) != _DEFAULTS[name]}
 
     @property
     def setup_words(self) -> tuple[str, ...]:
@@ -200,5 +200,4 @@ _WORDS = {
     "stack": "{} stack",
     "threads": "CPU threads: {:,}",
 }
-_SETUP = tuple(_WORDS)
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case) if field.name in _SETUP}
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Case) if field.name in _WORDS}

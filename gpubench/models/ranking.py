@@ -557,8 +557,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         return headed(head, lines, len(self.rows))
 
     def _repr_html_(self) -> str:
-        html: str = views().ranking_html(self)
-        return html
+        return str(views().ranking_html(self))
 
     def plot(self) -> Figure:
         """Return a plot of hours versus dollars; without a job, of throughput versus the price of an hour."""

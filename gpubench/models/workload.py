@@ -17,8 +17,8 @@ from gpubench.models.record import Record
 from gpubench.precisions import AMP, Precision
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable
 
-PHOTOGRAPH_SHAPE = (3, 224, 224)
-"""The output of an input pipeline for a photograph."""
+# The output of an input pipeline for a photograph.
+_PHOTOGRAPH_SHAPE = (3, 224, 224)
 
 
 class OperatorKind(StrEnum):
@@ -405,7 +405,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     @property
     def takes_photographs(self) -> bool:
         """Whether a sample is a photograph that must be decoded, cropped and augmented first."""
-        return self.is_image and self.sample_shape == PHOTOGRAPH_SHAPE
+        return self.is_image and self.sample_shape == _PHOTOGRAPH_SHAPE
 
     @property
     def main_batch(self) -> int:

@@ -223,7 +223,7 @@ class AskedPrices:
     @cached_property
     def _flags(self) -> Flags:
         every, usd = self._every, self._every.usd_per_gpu_hour
-        has_median = ~every.column("ask_median_usd_per_hour").equals(None)
+        has_median = ~every.ask_median_usd_per_hour.equals(None)
         codes = kinds_of(
             *(every.gpu_key, every.pricing, every.kind, every.provider, every.origin, every.gpu_count),
             Column(has_median.astype(np.int64), (False, True)),

@@ -119,9 +119,12 @@ class Offers(Sequence[Offer]):
         self._made: dict[Callable[[Offers], Any], Any] = {}
 
     def __getattr__(self, name: str) -> Column[Any]:
+        # Return the column of a field; it is computed once for all selections from a table.
         if name not in Offer.__struct_fields__:
             raise AttributeError(name)
-        return self.column(name)
+        if name not in self._columns:
+            self._columns[name] = _column_of(map(attrgetter(name), self._whole))
+        return self._columns[name].take(self._rows)
 
     @classmethod
     def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
@@ -155,11 +158,6 @@ class Offers(Sequence[Offer]):
     def __iter__(self) -> Iterator[Offer]:
         return map(self._whole.__getitem__, self._rows.tolist())
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def _at(self, rows: Indices) -> Offers:
         return Offers(self._whole, self._origins, rows, self._columns)
 
@@ -187,12 +185,6 @@ class Offers(Sequence[Offer]):
             self._made[make] = make(self)
         return self._made[make]  # type: ignore[no-any-return]
 
-    def column(self, name: str) -> Column[Any]:
-        """Return the column of a field; it is computed once for all selections from a table."""
-        if name not in self._columns:
-            self._columns[name] = _column_of(map(attrgetter(name), self._whole))
-        return self._columns[name].take(self._rows)
-
     @cached_property
     def price(self) -> Floats:
         """The listed price of each instance [USD/h]."""
@@ -201,7 +193,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def by_name(self) -> Indices:
         """The sort position of each offer by name: provider, then instance, region, pricing and GPU."""
-        columns = [self.column(name) for name in ("gpu_key", "pricing", "region", "instance", "provider")]
+        columns: list[Column[Any]] = [self.gpu_key, self.pricing, self.region, self.instance, self.provider]
         texts = [[str(value or "") for value in column.values] for column in columns]
         ranks = [np.argsort(np.argsort(text)) for text in texts]
         keys = [rank[column.codes] for rank, column in zip(ranks, columns, strict=True)]
@@ -425,9 +417,9 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """
     every = Offers.of(offers)
     sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
-    of_asks = every.kind.equals("marketplace") | (is_index & ~every.column("ask_count").equals(None))
+    of_asks = every.kind.equals("marketplace") | (is_index & ~every.ask_count.equals(None))
     found = grouped(((offer.gpu_key, offer.pricing), offer) for offer in every.where(sold & of_asks))
-    clouds = every.where(sold & ~of_asks & ~is_index & every.column("seller").equals("cloud"))
+    clouds = every.where(sold & ~of_asks & ~is_index & every.seller.equals("cloud"))
     kinds = kinds_of(clouds.gpu_key, clouds.pricing, clouds.provider)
     usd = clouds.usd_per_gpu_hour
     by_provider = grouped(

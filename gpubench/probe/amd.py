@@ -42,9 +42,6 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
 }
 _POWER_CAP = plausible.POWER_LIMIT.of("µW", divisor=10**6)
 _ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
-_CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
-_MEMORY_CLOCK = plausible.MEMORY_CLOCK.of("MHz", factor=10**6)
-_HIGHEST_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 def open_library() -> Any:
@@ -89,14 +86,14 @@ class AmdReadings(Readings):
         places = self.smi.AmdSmiTemperatureType
         edge_c = temperature_c(places.EDGE)
         return Reading(
-            sm_clock_hz=self.get("sm_clock_hz", _CLOCK, "clock_info", "clk", kinds.GFX),
-            memory_clock_hz=self.get("memory_clock_hz", _MEMORY_CLOCK, "clock_info", "clk", kinds.MEM),
+            sm_clock_hz=self.get("sm_clock_hz", plausible.SM_CLOCK, "clock_info", "clk", kinds.GFX),
+            memory_clock_hz=self.get(
+                "memory_clock_hz", plausible.MEMORY_CLOCK, "clock_info", "clk", kinds.MEM
+            ),
             power_w=self.get("power_w", plausible.POWER, "power_info", _power),
             # Instinct cards report only the hot spot.
             temperature_c=temperature_c(places.HOTSPOT) if edge_c is None else edge_c,
-            utilization=self.get(
-                "utilization", plausible.UTILIZATION_PERCENT, "gpu_activity", "gfx_activity"
-            ),
+            utilization=self.get("utilization", plausible.UTILIZATION, "gpu_activity", "gfx_activity"),
             memory_used_bytes=self.memory_in_use_bytes(),
         )
 
@@ -250,7 +247,9 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
         sm_count=of.get("sm_count", plausible.SMS, asic, "num_compute_units"),
         memory_bytes=memory_bytes,
         l2_bytes=None if spec is None else spec.l2_bytes,
-        sm_clock_max_hz=of.get("sm_clock_max_hz", _HIGHEST_CLOCK, "clock_info", "max_clk", clocks.GFX),
+        sm_clock_max_hz=of.get(
+            "sm_clock_max_hz", plausible.HIGHEST_SM_CLOCK, "clock_info", "max_clk", clocks.GFX
+        ),
         driver_version=of.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
         tensor_core_precisions=matrix_formats(architecture),
     )

@@ -46,11 +46,9 @@ from gpubench.probe.nvml import (
     GPU_IS_LOST,
     IN_USE,
     LIBRARY_NOT_FOUND,
-    MEMORY_CLOCK,
     NO_PERMISSION,
     RESET_REQUIRED,
     SENSOR_GPU,
-    SM_CLOCK,
     UNKNOWN,
     VERSION_MISMATCH,
     Device,
@@ -286,10 +284,10 @@ class NvmlReadings(Readings):
     @_guarded(Reading())
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization and memory in one turn of the driver's thread."""
-        of = self._fields
+        of, clock = self._fields, "nvmlDeviceGetClockInfo"
         return Reading(
-            sm_clock_hz=of.get("sm_clock_hz", SM_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_SM),
-            memory_clock_hz=of.get("memory_clock_hz", MEMORY_CLOCK, "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
+            sm_clock_hz=of.get("sm_clock_hz", plausible.SM_CLOCK, clock, CLOCK_SM),
+            memory_clock_hz=of.get("memory_clock_hz", plausible.MEMORY_CLOCK, clock, CLOCK_MEMORY),
             **at_work(of),
             memory_used_bytes=of.memory("memory_used_bytes", memory_used),
         )

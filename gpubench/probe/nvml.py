@@ -259,11 +259,7 @@ COMPUTE_MODE = Choice(
 # The native units of NVML.
 POWER = plausible.POWER.of("mW", divisor=1000)
 POWER_LIMIT = plausible.POWER_LIMIT.of("mW", divisor=1000)
-SM_CLOCK = plausible.SM_CLOCK.of("MHz", factor=10**6)
-MEMORY_CLOCK = plausible.MEMORY_CLOCK.of("MHz", factor=10**6)
-_HIGHEST_SM_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
-_HIGHEST_MEMORY_CLOCK = plausible.HIGHEST_MEMORY_CLOCK.of("MHz", factor=10**6)
-_UTILIZATION = plausible.part(attrgetter("gpu"), plausible.UTILIZATION_PERCENT)
+_UTILIZATION = plausible.part(attrgetter("gpu"), plausible.UTILIZATION)
 _MULTIPROCESSORS = plausible.part(attrgetter("multiprocessorCount"), plausible.SMS)
 _TOTAL = plausible.part(attrgetter("total"), plausible.MEMORY)
 _USED = plausible.part(attrgetter("used"), plausible.MEMORY_USED)
@@ -461,7 +457,7 @@ def _profile(session: Session, device: Device, index: int, driver: DeviceProfile
         of.unavailable["gpu_key"] = f"{NO_SPEC} and memory"
     cores = of.get("cuda_core_count", plausible.CORES, "nvmlDeviceGetNumGpuCores")
     memory_clock_hz = of.get(
-        "memory_clock_max_hz", _HIGHEST_MEMORY_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY
+        "memory_clock_max_hz", plausible.HIGHEST_MEMORY_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY
     )
     if capability is None:
         of.unavailable["tensor_core_precisions"] = of.unavailable["compute_capability"]
@@ -503,7 +499,7 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
     "uuid": (plausible.text, "nvmlDeviceGetUUID"),
     "pci_bus_id": (_bus_id, "nvmlDeviceGetPciInfo"),
     "architecture": (_ARCHITECTURE, "nvmlDeviceGetArchitecture"),
-    "sm_clock_max_hz": (_HIGHEST_SM_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
+    "sm_clock_max_hz": (plausible.HIGHEST_SM_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
     "power_limit_w": (POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
     "pcie_generation": (plausible.PCIE_GENERATION, "nvmlDeviceGetMaxPcieLinkGeneration"),
     "pcie_width": (plausible.PCIE_WIDTH, "nvmlDeviceGetMaxPcieLinkWidth"),

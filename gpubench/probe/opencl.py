@@ -26,7 +26,6 @@ _PROGRAM: tuple[str, ...] = ("-m", __name__)
 _LIMIT_S = 20.0
 # Device files of GPUs on Linux: generic, AMD, NVIDIA, Windows (WSL), Arm, Qualcomm.
 _GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
-_CLOCK = plausible.HIGHEST_SM_CLOCK.of("MHz", factor=10**6)
 
 
 def ask_listing() -> backend.BackendReport:
@@ -95,7 +94,9 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
         core_count=units if is_cpu else None,
         memory_bytes=plausible.taken(plausible.MEMORY, device.global_mem_size, "memory_bytes", unavailable),
         unified_memory=bool(device.host_unified_memory),
-        sm_clock_max_hz=plausible.taken(_CLOCK, device.max_clock_frequency, "sm_clock_max_hz", unavailable),
+        sm_clock_max_hz=plausible.taken(
+            plausible.HIGHEST_SM_CLOCK, device.max_clock_frequency, "sm_clock_max_hz", unavailable
+        ),
         driver_version=f"{plain(platform.strip(), 60)} {plain(device.driver_version.strip(), 60)}",
         unavailable=unavailable,
     )

@@ -101,17 +101,17 @@ def part(take: Callable[[Any], Any], convert: Callable[[Any], T]) -> Callable[[A
     return lambda answer: convert(take(answer))
 
 
-# Quantities in SI units; a backend converts its own units with `of`.
+# Quantities in SI units, except that every driver reports clocks in MHz and utilization in percent; a backend
+# converts its other units with `of`.
 POWER = Gate("power", "W", 0, 10_000)
 POWER_LIMIT = replace(POWER, what="power limit", least=1)
 ENERGY = Gate("energy count", "J", 1e-3, 1e13)  # a counter that stays at 0 does not work
-SM_CLOCK = Gate("clock", "Hz", 0, 10e9)
-MEMORY_CLOCK = Gate("clock", "Hz", 0, 50e9)  # GDDR7 is reported at 14 GHz
+SM_CLOCK = Gate("clock", "MHz", 0, 10e9, factor=10**6)
+MEMORY_CLOCK = Gate("clock", "MHz", 0, 50e9, factor=10**6)  # GDDR7 is reported at 14 GHz
 HIGHEST_SM_CLOCK = replace(SM_CLOCK, least=1e6)
 HIGHEST_MEMORY_CLOCK = replace(MEMORY_CLOCK, least=1e6)
 TEMPERATURE = Gate("temperature", "°C", -50, 150)
-UTILIZATION = Gate("utilization", "", 0, 1)
-UTILIZATION_PERCENT = UTILIZATION.of("%", divisor=100)
+UTILIZATION = Gate("utilization", "%", 0, 1, divisor=100)
 MEMORY = Gate("size of memory", "B", 2**20, 2**46, whole=True)
 MEMORY_USED = replace(MEMORY, what="amount of memory", least=0)
 BUS_WIDTH = Gate("width of a memory bus", "bit", 8, 2**17, whole=True)

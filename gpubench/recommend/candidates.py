@@ -274,7 +274,7 @@ def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | N
 def delivered_by(request: RankRequest, offers: Offers) -> Floats:
     """Return the share of its throughput that each offer keeps: less than 1 on spot and on private hosts."""
     by_pricing = offers.pricing.figures(lambda pricing: lost_share(request, pricing, None))
-    lost = by_pricing + offers.column("seller").figures(lambda seller: lost_share(request, None, seller))
+    lost = by_pricing + offers.seller.figures(lambda seller: lost_share(request, None, seller))
     return np.asarray(delivered_share(lost))
 
 

@@ -100,7 +100,7 @@ def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str]]:
     if not of.fields:
         yield from ((at, words) for at in places.tolist() if (words := reason(at)) is not None)
         return
-    kinds = kinds_of(*(offers.column(name).take(places) for name in of.fields))
+    kinds = kinds_of(*(getattr(offers, name).take(places) for name in of.fields))
     _, first = np.unique(kinds.codes, return_index=True)
     for kind, at in enumerate(places[first].tolist()):
         words = reason(at)

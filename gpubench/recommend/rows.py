@@ -380,7 +380,7 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
     """
     by_cost = found.pool.asking(sort="cost")
     first = objective.first(by_cost)
-    of_cloud = found.pool.offers.column("seller").equals("cloud") & ~found.pool.is_owned
+    of_cloud = found.pool.offers.seller.equals("cloud") & ~found.pool.is_owned
     if of_cloud[first] or found.pool.is_owned[first] or not of_cloud.any():
         return None
     return int(np.flatnonzero(found.order == objective.first(by_cost, of_cloud))[0])

@@ -387,7 +387,7 @@ def _few(filtered: FilterResult) -> FilterResult:
     def where(region: str | None) -> float:
         return float(sum(2**at for at, name in enumerate(REGIONS) if region and is_in(region, name)))
 
-    columns = (kept.gpu_key, kept.gpu_count, kept.pricing, kept.column("seller"))
+    columns = (kept.gpu_key, kept.gpu_count, kept.pricing, kept.seller)
     kinds = np.stack([*(column.codes for column in columns), kept.region.figures(where)], axis=1)
     _, kind = np.unique(kinds, axis=0, return_inverse=True)
     price = kept.price / kept.gpu_count.figures(float)
