@@ -214,7 +214,9 @@ def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
 
 
 @_explained()
-def prepare(request: RunRequest, on_trial: OnTrial = lambda *_: None) -> Prepared:
+def prepare(
+    request: RunRequest, on_trial: OnTrial = lambda *_: None, *, store_results: bool = True
+) -> Prepared:
     """Check everything that can be checked before measuring: options, device, folder, sharing, cases.
 
     If the largest batch is requested, it is found here; ``on_trial`` is called for each tried batch.
@@ -228,7 +230,8 @@ def prepare(request: RunRequest, on_trial: OnTrial = lambda *_: None) -> Prepare
     request = check_request(request if place is None else spread(request, place), classic_names())
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
-    store.check_writable(root)  # before looking for a run: one behind a link would be reported as missing
+    if store_results:
+        store.check_writable(root)  # before looking for a run: one behind a link would be reported as missing
     found = _run_to_resume(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
