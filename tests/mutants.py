@@ -390,7 +390,7 @@ MUTANTS = (
     Mutant(
         name="the price of a host is not compared with the median of its marketplace",
         file="gpubench/offers/outliers.py",
-        old="hosts = self._hosts.get((offer.provider, gpu_key, offer.pricing))",
+        old="hosts = self._hosts.get((offer.provider, gpu_key, pricing))",
         new="hosts = None",
         killer="offers/test_shipped_prices.py::test_a_listing_is_compared_with_the_median_of_its_marketplace",
     ),

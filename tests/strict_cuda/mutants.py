@@ -567,8 +567,8 @@ MUTANTS = (
     Mutant(
         name="the clock of the memory is labeled as that of the cores",
         file=READINGS,
-        old='"nvmlDeviceGetClockInfo", CLOCK_SM',
-        new='"nvmlDeviceGetClockInfo", CLOCK_MEMORY',
+        old="plausible.SM_CLOCK, clock, CLOCK_SM",
+        new="plausible.SM_CLOCK, clock, CLOCK_MEMORY",
         misleads="a throttled card seems to keep its clock",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
