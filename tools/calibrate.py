@@ -157,8 +157,11 @@ class Fit:
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
         """Return the deviations of each architecture, from these or other unknowns."""
         values = (self.z if z is None else z).tolist()
-        named = zip(self.unknowns, values, strict=True)
-        known = [(name, value) for (kind, name), value in named if kind in roofline.DEVIATIONS]
+        known = [
+            (name, value)
+            for (kind, name), value in zip(self.unknowns, values, strict=True)
+            if kind in roofline.DEVIATIONS
+        ]
         return {name: [value for other, value in known if other == name] for name, _ in known}
 
     def without(self, dropped: Flags) -> Floats:
@@ -167,16 +170,11 @@ class Fit:
         The sums of their cells are recomputed without them.
         """
         kept = ~dropped[self.rows]
-        cell = self.table.cell[self.rows]
-        sums = _normal(self.jacobian[kept], self.residual[kept], self.weight[kept], cell[kept], self.cell_sd)
-        z = self.z + _step(*sums, self)
+        z = self.z + _step(self, kept)
         seen = set(self.table.architecture[self.rows][kept])
         for at, (kind, name) in enumerate(self.unknowns):
             # An architecture without rows takes the deviation of its predecessor.
-            older = (
-                chips.predecessor(name, seen) if kind in roofline.DEVIATIONS and name not in seen else None
-            )
-            if older is not None:
+            if kind in roofline.DEVIATIONS and name not in seen and (older := chips.predecessor(name, seen)):
                 z[at] = z[self.unknowns.index((kind, older))]
         return z
 
@@ -250,7 +248,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
     )
     for _ in range(_MOST_STEPS):
         fit = _linearize(fit, full)
-        step = _step(*_normal(fit.jacobian, fit.residual, fit.weight, table.cell[rows], cell_sd), fit)
+        step = _step(fit, np.ones(len(rows), dtype=bool))
         longest = float(np.abs(step).max())
         if longest < _CLOSE_ENOUGH:
             break
@@ -308,9 +306,7 @@ def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
     """Return the derivative of log seconds: coefficients by differences, everything else in closed form."""
     times = _times(table, places, z)
     jacobian = np.zeros((len(table), len(z)))
-    for k in range(len(NAMES)):
-        moved = z.copy()
-        moved[k] += _STEP
+    for k, moved in enumerate(z + _STEP * np.eye(len(NAMES), len(z))):
         jacobian[:, k] = np.log(_times(table, places, moved).step_s / times.step_s) / _STEP
     of_gpu = (times.gpu_s / times.step_s) ** HARNESS_POWER
     modes = np.stack([table.arithmetic.conv, table.arithmetic.matmul], axis=1)
@@ -322,22 +318,20 @@ def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
     return jacobian
 
 
-def _normal(
-    jacobian: Floats, residual: Floats, weight: Floats, cell: Indices, cell_sd: Floats
-) -> tuple[Floats, Floats]:
-    """Return both sides of the normal equations of some rows, with the offsets of their cells eliminated."""
-    present, at = np.unique(cell, return_inverse=True)
+def _step(fit: Fit, kept: Flags) -> Floats:
+    """Return one Gauss-Newton step from some of the rows of a fit.
+
+    It solves the normal equations with the prior, from which the offsets of the cells are eliminated.
+    """
+    jacobian, residual, weight = fit.jacobian[kept], fit.residual[kept], fit.weight[kept]
+    present, at = np.unique(fit.table.cell[fit.rows][kept], return_inverse=True)
     of_cell = csr_array((weight, (at, np.arange(len(at)))), shape=(len(present), len(at)))
-    root = np.sqrt(of_cell.sum(axis=1) + cell_sd[present] ** -2)
+    root = np.sqrt(of_cell.sum(axis=1) + fit.cell_sd[present] ** -2)
     sums, level = of_cell @ jacobian / root[:, None], of_cell @ residual / root
     weighted = jacobian * weight[:, None]
-    return jacobian.T @ weighted - sums.T @ sums, weighted.T @ residual - sums.T @ level
-
-
-def _step(left: Floats, right: Floats, fit: Fit) -> Floats:
-    # Return one Gauss-Newton step: the normal equations with the prior.
-    step = np.linalg.solve(left + fit.precision, right - fit.precision @ (fit.z - fit.prior))
-    return np.asarray(step, dtype=float)
+    left = jacobian.T @ weighted - sums.T @ sums + fit.precision
+    right = weighted.T @ residual - sums.T @ level - fit.precision @ (fit.z - fit.prior)
+    return np.asarray(np.linalg.solve(left, right), dtype=float)
 
 
 # --- errors on data that the fit has not seen ---------------------------------------------------------------
@@ -390,8 +384,7 @@ def pairs_of(table: Table, chosen: Flags | None = None) -> Pairs:
     usable = np.arange(len(table)) if chosen is None else np.flatnonzero(chosen)
     columns = {"cell": table.cell, "gpu": table.gpu_key, "batch": table.batch, "harness": table.harness}
     rows = pd.DataFrame(columns | {"inference": table.inference}).iloc[usable].assign(at=usable)
-    both = rows.merge(rows, on="cell", suffixes=("_x", "_y"))
-    both = both[both.gpu_x != both.gpu_y]
+    both = rows.merge(rows, on="cell", suffixes=("_x", "_y")).query("gpu_x != gpu_y")
     both = both.assign(gap=np.abs(np.log(both.batch_y / both.batch_x))).sort_values(["gap", "at_x"])
     nearest = both.drop_duplicates(["gpu_x", "at_y"]).sort_values(["at_y", "at_x"])
     partners = nearest.groupby("at_y").at_x.transform("size")
@@ -660,8 +653,10 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         fitted: Date to write into it.
     """
     mine = own_table(own) if own else None
-    inputs = {name: hash_of(published_bytes(name)) for name in PUBLISHED}
-    inputs |= {name: hash_of(folders.data_bytes(name)) for name in INPUTS}
+    inputs = {
+        **{name: hash_of(published_bytes(name)) for name in PUBLISHED},
+        **{name: hash_of(folders.data_bytes(name)) for name in INPUTS},
+    }
     if own:
         ordered = sorted(own, key=lambda run: run.run_id)
         inputs["own runs"] = hash_of(b"".join(msgspec.json.encode(run, order="sorted") for run in ordered))

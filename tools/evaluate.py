@@ -67,7 +67,7 @@ from tools.calibrate import (
     weighted_quantile,
     without_each,
 )
-from tools.published import Table, fitted_on, fix_of, read_csv
+from tools.published import FIXES, Table, fitted_on, read_csv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,10 @@ def score(path: Path) -> dict[str, Any]:
         else None,
         "rows": {"read": reading.rows, "used": len(reading.table), "skipped": sum(reading.skipped.values())},
         "skipped": dict(reading.skipped),
-        "fixes": {reason: fix_of(reason) for reason in reading.skipped},
+        "fixes": {
+            reason: next((fix for part, fix in FIXES.items() if part in reason), None)
+            for reason in reading.skipped
+        },
         "assumed": list(reading.assumed),
         "columns_not_read": list(reading.unread),
     }
@@ -272,8 +275,10 @@ def figures(outcome: Outcome, chosen: Flags) -> dict[str, Any]:
 
 def _errors(error: Floats, weight: Floats) -> dict[str, float | None]:
     ape = np.abs(np.expm1(error))
-    middle = _round(weighted_quantile(ape, weight)) if len(ape) else None
-    return {"mape": _mean(ape, weight), "median_ape": middle}
+    return {
+        "mape": _mean(ape, weight),
+        "median_ape": _round(weighted_quantile(ape, weight)) if len(ape) else None,
+    }
 
 
 def _widths(error: Floats, width: Floats, weight: Floats) -> dict[str, float | None]:
@@ -402,13 +407,14 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
     keep = np.flatnonzero(outcome.bound & np.isfinite(outcome.log_error) & np.isfinite(width))
     x, y = outcome.pairs.x[keep], outcome.pairs.y[keep]
     gap = np.abs(np.log(table.batch[y] / table.batch[x]))
-    order = pd.DataFrame({"pair": keep, "x": x, "y": y, "gpu": table.gpu_key[y], "gap": gap})
-    by_gap = order.sort_values(["x", "gap", "y"], ascending=[True, True, False])
-    nearest = by_gap.drop_duplicates(["x", "gpu"])
+    by_gap = pd.DataFrame({"pair": keep, "x": x, "y": y, "gpu": table.gpu_key[y], "gap": gap}).sort_values(
+        ["x", "gap", "y"], ascending=[True, True, False]
+    )
+    nearest = by_gap.drop_duplicates(["x", "gpu"]).sort_values(["x", "y"])
+    enough = nearest.groupby("x").y.transform("size") >= FEWEST_CANDIDATES
     rates = np.log(table.batch) - table.log_seconds
     found = []
-    nearest = nearest[nearest.groupby("x").y.transform("size") >= FEWEST_CANDIDATES]
-    for _, block in nearest.sort_values(["x", "y"]).groupby("x"):
+    for _, block in nearest[enough].groupby("x"):
         measured, own = rates[block.y], np.sqrt(1 - COMMON_SHARE) * width[block.pair] / stats.Z90
         predicted = measured - outcome.log_error[block.pair]
         first = np.argmax(predicted)
@@ -528,14 +534,7 @@ def markdown(rows: Sequence[Row]) -> str:
         order = by_name[hold_out, ORDER]
         return by_name[hold_out, NO_GPU] | {"spearman": order["mape"], "lost": order["median_ape"]}
 
-    def slices_of(hold_out: str, kind: str) -> list[tuple[str, Row]]:
-        return [
-            (n.partition(": ")[2], row)
-            for (h, n), row in by_name.items()
-            if h == hold_out and n.startswith(f"{kind}: ")
-        ]
-
-    parts = [
+    return "\n".join([
         "### Whole, refused pairs included\n",
         _table("never seen", _PAIRS, [(NAMES[h], by_name[h, WHOLE]) for h in SHOWN]),
         "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
@@ -544,15 +543,24 @@ def markdown(rows: Sequence[Row]) -> str:
             ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
             [(NAMES[h], order_of(h)) for h in SHOWN],
         ),
-    ]
-    return "\n".join([
-        *parts,
         f"\n### By class ({NAMES[HEADLINE]})\n",
-        _table("class", _PAIRS, slices_of(HEADLINE, "class")),
+        _table(
+            "class",
+            _PAIRS,
+            [
+                (name.removeprefix("class: "), row)
+                for (h, name), row in by_name.items()
+                if h == HEADLINE and name.startswith("class: ")
+            ],
+        ),
         "\n### Inference\n",
         _table("never seen", _PAIRS, [(INFERENCE[h], by_name[h, WHOLE]) for h in list(INFERENCE)[:2]]),
         "\nNo GPU owned, forward passes:\n",
-        _table("never seen", _LEVELS, [(INFERENCE[h], by_name[h, NO_GPU]) for h in list(INFERENCE)[:2]]),
+        _table(
+            "never seen",
+            ("rows", "MAPE / median", "90 % covers", "half-width"),
+            [(INFERENCE[h], by_name[h, NO_GPU]) for h in list(INFERENCE)[:2]],
+        ),
         "\n### Several GPUs in one job (unseen harness)\n",
         _table(
             "slice",
@@ -584,7 +592,6 @@ _CELLS: Mapping[str, Callable[[Row], str]] = {
     "Spearman": lambda row: units.format_number(row["spearman"]),
     "lost by the first": lambda row: units.format_percent(row["lost"], 3),
 }
-_LEVELS = ("rows", "MAPE / median", "90 % covers", "half-width")
 _PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
 
 

@@ -110,7 +110,7 @@ CENSORED_SHARE = 0.9
 LEVEL = 0.95
 # Logarithmic error beyond which a reading weighs less, such as one of a nearly full card.
 _ROBUST_SCALE = 0.03
-_START = (1000 * MIB, 1.1)
+_START_MIB, _START_FACTOR = 1000.0, 1.1
 _DIGITS = 4
 
 
@@ -216,7 +216,7 @@ def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
     def weighted(found: Floats) -> Floats:
         return np.asarray(errors(found) * np.sqrt(weight))
 
-    start = np.array([_START[0] / MIB] * len(kinds) + [_START[1]])
+    start = [_START_MIB] * len(kinds) + [_START_FACTOR]
     found = optimize.least_squares(weighted, start, loss="soft_l1", f_scale=_ROBUST_SCALE).x
     left = pd.Series(errors(found), rows.index)
     spread = math.sqrt(np.average(left**2, weights=weight))

@@ -59,11 +59,9 @@ MATH_MODES = {
     "amp": (Mode.HALF, Mode.HALF),
     "half": (Mode.HALF, Mode.HALF),
 }
+# The columns of a profile are the kinds of the fit (``roofline.KINDS``), in their order.
 _PROFILE_KINDS = ("conv3x3", "conv_other", "matmul", "depthwise")
 _CHAIN = ("gb_fp32_chain_per_sample", "gb_fp32_chain_fixed", "ops_chain")
-assert len(_PROFILE_KINDS) == len(
-    roofline.KINDS
-)  # the columns of a profile are the kinds of the fit, in their order
 # The columns that the rows of a cell have in common.
 CELL = ["source", "model", "precision", "task"]
 
@@ -347,11 +345,6 @@ FIXES = {
 }
 
 
-def fix_of(reason: str) -> str | None:
-    """Return the fix for a row that is left out for this reason; None if no fix is known."""
-    return next((fix for part, fix in FIXES.items() if part in reason), None)
-
-
 # Columns that order otherwise equal rows, so no answer depends on the order of a file.
 _ORDER = [
     "seconds_per_sample", "math_mode", "layout", "level_known", "execution", "torch", "data_input",
@@ -549,13 +542,16 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
 @cache
 def _usual() -> Mapping[str, tuple[str, str]]:
     """Return the most common execution and optimizer of the shipped rows, by source and harness."""
-    counts: dict[str, Counter[tuple[str, str]]] = {}
-    for name in MEASUREMENTS:
-        for line in published_rows(name):
-            ways = line.get("execution") or "", line.get("optimizer_in_step") or ""
-            for owner in {line["source"], facts_of(line["source"])[0]}:
-                counts.setdefault(owner, Counter())[ways] += 1
-    return {owner: ways.most_common(1)[0][0] for owner, ways in counts.items()}
+    counts = Counter(
+        (owner, line.get("execution") or "", line.get("optimizer_in_step") or "")
+        for name in MEASUREMENTS
+        for line in published_rows(name)
+        for owner in {line["source"], facts_of(line["source"])[0]}
+    )
+    # in this order, the most common way of each owner comes last and stays
+    return {
+        owner: (execution, optimizer) for (owner, execution, optimizer), _ in reversed(counts.most_common())
+    }
 
 
 _spec = lru_cache(maxsize=4096)(find_spec)
