@@ -15,13 +15,18 @@ from gpubench.errors import MisuseError
 from gpubench.folders import data_table
 from gpubench.models import PriceCondition
 from gpubench.names import counted
-from gpubench.specs import find_spec, usual_spec
+from gpubench.offers.dates import price_day
+from gpubench.specs import find_spec, load_specs, usual_spec
 from gpubench.units import plain
 
 # --- prices of cards -------------------------------------------------------------------------------------
 
 PLANNING_VALUE = "planning value"
 """The ``statistic`` of a planning price, for which no listing was observed."""
+CONDITIONS = frozenset(
+    {PriceCondition.NEW, PriceCondition.USED, PriceCondition.UNSTATED, PriceCondition.LAUNCH_PRICE}
+)
+"""The kinds of card prices in the table."""
 
 
 class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +85,17 @@ def card_prices() -> tuple[CardPrice, ...]:
 
     Raises:
         MisuseError: If a cell does not have its field's type, or there is no source.
+        ValueError: If a row has an unknown GPU, condition or date, or is a duplicate.
     """
-    return tuple(data_table("card_prices.csv", CardPrice))
+    prices: dict[tuple[str, int, bool, str], CardPrice] = {}
+    for price in data_table("card_prices.csv", CardPrice):
+        price_day(price.price_date)
+        if price.gpu_key not in load_specs() or price.condition not in CONDITIONS or not price.price_usd > 0:
+            raise ValueError(f"card_prices.csv: {price}")
+        name = price.gpu_key, price.gpu_count, price.is_computer, price.condition
+        if prices.setdefault(name, price) is not price:
+            raise ValueError("card_prices.csv has a card twice in one condition")
+    return tuple(prices.values())
 
 
 # --- a machine in one line -------------------------------------------------------------------------------
