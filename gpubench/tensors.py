@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -69,6 +69,11 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from (value._indices(), value._values()) if value.is_sparse else (value,)  # noqa: SLF001 - the public ones refuse what is not coalesced
         elif isinstance(value, list | tuple):
             yield from tensors_in(value)
+
+
+def has_sparse_gradients(model: nn.Module) -> bool:
+    """Return whether a layer, such as an embedding, gives its weight a sparse gradient."""
+    return any(getattr(module, "sparse", False) for module in model.modules())
 
 
 def storage_id(tensor: Tensor) -> int:

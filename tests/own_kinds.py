@@ -503,6 +503,7 @@ class Plain:
 """,
         optimizer="Plain",
     ),
+    "fused by its author": pair(optimizer="lambda _: torch.optim.AdamW(net.parameters(), fused=True)"),
     "parameters alone": pair(
         head="""
 class Clipped(torch.optim.AdamW):
@@ -638,6 +639,14 @@ COMPLEX_PRODUCT = pair(
     init="self.mix = nn.Parameter(torch.randn(16, 16, dtype=torch.cfloat))",
     body="h = self.first(x).float(); return self.second((h.to(torch.cfloat) @ self.mix).abs())",
 )
+EXPERTS = pair(
+    init="self.experts = nn.Parameter(torch.randn(2, 16, 16))",
+    body="h = self.first(x); half = len(h) // 2\n"
+    "        ends = torch.tensor([half, len(h)], dtype=torch.int32, device=x.device)\n"
+    "        h = torch._grouped_mm(h.to(self.experts.dtype), self.experts, offs=ends)\n"
+    "        return self.second(h.to(x.dtype))",
+)
+"""The samples of each expert lie one after another, and one kernel multiplies all of them."""
 FROZEN = pair(
     init="self.first = nn.Sequential(self.first, nn.BatchNorm1d(16)).eval().requires_grad_(False)",
     body="assert not self.first.training; return self.second(self.first(x).relu())",
@@ -740,6 +749,12 @@ KINDS = {
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,
 }
+
+IN_A_GROUP = pair(
+    body="h = self.first(x); mean = h.detach().mean(0); torch.distributed.all_reduce(mean)\n"
+    "        return self.second(h - mean / torch.distributed.get_world_size())"
+)
+"""Its step needs a process group, as under torchrun."""
 
 LOOSE = {
     "closure": """

@@ -39,7 +39,7 @@ from gpubench.models import (
 )
 from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRENT
 from gpubench.probe.backend import check_same_device, in_torch, matched_by
-from gpubench.tensors import tensors_of, with_tensors
+from gpubench.tensors import has_sparse_gradients, tensors_of, with_tensors
 from gpubench.user_model import weight_type_of
 from gpubench.workload import Task, forward, set_mode
 
@@ -655,8 +655,7 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
     sharded = any(hasattr(p, "to_local") for p in parameters)
     unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED
     # torch refuses a fused update of these parameters at the first step, not when the optimizer is created.
-    sparse = any(getattr(module, "sparse", False) for module in model.modules())
-    unfused = unfused or sparse or any(p.is_complex() for p in parameters)
+    unfused = unfused or has_sparse_gradients(model) or any(p.is_complex() for p in parameters)
     try:
         made = factory(parameters, **({"fused": True} if is_open and not unfused else {}))
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel

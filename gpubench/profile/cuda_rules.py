@@ -21,7 +21,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, _meta_registrations
 
 from gpubench.profile.kernels import RNN_GATES, STATES_KEPT
 from gpubench.tensors import tensors_of, with_tensors
@@ -74,6 +74,8 @@ def cuda_rules() -> Iterator[None]:
             for name in _cast_only_on_cpu():  # before our own rules are added
                 library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
             library.impl("binary_cross_entropy", _banned, "AutocastCPU", **allowed)
+            if allowed and _grouped_mm is not None:
+                library.impl("_grouped_mm", partial(_grouped_product, _grouped_mm), "Meta", **allowed)
         for names, rule in (
             (TO_FLOAT32, partial(_casting, dtype=lambda _: torch.float32)),
             (RESULT_IN_FLOAT32, _result_in_float32),
@@ -93,6 +95,16 @@ def cuda_rules() -> Iterator[None]:
     finally:
         own._destroy()  # noqa: SLF001 - as below
         library._destroy()  # noqa: SLF001 - the library stays registered until then
+
+
+_grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
+
+
+def _grouped_product(
+    rule: Callable[..., Tensor], left: Tensor, right: Tensor, *others: Any, **options: Any
+) -> Tensor:
+    # Torch's rule takes only bfloat16; its kernels take other types too
+    return rule(left.bfloat16(), right.bfloat16(), *others, **options).to(left.dtype)
 
 
 def _banned(*_: Any, **__: Any) -> Tensor:

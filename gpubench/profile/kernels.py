@@ -79,11 +79,13 @@ def memory(elements: float) -> Kernel:
 
 
 def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    # Cost of mm, addmm, bmm and baddbmm; their factors start at this argument.
+    # Cost of mm, addmm, bmm, baddbmm and _grouped_mm; their factors start at this argument.
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
-        flops = (8.0 if left.is_complex() else 2.0) * math.prod(left.shape) * right.shape[-1]
+        # A grouped product of several matrices and one gives each a part of the columns
+        rows = left.shape[-right.ndim :]
+        flops = (8.0 if left.is_complex() else 2.0) * math.prod(rows) * right.shape[-1]
         return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
 
     return cost
@@ -145,6 +147,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
     "addmm": _product(1),
     "bmm": _product(0),
     "baddbmm": _product(1),
+    "_grouped_mm": _product(0),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_batch_norm": _batch_norm,

@@ -44,10 +44,10 @@ from gpubench.profile.growth import (
     on_lines,
     without_equal_loop,
 )
-from gpubench.profile.operators import on_meta, optimizers_in, states_of
+from gpubench.profile.operators import groups_of, on_meta, states_of
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
-from gpubench.tensors import EveryCall, storage_id, tensors_of, with_tensors
+from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.units import MIB
 from gpubench.workload import Task, Workload, forward, seeded, set_mode
 
@@ -223,7 +223,8 @@ class _Made:
         built = self.at(batch_size)
         with seeded(_SEED):
             if kind is TaskKind.TRAIN and built.optimizer is None:
-                built.optimizer = with_state(built.task, GPU_OPTIONS)
+                sparse = has_sparse_gradients(built.task.model)  # which no fused update takes
+                built.optimizer = with_state(built.task, {} if sparse else GPU_OPTIONS)
             optimizer = built.optimizer if kind is TaskKind.TRAIN else None
             trace = step_trace(built.task, optimizer, is_amp=is_amp)
         self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
@@ -395,7 +396,7 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
         with suppress(TypeError, ValueError, RuntimeError):
             return _stepped(task.optimizer(trained, **{name: value}), trained)
     optimizer = task.optimizer(trained)
-    for group in (group for each in optimizers_in(optimizer) for group in getattr(each, "param_groups", ())):
+    for group in groups_of(optimizer):
         if group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = options.get("foreach")  # which torch chooses on a GPU
     return _stepped(optimizer, trained)
@@ -459,8 +460,8 @@ class Storages:
         """Mark the gradients that the backward pass computes for these parameters."""
 
         def mark(parameter: Tensor) -> None:
-            if parameter.grad is not None:
-                self.mark_gradient(parameter.grad)
+            for gradient in _tensors([parameter.grad]):
+                self.mark_gradient(gradient)
 
         handles = [p.register_post_accumulate_grad_hook(mark) for p in parameters]
         try:
@@ -501,8 +502,9 @@ class Storages:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    # The tensors that own memory; a wrapper, such as a quantized weight, gives the wrapped ones.
-    for tensor in tensors_of(values):
+    # The tensors that own memory; a sparse tensor gives its parts, and a wrapper, such as a quantized weight,
+    # the wrapped ones.
+    for tensor in tensors_in(tensors_of(values)):
         if hasattr(type(tensor), "__tensor_flatten__"):
             yield from _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])  # type: ignore[attr-defined]
         else:

@@ -51,11 +51,15 @@ _NO_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the '(?:CP
 _NO_FAKE = re.compile(r"no fake impl registered|" + _NO_KERNEL.pattern)
 _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
+# Options of torch's optimizers that need a GPU; its state is the same without them
+_ONLY_ON_GPU = {"fused", "capturable"}
 
 # What to do about an error of torch, by a part of its message
 _ADVICE = {
     "Torch not compiled with CUDA": "call torch.cuda only if torch.cuda.is_available()",
     "no NVIDIA driver": "call torch.cuda only if torch.cuda.is_available()",
+    "process group has not been initialized": "start a group of one process in this file: "
+    "torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)",
     "does not support sparse gradients": "use an optimizer that supports them, such as torch.optim.SGD",
     "FlexAttention does not support backward on CPU": "call F.scaled_dot_product_attention "
     "with the mask as a tensor when q is not on a GPU",
@@ -349,6 +353,8 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     and written. In float32, SGD with momentum moves 20 bytes per parameter, Adam 28.
     """
     optimizer = task.optimizer(list(trained))
+    for group in groups_of(optimizer):
+        group.update(dict.fromkeys(_ONLY_ON_GPU & group.keys(), False))
     try:
         optimizer.step()
     except Exception as error:
@@ -378,6 +384,11 @@ def optimizers_in(optimizer: Any) -> list[Any]:
             parts = held if isinstance(held, list | tuple) else [held]
             waiting += (part for part in parts if isinstance(part, Optimizer))
     return [*found.values()]
+
+
+def groups_of(optimizer: Any) -> list[dict[str, Any]]:
+    """Return the groups of parameters of an optimizer and of those it wraps."""
+    return [group for each in optimizers_in(optimizer) for group in getattr(each, "param_groups", ())]
 
 
 def states_of(optimizer: Any) -> list[Tensor]:

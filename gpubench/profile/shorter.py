@@ -69,12 +69,13 @@ def with_shorter(workload: Workload) -> Workload:
         if run is None or run.blocks < LEAST_BLOCKS:
             return workload
         wholes: dict[Any, Task] = {}
-        whole, one, two = (workload.built(_shortened(run, kept, wholes)) for kept in (run.times, *KEPT))
+        kept = None, run.times, *KEPT
+        own, whole, one, two = (workload.built(_shortened(run, each, wholes)) for each in kept)
         times = run.times - KEPT[0]
         # the forward pass determines the operators of the backward pass, which takes three times as long
         forward = (replace(each, tasks=(TaskKind.INFER,)) for each in (one, two, whole))
         seen = [seen_on_meta(each, BATCHES[0]) for each in forward]
-        is_alike = longer_trace(seen[0], seen[1], times) == seen[2] and steps_alike(whole, one, two, times)
+        is_alike = longer_trace(seen[0], seen[1], times) == seen[2] and steps_alike(own, one, two, times)
     except Exception:  # noqa: BLE001 - foreign code: the trace of the whole model reports what is wrong
         return workload
     return replace(workload, shorter=(one, two, times)) if is_alike else workload
@@ -109,10 +110,10 @@ def _runs(path: str, kinds: Sequence[Any]) -> Iterator[Run]:
 
 
 def _shortened(
-    run: Run, kept: int, wholes: dict[Any, Task]
+    run: Run, kept: int | None, wholes: dict[Any, Task]
 ) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
     # Building billions of weights takes as long as a trace, so each whole model is built once and its
-    # shorter copies share it.
+    # shorter copies share it; without a number of periods, it is not copied.
     def by(build: Callable[..., Task]) -> Callable[..., Task]:
         def shorter(batch_size: int, seed: int, **recipe: Any) -> Task:
             probe = torch.empty(0)  # fake, meta and real tensors must not mix
@@ -120,7 +121,7 @@ def _shortened(
             key = build, batch_size, seed, mode, *recipe.items()
             if key not in wholes:
                 wholes[key] = build(batch_size, seed, **recipe)
-            return _copy(wholes[key], run, kept)
+            return wholes[key] if kept is None else _copy(wholes[key], run, kept)
 
         return shorter
 
@@ -128,7 +129,7 @@ def _shortened(
 
 
 def _copy(task: Task, run: Run, kept: int) -> Task:
-    # A loss that refers to the model reads the whole one: the step then differs from that of the whole model.
+    # A loss or an optimizer that refers to the model reads the whole one: the step then differs from its own.
     blocks = task.model.get_submodule(run.path)
     whole = blocks._modules  # noqa: SLF001 - the only way to shorten a list without changing its owner
     names, modules = [*whole], [*whole.values()]

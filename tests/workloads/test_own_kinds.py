@@ -12,7 +12,19 @@ import msgspec
 import pytest
 import torch
 from command import IN_SHORT, WITH_BF16, gpubench
-from own_kinds import CARRIES, HEAD, KINDS, LOOSE, MOVED, PROMOTED, RANDOM, WITH_A_LOSS, pair
+from own_kinds import (
+    CARRIES,
+    EXPERTS,
+    HEAD,
+    IN_A_GROUP,
+    KINDS,
+    LOOSE,
+    MOVED,
+    PROMOTED,
+    RANDOM,
+    WITH_A_LOSS,
+    pair,
+)
 from processor import runs_lstm
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -230,6 +242,39 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
     assert profile.memory_untraced is None
     numbers_of_steps = 2 * 4
     assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
+
+
+def test_the_state_of_an_optimizer_fused_by_its_author_is_traced_without_values(load):
+    traced = trace_workload(load(KINDS["fused by its author"]))
+    assert traced.why_on_cpu is None
+    assert traced.profile.optimizer_bytes_per_parameter == 8
+    capturable = KINDS["fused by its author"].replace("fused", "capturable")
+    assert trace_workload(load(capturable)).profile.optimizer_bytes_per_parameter == 8
+
+
+def test_the_memory_of_sparse_gradients_is_traced(load):
+    (step, *_) = profile_workload(load(KINDS["sparse gradients"])).memory
+    touched = 2 * (8 + 16 * 4)  # rows of one sample: an index and 16 values each
+    dense = 200 * 16 * 4
+    assert touched <= step.peak(2).at(2) - step.peak(1).at(1) < dense
+
+
+@pytest.mark.skipif(
+    not hasattr(nn.functional, "grouped_mm"), reason="before torch 2.10 a CPU has no such kernel"
+)
+def test_a_product_of_grouped_samples_is_counted_and_its_memory_traced(load):
+    profile = profile_workload(load(EXPERTS))
+    assert profile.forward_flops_per_sample == 2 * (8 * 16 + 16 * 16 + 16 * 4)
+    assert profile.memory_untraced is None
+
+
+def test_a_step_without_its_process_group_is_refused_with_a_group_that_works(load):
+    with pytest.raises(MisuseError, match="start a group of one process") as refused:
+        profile_workload(load(IN_A_GROUP))
+    start = str(refused.value).rpartition("in this file: ")[2]
+    traced = profile_workload(load(f"if not torch.distributed.is_initialized():\n    {start}\n{IN_A_GROUP}"))
+    torch.distributed.destroy_process_group()
+    assert traced.memory_untraced is None
 
 
 def test_an_optimizer_made_by_a_function_updates_as_torch_does_on_a_gpu(load):

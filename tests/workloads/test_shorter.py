@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -195,6 +196,17 @@ def test_a_loss_that_refers_to_the_model_prevents_shortening() -> None:
 
     net = workload(lambda: Net([Block() for _ in range(12)]), with_decay)
     assert with_shorter(net) is net
+
+
+def test_an_optimizer_that_refers_to_the_model_prevents_shortening() -> None:
+    made = Net([Block() for _ in range(12)])
+    net = workload(lambda: made)
+
+    def with_own(build: Callable[..., Task]) -> Callable[..., Task]:
+        return lambda *args: replace(build(*args), optimizer=lambda _: torch.optim.AdamW(made.parameters()))
+
+    own = net.built(with_own)
+    assert with_shorter(own) is own
 
 
 def test_a_traced_model_is_not_changed() -> None:
