@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gpubench import names
 from gpubench.errors import MisuseError
+from gpubench.folders import data_table
 from gpubench.offers.listing import list_offers
-from gpubench.offers.quotes import find_machine
+from gpubench.offers.quotes import Machine, find_machine
 from gpubench.offers.request import OffersRequest
 from gpubench.offers.snapshot import embedded_offers
 from gpubench.recommend.filters import match_gpus, meant_by
@@ -222,10 +223,7 @@ def test_instances_name_known_gpus_and_nothing_is_guessed_for_others():
     assert find_machine("aws", "m5.large") is None
     assert find_machine("aws", "g6") is None
     assert find_machine("nobody", "p5.48xlarge") is None
-    from gpubench.offers.quotes import _table
-
-    for machines in _table().values():
-        assert {machine.gpu_key for machine in machines.values()} <= set(load_specs())
+    assert {machine.gpu_key for machine in data_table("instances.csv", Machine)} <= set(load_specs())
 
 
 def test_gpuhunt_accelerators_missing_from_the_catalog_match_the_expected_list():
