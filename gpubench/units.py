@@ -22,15 +22,6 @@ Joules: TypeAlias = float
 
 UNKNOWN = "—"
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
-# Time units: for each, the smallest time it is used for [s], and how many of it are how many seconds.
-_TIME_STEPS = (
-    (48 * 3600, 1, 86400, "days"),
-    (3600, 1, 3600, "h"),
-    (60, 1, 60, "min"),
-    (1, 1, 1, "s"),
-    (1e-3, 1e3, 1, "ms"),
-    (-math.inf, 1e6, 1, "µs"),
-)
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -97,12 +88,17 @@ def format_duration(seconds: float | None) -> str:
     """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
-    if seconds == 0:
-        return "0 s"
-    units, in_s, name = next(
-        (units, in_s, name) for least_s, units, in_s, name in _TIME_STEPS if seconds >= least_s
-    )
-    return f"{format_number(seconds * units / in_s)} {name}"
+    if seconds >= 48 * 3600:
+        return f"{format_number(seconds / 86400)} days"
+    if seconds >= 3600:
+        return f"{format_number(seconds / 3600)} h"
+    if seconds >= 60:
+        return f"{format_number(seconds / 60)} min"
+    if seconds >= 1 or seconds == 0:
+        return f"{format_number(seconds)} s"
+    if seconds >= 1e-3:
+        return f"{format_number(seconds * 1e3)} ms"
+    return f"{format_number(seconds * 1e6)} µs"
 
 
 def format_limit(seconds: float) -> str:

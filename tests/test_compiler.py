@@ -6,7 +6,11 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
+from gpubench.profile import profile_of
+
+torch = pytest.importorskip("torch")
+
+HAS_STANCE = hasattr(torch.compiler, "set_stance")
 
 STEP = """
 import json, sys
@@ -33,6 +37,7 @@ USES = {
 }
 
 
+@pytest.mark.skipif(not HAS_STANCE, reason="torch before 2.6 cannot be told to compile nothing")
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 def test_the_compiler_is_imported_at_its_first_use_and_compiles_nothing(use):
     code = f"{STEP}\ndef refuse(*_):\n    raise AssertionError('compiled')\n{use}\n"
@@ -40,6 +45,24 @@ def test_the_compiler_is_imported_at_its_first_use_and_compiles_nothing(use):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [True, True, 2.0]
+
+
+def test_the_process_that_traces_a_users_model_does_not_import_the_compiler(tmp_path):
+    source = tmp_path / "mine.py"
+    seen = tmp_path / "seen"
+    source.write_text(
+        "import sys\nfrom torch import nn, randn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n"
+        f"        print('torch._dynamo.eval_frame' in sys.modules, file=open({str(seen)!r}, 'a'))\n"
+        "        return self.layer(x)\n"
+        "def build(batch_size):\n"
+        "    x = randn(batch_size, 4)\n"
+        "    return Net(), x, x[:, :2], nn.functional.mse_loss\n"
+    )
+    assert profile_of(str(source)).memory
+    assert {*seen.read_text().split()} == {"False"}
 
 
 def test_a_process_without_torch_continues():

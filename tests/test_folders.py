@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import csv
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +24,7 @@ from gpubench.folders import (
     data_text,
 )
 from gpubench.models import GpuSpec, Offer
-from gpubench.offers.hardware import CardPrice
+from gpubench.offers.hardware import CardPrice, card_prices
 from gpubench.offers.quotes import Machine
 
 PACKAGE = Path(__file__).resolve().parents[1] / "gpubench"
@@ -154,6 +156,28 @@ def test_the_columns_of_a_shipped_table_are_the_fields_of_its_struct(name, shape
     """A column that is not a field would be ignored silently."""
     columns = set(data_text(name).splitlines()[0].split(","))
     assert columns - set(shape.__struct_fields__) == more
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpu_key": "nvidia-nothing-1gb"}, "its GPU is not in gpus.csv"),
+        ({"condition": "quoted"}, "its condition is quoted"),
+        ({"price_usd": "0"}, "its price is not above 0"),
+        ({"price_date": "2026-13"}, "'2026-13' is not a day of the calendar"),
+        ({}, "an earlier row has the same card and condition"),
+    ],
+)
+def test_a_card_price_that_cannot_be_used_is_refused_in_one_line(tmp_path, monkeypatch, change, reason):
+    good, *_ = csv.DictReader(data_text("card_prices.csv").splitlines())
+    folder = shutil.copytree(data_path(""), tmp_path / "data")
+    with (folder / "card_prices.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, good)
+        table.writeheader()
+        table.writerows([good | change] if change else [good, good])
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    with pytest.raises(MisuseError, match=rf"card_prices\.csv, .* USD: .*{reason}; correct the row"):
+        card_prices.__wrapped__()
 
 
 def test_a_folder_that_lacks_a_table_is_refused_and_named(tmp_path, monkeypatch):

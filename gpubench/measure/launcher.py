@@ -605,8 +605,10 @@ class Launcher:
         # Refuse a number of CPU threads other than the requested one or the run's; only torch knows it.
         then, now = self._threads, ready.cpu_threads
         if requested and now != requested:
+            self.close()
             raise MisuseError(f"torch computes on {now} CPU threads instead of the requested {requested}")
         if not requested and then is not None and now is not None and then != now:
+            self.close()
             raise MisuseError(
                 f"torch now computes on {now} CPU threads, but on {then} when the run began: set "
                 f"OMP_NUM_THREADS={then} and the same CPU affinity, or start a new run"

@@ -84,17 +84,28 @@ def card_prices() -> tuple[CardPrice, ...]:
     """Return every price of data/card_prices.csv, in the order of the table.
 
     Raises:
-        MisuseError: If a cell does not have its field's type, or there is no source.
-        ValueError: If a row has an unknown GPU, condition or date, or is a duplicate.
+        MisuseError: If a cell does not have its field's type, there is no source, or a row has an unknown
+            GPU, condition or date, no positive price, or repeats another.
     """
     prices: dict[tuple[str, int, bool, str], CardPrice] = {}
     for price in data_table("card_prices.csv", CardPrice):
-        price_day(price.price_date)
-        if price.gpu_key not in load_specs() or price.condition not in CONDITIONS or not price.price_usd > 0:
-            raise ValueError(f"card_prices.csv: {price}")
         name = price.gpu_key, price.gpu_count, price.is_computer, price.condition
-        if prices.setdefault(name, price) is not price:
-            raise ValueError("card_prices.csv has a card twice in one condition")
+        wrong = {
+            "its GPU is not in gpus.csv": price.gpu_key not in load_specs(),
+            f"its condition is {price.condition}": price.condition not in CONDITIONS,
+            "its price is not above 0": not price.price_usd > 0,
+            "an earlier row has the same card and condition": name in prices,
+        }
+        try:
+            price_day(price.price_date)
+        except ValueError as error:
+            wrong[str(error)] = True
+        if reasons := [words for words, is_so in wrong.items() if is_so]:
+            row = f"{plain(price.gpu_key)} at {price.price_usd} USD"
+            raise MisuseError(
+                f"card_prices.csv, {row}: {reasons[0]}; correct the row, or unset GPUBENCH_DATA"
+            )
+        prices[name] = price
     return tuple(prices.values())
 
 

@@ -139,15 +139,15 @@ def _use(
     """Judge use by others from the process list, else from utilization, else from memory."""
     share = 0.0 if device.unified_memory else (used_bytes or 0) / (device.memory_bytes or math.inf)
     if others:
-        seen, limit = count(others, "other process"), None
+        seen, limit, refuse = count(others, "other process"), None, True
     elif utilization is not None and utilization > BUSY_LIMIT:
-        seen, limit = f"{format_percent(utilization)} busy, no process listed", BUSY_LIMIT
+        seen, limit, refuse = f"{format_percent(utilization)} busy, no process listed", BUSY_LIMIT, True
     elif share > MEMORY_LIMIT:
-        seen, limit = f"{format_percent(share)} of memory in use", MEMORY_LIMIT
+        seen, limit, refuse = f"{format_percent(share)} of memory in use", MEMORY_LIMIT, False
     else:
         return None
     finding = Finding(kind=FindingKind.SHARED_GPU, value=seen, limit=limit)
-    return Sharing(finding=finding, refuse=limit != MEMORY_LIMIT)
+    return Sharing(finding=finding, refuse=refuse)
 
 
 def why_excluded(device: DeviceProfile, mode: str | None, taken_by: str | None) -> str | None:

@@ -14,7 +14,7 @@ import math
 import unicodedata
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from gpubench.blocks.parts import (
     Figure,
     Look,
     Mark,
+    Part,
     as_html,
     as_markdown,
     base_layout,
@@ -164,17 +165,26 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
     return _html(data, [_heading(key, [b for of, b in blocks if of == key]) for key in HEADINGS])
 
 
-def _heading(key: str, blocks: Sequence[Block]) -> dict[str, Any]:
-    # Return the content under one heading of the page, with its charts by id.
+@dataclass(frozen=True, kw_only=True)
+class _Heading:
+    """The content under one heading of the page, with its charts by id."""
+
+    key: str
+    title: str
+    parts: tuple[Part, ...]
+    figures: Mapping[str, Any]
+
+
+def _heading(key: str, blocks: Sequence[Block]) -> _Heading:
     parts = tuple(part for block in blocks for part in block.parts)
     charts = [figure for part in parts if isinstance(part, Charts) for figure in part.figures]
     name = ": ".join([HEADINGS[key], *[block.finding for block in blocks if block.finding][:1]])
     drawn = {f"chart-{key}-{i}": figure.figure for i, figure in enumerate(charts, start=1)}
-    return {"key": key, "title": name, "parts": parts, "figures": drawn}
+    return _Heading(key=key, title=name, parts=parts, figures=drawn)
 
 
-def _html(data: ReportData, headings: Sequence[Mapping[str, Any]]) -> str:
-    figures = {id_: figure for heading in headings for id_, figure in heading["figures"].items()}
+def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
+    figures = {id_: figure for heading in headings for id_, figure in heading.figures.items()}
     content, thinned = embedded(_best_of_each_machine(data))
     begin = None if data.calculator is None else data.calculator["begin"]
     still = None
@@ -190,7 +200,7 @@ def _html(data: ReportData, headings: Sequence[Mapping[str, Any]]) -> str:
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
         subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # the method says when
-        headings=[heading for heading in headings if heading["parts"]],
+        headings=[heading for heading in headings if heading.parts],
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
         raw=packed(msgspec.json.encode(content)),

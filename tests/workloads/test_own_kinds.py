@@ -244,6 +244,9 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
     assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.compiler, "set_stance"), reason="torch 2.4 makes no fused optimizer without a device"
+)
 def test_the_state_of_an_optimizer_fused_by_its_author_is_traced_without_values(load):
     traced = trace_workload(load(KINDS["fused by its author"]))
     assert traced.why_on_cpu is None
@@ -268,13 +271,17 @@ def test_a_product_of_grouped_samples_is_counted_and_its_memory_traced(load):
     assert profile.memory_untraced is None
 
 
+# Torch before 2.9 or so has no rule for it, so a formula gives the memory
+ALL_REDUCE_ON_META = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta")
+
+
 def test_a_step_without_its_process_group_is_refused_with_a_group_that_works(load):
     with pytest.raises(MisuseError, match="start a group of one process") as refused:
         profile_workload(load(IN_A_GROUP))
     start = str(refused.value).rpartition("in this file: ")[2]
     traced = profile_workload(load(f"if not torch.distributed.is_initialized():\n    {start}\n{IN_A_GROUP}"))
     torch.distributed.destroy_process_group()
-    assert traced.memory_untraced is None
+    assert traced.memory_untraced is None or not ALL_REDUCE_ON_META
 
 
 def test_an_optimizer_made_by_a_function_updates_as_torch_does_on_a_gpu(load):
