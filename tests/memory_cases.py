@@ -68,7 +68,7 @@ def traced_peak_bytes(
         return followed(built, task, is_amp, keep_gradients).peak_bytes
 
 
-BY_VALUE = """
+BY_BYTES = """
 import torch
 from torch import nn
 
@@ -77,12 +77,12 @@ class Net(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, 4)
     def forward(self, x):
-        return self.layer(x) if x.sum() > 0 else -self.layer(x)
+        return self.layer(x) if x.untyped_storage()[0] >= 0 else -self.layer(x)
 
 def build(n):
     return Net(), torch.randn(n, 4), torch.randn(n, 4), nn.MSELoss()
 """
-"""A file of a user's model that reads its values."""
+"""A file of a user's model that reads the bytes of its storage, which no trace can follow."""
 
 GPT = """
 import torch

@@ -271,6 +271,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         decode: The work of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails with channels_last images.
         is_eager_only: Whether each step reads tensor values on the host, which is impossible in a CUDA graph.
+        is_eager_in_inference: Whether only inference does.
         why_no_amp: Why a training step fails under autocast on a GPU; None if it does not.
         variants: Profiles of the same workload with other recipes.
     """
@@ -310,6 +311,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     saved_bytes_per_pair: float = 0.0
     is_contiguous_only: bool = False
     is_eager_only: bool = False
+    is_eager_in_inference: bool = False
     why_no_amp: str | None = None
     variants: tuple[WorkloadProfile, ...] = ()
 

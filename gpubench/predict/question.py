@@ -72,9 +72,10 @@ def question_of(
     at = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
-    infers_eagerly = rest.get("task") is TaskKind.INFER and profile.memory_untraced is not None
+    reads_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
+    infers_eagerly = rest.get("task") is TaskKind.INFER and reads_in_inference
     # these loops never capture steps in graphs
-    if profile.is_eager_only or trained_eagerly or (profile.memory and infers_eagerly):
+    if profile.is_eager_only or trained_eagerly or infers_eagerly:
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
 

@@ -68,14 +68,10 @@ def cuda_rules() -> Iterator[None]:
         own.impl("fused_attention", _fused_attention, "CompositeExplicitAutograd")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-            allowed = (
-                {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
-            )
+            allowed = _override(library)
             for name in _cast_only_on_cpu():  # before our own rules are added
                 library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", **allowed)
             library.impl("binary_cross_entropy", _banned, "AutocastCPU", **allowed)
-            if allowed and _grouped_mm is not None:
-                library.impl("_grouped_mm", partial(_grouped_product, _grouped_mm), "Meta", **allowed)
         for names, rule in (
             (TO_FLOAT32, partial(_casting, dtype=lambda _: torch.float32)),
             (RESULT_IN_FLOAT32, _result_in_float32),
@@ -97,7 +93,29 @@ def cuda_rules() -> Iterator[None]:
         library._destroy()  # noqa: SLF001 - the library stays registered until then
 
 
+def _override(library: torch.library.Library) -> dict[str, bool]:
+    # The option that replaces a kernel of torch, which older versions do without being asked
+    return {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
+
+
 _grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
+
+
+@contextmanager
+def rules_without_values() -> Iterator[None]:
+    """Let operators run without values inside the block for which torch has no rule, or one for few types."""
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        allowed = _override(library)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+            if allowed and _grouped_mm is not None:
+                library.impl("_grouped_mm", partial(_grouped_product, _grouped_mm), "Meta", **allowed)
+            for operator, rule in RULES.items():
+                library.impl(operator, rule, "Meta", **allowed)
+        yield
+    finally:
+        library._destroy()  # noqa: SLF001 - the library stays registered until then
 
 
 def _grouped_product(
@@ -105,6 +123,24 @@ def _grouped_product(
 ) -> Tensor:
     # Torch's rule takes only bfloat16; its kernels take other types too
     return rule(left.bfloat16(), right.bfloat16(), *others, **options).to(left.dtype)
+
+
+def _ctc_loss(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """One loss per sample, and a state per step and place in its targets: aten/src/ATen/native/LossCTC.cpp.
+
+    Targets in one row have the mean length here, as the longest one depends on values.
+    """
+    steps, *batch = scores.shape[:-1]
+    samples = batch[0] if batch else 1
+    longest = targets.shape[-1] if targets.dim() > 1 else -(-targets.numel() // samples)
+    return scores.new_empty(batch), scores.new_empty((samples, steps, 2 * longest + 1))
+
+
+RULES: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._ctc_loss.Tensor: _ctc_loss,  # noqa: SLF001 - what ``ctc_loss`` calls
+    torch.ops.aten._ctc_loss_backward.Tensor: lambda _, scores, *__: torch.empty_like(scores),  # noqa: SLF001 - as above
+}
+"""What an operator returns without values if torch has no rule for it; the arguments are its own."""
 
 
 def _banned(*_: Any, **__: Any) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind
 from gpubench.profile.quick_fakes import gpu_without_values
+from gpubench.profile.values import Reads, given
 from gpubench.tensors import with_tensors
 from gpubench.workload import Workload, forward, seeded, set_mode
 
@@ -19,7 +20,7 @@ IMAGE_DIMENSIONS = 4
 _BATCH, _SEED = 2, 0
 
 
-def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
+def why_contiguous(workload: Workload, reads: Reads | None) -> str | None:
     """Say why a step fails once its images are channels_last; None if it does not, or takes no images.
 
     A view that merges dimensions requires contiguous images, and fake tensors know the layout of every
@@ -27,17 +28,17 @@ def why_contiguous(workload: Workload, *, with_values: bool) -> str | None:
 
     Args:
         workload: Any workload.
-        with_values: Whether the step reads tensor values, so it needs real tensors.
+        reads: What a step reads from its tensors; None if it is unknown, so the step needs real tensors.
     """
     if not workload.is_image:
         return None
-    with nullcontext() if with_values else gpu_without_values():
+    with nullcontext() if reads is None else gpu_without_values():
         try:
-            _step(workload, torch.contiguous_format)
+            _step(workload, torch.contiguous_format, given(reads or {}))
         except Exception:  # noqa: BLE001 - the layout is not the cause
             return None
         try:
-            _step(workload, torch.channels_last)
+            _step(workload, torch.channels_last, given(reads or {}))
         except Exception as error:  # noqa: BLE001 - the author's code
             return one_line(error)
     return None

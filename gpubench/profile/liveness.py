@@ -44,8 +44,9 @@ from gpubench.profile.growth import (
     on_lines,
     without_equal_loop,
 )
-from gpubench.profile.operators import groups_of, on_meta, states_of
+from gpubench.profile.operators import ReadsAt, groups_of, on_meta, states_of
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
+from gpubench.profile.values import given
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.units import MIB
@@ -71,6 +72,7 @@ def trace_memory(
     requested: Collection[Recipe] = (),
     ways: Collection[Recipe] | None = None,
     refused: list[str] | None = None,
+    reads_at: ReadsAt = lambda _: {},
 ) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
@@ -84,6 +86,7 @@ def trace_memory(
         ways: The other recipes to trace; None for all variants.
         refused: Collects the reason if a step fails only under autocast; that step is then left out. None
             raises the error.
+        reads_at: From ``operators.reads_at``; without it, a step that reads values raises an error.
 
     Raises:
         Exception: Any error of the model or torch if a step cannot run without values.
@@ -93,7 +96,7 @@ def trace_memory(
     steps = tuple(itertools.product(workload.tasks, _autocasts(workload.recipe)))
     until_s = time.process_time() + variants_s
     with gpu_without_values() as mode:
-        made = _Made(workload, workload.recipe, mode)
+        made = _Made(workload, workload.recipe, mode, reads_at)
         for task, is_amp in steps:
             try:
                 found.append(_alike(found, made, task, is_amp, until_s))
@@ -110,7 +113,7 @@ def trace_memory(
             if time.process_time() >= until_s and recipe not in requested:
                 break
             with suppress(Exception):  # foreign code: a failure costs only this variant
-                made = _Made(of, recipe, mode)
+                made = _Made(of, recipe, mode, reads_at)
                 found += [_alike(found, made, task, is_amp, until_s) for task, is_amp in steps]
     return tuple(found)
 
@@ -195,9 +198,15 @@ class _Built:
 class _Made:
     """A workload with a recipe, built once per batch size."""
 
-    def __init__(self, workload: Workload, recipe: Recipe, mode: QuickFakeMode) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        recipe: Recipe,
+        mode: QuickFakeMode,
+        reads_at: ReadsAt = lambda _: {},
+    ) -> None:
         self.workload, self.recipe = workload, recipe
-        self._mode = mode
+        self._mode, self._reads_at = mode, reads_at
         self._shorter = [_Made(each, recipe, mode) for each in (workload.shorter or ())[:2]]
         self._built: dict[int, _Built] = {}
         self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
@@ -226,7 +235,9 @@ class _Made:
                 sparse = has_sparse_gradients(built.task.model)  # which no fused update takes
                 built.optimizer = with_state(built.task, {} if sparse else GPU_OPTIONS)
             optimizer = built.optimizer if kind is TaskKind.TRAIN else None
-            trace = step_trace(built.task, optimizer, is_amp=is_amp)
+            reads = self._reads_at(batch_size).get(kind)
+            with nullcontext() if reads is None else given(reads):
+                trace = step_trace(built.task, optimizer, is_amp=is_amp)
         self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
         return trace
 

@@ -1,9 +1,10 @@
 """The operators of one step and one forward pass at one batch size, on the first device that works.
 
-The trace runs on the meta device, where nothing is allocated or computed; on the CPU if a model reads tensor
-values; on the meta device again if that takes too long, or if a kernel runs only on a GPU. The substitute for
-this kernel returns a tensor like its largest input, and keeps its inputs for the backward pass. That is
-enough for a bound on the memory; nothing is known about its arithmetic.
+The trace runs on the meta device, where nothing is allocated or computed. Values that a model reads from
+its tensors are computed beside the trace if they follow from its batch. For others the trace runs on the
+CPU or, if that takes too long, on the meta device with every such value taken as 1. A kernel that runs only
+on a GPU has a substitute, which returns a tensor like its largest input, and keeps its inputs for the
+backward pass. That is enough for a bound on the memory; nothing is known about its arithmetic.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import copy
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -22,18 +23,21 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, with_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
-from gpubench.profile.growth import longer
+from gpubench.profile.cuda_rules import rules_without_values
+from gpubench.profile.growth import LARGE_BATCHES, longer
 from gpubench.profile.kernels import (
     FusedCalls,
     Kernel,
     Recorder,
     kernels_of,
 )
+from gpubench.profile.values import Known, Reads, given, noted
 from gpubench.tensors import (
     EveryCall,
     autocast_on_cpu,
@@ -53,6 +57,9 @@ _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
 # Options of torch's optimizers that need a GPU; its state is the same without them
 _ONLY_ON_GPU = {"fused", "capturable"}
+# Limits for each large batch that runs on the CPU for what it reads, by those of a smaller one
+_MOST_READ_S = 2.0
+_MOST_READ_BYTES = 3e8
 
 # What to do about an error of torch, by a part of its message
 _ADVICE = {
@@ -65,6 +72,11 @@ _ADVICE = {
     "with the mask as a tensor when q is not on a GPU",
 }
 
+# Starts the pass of a task, whose reads it collects
+_Reading = Callable[[TaskKind], AbstractContextManager[Reads]]
+ReadsAt = Callable[[int], Mapping[TaskKind, Reads]]
+"""What a step of each task reads from its tensors, by batch size."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -75,6 +87,8 @@ class Seen:
         state_bytes: State of the optimizer.
         why_on_cpu: As in ``Traced``.
         missing_kernel: As in ``Traced``.
+        reads: What each task read from its tensors.
+        read_s: CPU time of a step of each task that had to run on the CPU for that [s].
     """
 
     train: tuple[Kernel, ...]
@@ -89,6 +103,8 @@ class Seen:
     decode: DecodeWork | None = None
     why_on_cpu: str | None = None
     missing_kernel: str | None = None
+    reads: Mapping[TaskKind, Reads] = field(default_factory=dict, compare=False)
+    read_s: float = field(default=0.0, compare=False)
 
 
 class _OutOfTimeError(Exception):
@@ -100,7 +116,10 @@ class TooSlowError(MisuseError):
 
 
 def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace on the meta device; if that fails, on the CPU; if that is slow, with every value taken as 1."""
+    """Trace on the meta device; if that fails, with the values of the batch; if that fails, on the CPU.
+
+    If the CPU is too slow, every value that does not follow from the batch is taken as 1.
+    """
     if workload.shorter is not None:
         one, two, times = workload.shorter
         found = longer_trace(seen_at(one, batch_size, until_s), seen_at(two, batch_size, until_s), times)
@@ -111,9 +130,23 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
     except Exception as error:
         if not workload.is_classic:  # too large to build on the CPU
             raise MisuseError(refusal(workload.name, error)) from error
-        meta_error = error
+        return _seen_with_values(workload, batch_size, until_s, error)
+
+
+def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_error: Exception) -> Seen:
+    known = Known()
+    with suppress(Exception):
+        return _trace_with_known(workload, batch_size, known)
     why = one_line(meta_error)
     try:
+        if known.has_missed:
+            began_s = time.process_time()
+            reads = _read_on_cpu(workload, batch_size, until_s)
+            read_s = time.process_time() - began_s
+            with suppress(Exception), torch.device("meta"):
+                task = on_meta(workload, batch_size)
+                found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
+                return replace(found, why_on_cpu=why, read_s=read_s)
         return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
     except _OutOfTimeError:
         slow = f"{why}; on the CPU it took too long, so every value that it reads was taken as 1"
@@ -124,17 +157,54 @@ def seen_at(workload: Workload, batch_size: int, until_s: float) -> Seen:
             raise
         return _trace_without_kernels(workload, batch_size, error)
     try:
-        with EveryCall(_value_taken_as_1):
-            return replace(_trace_task(on_meta(workload, batch_size), workload.tasks), why_on_cpu=slow)
+        found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
+        return replace(found, why_on_cpu=slow, reads={})
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
         do = "make it smaller, or measure it with `gpubench run`"
         raise TooSlowError(f"{workload.name}: {too_long}; {do}: {one_line(error)}") from error
 
 
+def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> ReadsAt:
+    """Return what a step of each task reads at a batch size.
+
+    Batches other than those seen are traced if all that is read follows from the batch. Otherwise large
+    batches run on the CPU if they take little time and memory; the function raises an error for others.
+    """
+    found = {batch_size: each.reads for batch_size, each in seen.items()}
+    if not any(found.values()):
+        return lambda _: {}
+    batch_size, last = max(seen.items())
+    read_s, kept_bytes = last.read_s, last.saved_bytes
+    for large in reversed(LARGE_BATCHES) if read_s else ():
+        grows = large / batch_size
+        if grows * read_s > _MOST_READ_S or grows * kept_bytes > _MOST_READ_BYTES:
+            break
+        began_s = time.process_time()
+        with suppress(Exception):  # foreign code, which may refuse a batch
+            found[large] = _read_on_cpu(workload, large, until_s)
+        batch_size, read_s, kept_bytes = large, time.process_time() - began_s, grows * kept_bytes
+
+    def at(batch_size: int) -> Mapping[TaskKind, Reads]:
+        if batch_size not in found:
+            with _disable_current_modes():
+                found[batch_size] = _trace_with_known(workload, batch_size, Known()).reads
+        return found[batch_size]
+
+    return at
+
+
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
     """Trace on the meta device; raises any error of the model or torch if it cannot run there."""
     return _trace_task(on_meta(workload, batch_size), workload.tasks)
+
+
+def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen:
+    """Trace on the meta device with the values that follow from the batch."""
+    with torch.device("meta"), known.followed():  # for what the step itself creates too
+        task = on_meta(workload, batch_size)
+        known.forget(task.model.parameters())
+        return _trace_task(task, workload.tasks, lambda _: known.reading())
 
 
 def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
@@ -158,7 +228,37 @@ def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
 
 
 def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace until a deadline, which stops the next operator but does not interrupt a running one."""
+    """Trace with values on the CPU."""
+    with _on_cpu(workload, batch_size, until_s) as task:
+        return _trace_task(task, workload.tasks, lambda _: noted())
+
+
+def _read_on_cpu(workload: Workload, batch_size: int, until_s: float) -> dict[TaskKind, Reads]:
+    """Run a step of each task on the CPU, and return what it reads from its tensors."""
+    read: dict[TaskKind, Reads] = {}
+    with _on_cpu(workload, batch_size, until_s) as task:
+        model, (inputs, targets) = task.model, task.batches[0]
+        if TaskKind.TRAIN in workload.tasks:
+            set_mode(model, train=True)
+            with noted() as read[TaskKind.TRAIN]:
+                loss = task.loss(forward(model, inputs), targets)
+                if getattr(loss, "requires_grad", False) and loss.numel() == 1:  # else the trace refuses it
+                    require_finite(loss)
+                    loss.backward()
+        model.eval()
+        with noted() as read[TaskKind.INFER], torch.no_grad():
+            forward(model, inputs)
+    return read
+
+
+@contextmanager
+def _on_cpu(workload: Workload, batch_size: int, until_s: float) -> Iterator[Task]:
+    """Build a task on the CPU to run in the block, which a deadline ends at the next operator.
+
+    Raises:
+        _OutOfTimeError: If it ended the block.
+        MisuseError: If the model fails in the block.
+    """
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if time.process_time() >= until_s:
@@ -170,7 +270,7 @@ def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
     try:
         task = workload.build(batch_size, _SEED)
         with seeded(_SEED), EveryCall(call):
-            return _trace_task(task, workload.tasks)
+            yield task
     except _OutOfTimeError:
         raise
     except Exception as error:  # a user's model may raise anything; the cause is kept
@@ -190,13 +290,6 @@ def _trace_without_kernels(workload: Workload, batch_size: int, refused: MisuseE
         except Exception as failed:  # noqa: BLE001 - the model's own error; the first cause is reported
             error = failed if functions_of(failed) - functions else None
     raise MisuseError(f"{refused}; {HINT}") from refused.__cause__
-
-
-def _value_taken_as_1(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """On the meta device, return 1, or True, if a model reads the value of a tensor."""
-    if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:  # noqa: SLF001
-        return torch.ones((), dtype=args[0].dtype).item()
-    return func(*args, **kwargs)
 
 
 def refusal(name: str, error: Exception) -> str:
@@ -229,26 +322,31 @@ def checkpoints_on_meta() -> Iterator[None]:
 
 
 @plain_encoders()
+@rules_without_values()
 @checkpoints_on_meta()
 @autocast_on_cpu("meta")  # as torch refuses it for tensors without values
-def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
+def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambda _: nullcontext({})) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
     parameters = list(model.parameters())
     trained = [p for p in parameters if p.requires_grad]
     train: list[Kernel] = []
     saved = state = 0.0
     optimizer = "none"
+    read: dict[TaskKind, Reads] = {}
     if TaskKind.TRAIN in tasks:
         if not trained:
             raise MisuseError("the model has no parameter that takes a gradient; nothing can be trained")
-        train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
-        optimizer, state, kernel = _optimizer(task, trained)
-        if task.again is not None:
-            # a first step may leave state that breaks a second
-            task.loss(forward(model, inputs), targets).backward()
+        with reading(TaskKind.TRAIN) as reads:
+            train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
+            read[TaskKind.TRAIN] = {key: [*found] for key, found in reads.items()}
+            optimizer, state, kernel = _optimizer(task, trained)
+            if task.again is not None:
+                with _recording():  # a first step may leave state that breaks a second
+                    task.loss(forward(model, inputs), targets).backward()
         train.append(kernel)
     model.eval()
-    infer = _trace_pass(lambda: forward(model, inputs))
+    with reading(TaskKind.INFER) as read[TaskKind.INFER]:
+        infer = _trace_pass(lambda: forward(model, inputs))
     # Integers are tokens; floats, and bytes of an image, are not.
     tokens = (
         t.shape[1:].numel() if t.dtype in {torch.int32, torch.int64} else None for t in tensors_of(inputs)
@@ -264,6 +362,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind]) -> Seen:
         blocks=block_sizes(model),
         tokens=next(tokens, None),
         decode=task.decode,
+        reads={kind: found for kind, found in read.items() if found},
     )
 
 
@@ -324,8 +423,11 @@ def require_finite(loss: Tensor) -> None:
     Raises:
         MisuseError: The message has the value.
     """
-    if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
-        raise MisuseError(f"its loss is {loss.item():g} in the first step; nothing can be learned from it")
+    with _disable_current_modes():  # which would note this as a read of the model
+        if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
+            raise MisuseError(
+                f"its loss is {loss.item():g} in the first step; nothing can be learned from it"
+            )
 
 
 @contextmanager

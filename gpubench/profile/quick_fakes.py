@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from gpubench.profile.cuda_rules import cuda_rules
+from gpubench.profile.cuda_rules import RULES, cuda_rules, rules_without_values
 from gpubench.tensors import autocast_on_cpu, plain_encoders, replaced, storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
@@ -67,7 +67,8 @@ class QuickFakeMode(FakeTensorMode):
 
     def _ask(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         calls = self.calls
-        out = super().__torch_dispatch__(func, types, args, kwargs)
+        rule = RULES.get(func)  # torch refuses these, as their shapes depend on values
+        out = rule(*args) if rule else super().__torch_dispatch__(func, types, args, kwargs)
         self.calls = calls
         return out
 
@@ -188,7 +189,9 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         warnings.simplefilter("ignore")
         quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
         named = autocast_on_cpu("cuda", "meta")  # where the tensors are, with the rules of a GPU
-        with plain_encoders(), cuda_rules(), named, quick as mode, _plain_casts(), _plain_copies():
+        for rules in (plain_encoders(), rules_without_values(), cuda_rules(), named):
+            after.enter_context(rules)
+        with quick as mode, _plain_casts(), _plain_copies():
             yield mode
 
 

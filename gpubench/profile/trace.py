@@ -34,7 +34,7 @@ from gpubench.profile.growth import BATCHES
 from gpubench.profile.kernels import Kernel
 from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
-from gpubench.profile.operators import Seen, TooSlowError, on_meta, seen_at
+from gpubench.profile.operators import ReadsAt, Seen, TooSlowError, on_meta, reads_at, seen_at
 from gpubench.profile.shorter import with_shorter
 from gpubench.workload import Task, Workload
 
@@ -59,6 +59,7 @@ class Traced:
     why_on_cpu: str | None
     missing_kernel: str | None = None
     why_contiguous: str | None = None
+    reads_at: ReadsAt = lambda _: {}
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
@@ -104,9 +105,13 @@ def trace_workload(
     def has_time() -> bool:
         return not on_cpu or time.process_time() < until_s
 
-    contiguous = why_contiguous(workload, with_values=on_cpu) if missing is None and has_time() else None
     refused: list[str] = []
-    how: dict[str, Any] = {"requested": requested, "refused": refused, "ways": ways}
+    how: dict[str, Any] = {
+        "requested": requested,
+        "refused": refused,
+        "ways": ways,
+        "reads_at": traced.reads_at,
+    }
     memory, memory_untraced = _memory(workload, variants_s, **how) if missing is None else ((), missing)
     is_trained = missing is None and TaskKind.TRAIN in workload.tasks
     if memory_untraced is not None and is_trained and len(workload.tasks) > 1:
@@ -114,6 +119,13 @@ def trace_workload(
         memory, _ = _memory(workload.built(lambda build: build, tasks=(TaskKind.TRAIN,)), variants_s, **how)
     if not memory and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
+    reads = traced.reads_at(BATCHES[0])
+    contiguous = None
+    if missing is None and has_time():
+        needs_values = on_cpu and not memory
+        contiguous = why_contiguous(workload, None if needs_values else next(iter(reads.values()), {}))
+    by_value = not memory and (memory_untraced or "").startswith(BY_VALUE)
+    is_eager = TaskKind.TRAIN in reads or by_value
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
     profile = msgspec.structs.replace(
@@ -121,7 +133,8 @@ def trace_workload(
         memory=memory,
         memory_untraced=memory_untraced,
         is_contiguous_only=contiguous is not None,
-        is_eager_only=not memory and (memory_untraced or "").startswith(BY_VALUE),
+        is_eager_only=is_eager,
+        is_eager_in_inference=TaskKind.INFER in reads and not is_eager,
         why_no_amp=next(iter(refused), None),
         saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
@@ -182,7 +195,8 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
         model = on_meta(workload, 1).model
         count = sum(p.numel() for p in model.parameters())
         profile = msgspec.structs.replace(profile, parameters=count, blocks=block_sizes(model))
-    return Traced(profile, traces[0].why_on_cpu, traces[0].missing_kernel)
+    reads = reads_at(held, dict(zip(BATCHES, traces, strict=True)), until_s)
+    return Traced(profile, traces[0].why_on_cpu, traces[0].missing_kernel, reads_at=reads)
 
 
 def _as_held(workload: Workload) -> Workload:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command import here
-from memory_cases import BY_ASSERTION, BY_DISPATCHER, BY_VALUE, GPT, WITH_KERNEL, raising
+from memory_cases import BY_ASSERTION, BY_BYTES, BY_DISPATCHER, GPT, WITH_KERNEL, raising
 
 from gpubench.errors import MisuseError
 from gpubench.models import Checkpointing
@@ -321,7 +321,7 @@ def test_a_users_language_model_needs_its_scores_in_float32(ask: Any, tmp_path: 
 @pytest.mark.usefixtures("forked_children")
 def test_a_model_that_cannot_be_traced_has_the_widest_bound(ask: Any, tmp_path: Path) -> None:
     path = tmp_path / "net.py"
-    path.write_text(BY_VALUE)
+    path.write_text(BY_BYTES)
     code, out, err = ask(str(path), "--gpu", "nvidia-tesla-t4-16gb", "--json")
     answer = json.loads(out)
     assert code == 0

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from memory_cases import BY_VALUE, GPT, case_of, trace_step, traced_bytes, traced_peak_bytes
+from memory_cases import BY_BYTES, GPT, case_of, trace_step, traced_bytes, traced_peak_bytes
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
@@ -482,22 +482,43 @@ def _own(model: Callable[[], nn.Module]) -> Workload:
 
 
 class LookedAtPairs(Pairs):
-    """The same with a check of its values that no trace can follow."""
+    """The same with a check of its bytes, which no trace can follow."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert torch.isfinite(x).all()
+        assert x.untyped_storage()[0] >= 0
         return super().forward(x)
 
 
+class CheckedPairs(Pairs):
+    """The same with a check of a result, which a trace follows if it knows what was read."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x)
+        assert torch.isfinite(out).all()
+        return out
+
+
 class LookedAtLine(nn.Linear):
-    """Linear in the batch, with such a check."""
+    """Linear in the batch, with the same check."""
 
     def __init__(self) -> None:
         super().__init__(64, 32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert torch.isfinite(x).all()
+        assert x.untyped_storage()[0] >= 0
         return super().forward(x)
+
+
+def test_quadratic_growth_is_found_by_a_large_batch_if_values_of_results_are_read() -> None:
+    read, plain = (profile_workload(_own(model)) for model in (CheckedPairs, Pairs))
+    assert read.is_eager_only
+    told, known = (
+        need_of(each, case_of(each, TaskKind.TRAIN, Precision.FP32, 32_768), CardClass.HBM)
+        for each in (read, plain)
+    )
+    assert told.basis is MemoryBasis.TRACED
+    assert 0.7 * known.allocated.value < told.allocated.value < 1.1 * known.allocated.value
+    assert told.allocated.high > known.allocated.value
 
 
 def test_an_untraceable_step_with_quadratic_growth_is_not_extrapolated_by_a_line() -> None:
@@ -1200,11 +1221,11 @@ def test_a_micro_batch_of_one_that_may_fit_counts_as_a_batch_of_one_that_may_fit
 
 
 @pytest.mark.usefixtures("traced_here")
-def test_value_dependent_model_gets_an_upper_bound_with_the_reason(
+def test_a_model_that_no_trace_can_follow_gets_an_upper_bound_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "net.py"
-    path.write_text(BY_VALUE)
+    path.write_text(BY_BYTES)
     profile = profile_of(str(path))
     assert profile.memory == ()
     assert "not traced" in caplog.text
@@ -1324,7 +1345,8 @@ def test_a_step_too_slow_for_the_cpu_does_not_run_there_again(monkeypatch: pytes
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if type(x) is torch.Tensor and not x.is_meta:
                 spent_s[0] += 100.0
-            return super().forward(x) if x.sum() < 9e9 else x
+            out = super().forward(x)
+            return out if out.sum() < 9e9 else x
 
     def build(batch_size: int, _seed: int) -> Task:
         return Task(

@@ -13,18 +13,20 @@ import msgspec
 import platformdirs
 import pytest
 import torch
+from memory_cases import case_of
 from patience import Stopwatch, is_gone, wait_until
 
 from gpubench.children import MOST_ANSWER_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import Execution, Precision, Recipe, TaskKind, WeightType
+from gpubench.models import CardClass, Execution, MemoryBasis, Precision, Recipe, TaskKind, WeightType
 from gpubench.models.workload import Operator, OperatorKind
 from gpubench.predict.question import question_of, why_impossible
 from gpubench.profile import profile_of, profiles_of
 from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.child import _answer, check_first_loss
 from gpubench.profile.liveness import trace_memory
+from gpubench.profile.memory import need_of
 from gpubench.profile.trace import profile_workload
 from gpubench.user_model import version_of
 
@@ -511,28 +513,37 @@ def test_the_error_of_a_model_too_large_for_memory_is_reported(tmp_path: Path) -
         load_workload(write(tmp_path, values))
 
 
-def test_build_that_reads_tensor_values_runs_on_the_cpu_and_notes_it(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD.replace("    return", "    assert torch.randn(1).item() < 99\n    return"))
+@pytest.mark.parametrize("of", ["torch.randn(1)", "nn.Linear(300, 300).weight.sum()"])
+def test_build_that_reads_values_of_weights_runs_on_the_cpu_and_notes_it(tmp_path: Path, of: str) -> None:
+    path = write(tmp_path, GOOD.replace("    return", f"    assert {of}.item() < 99\n    return"))
     answer = _answer(path)
     assert answer.profile is not None
     assert answer.profile.parameters == 55
-    (note,) = answer.notes
-    assert note.startswith("my_model.py: built and traced")
-    assert "MisuseError" not in note
+    if "weight" in of:
+        (note,) = answer.notes
+        assert note.startswith("my_model.py: built and traced")
+        assert "MisuseError" not in note
+    else:
+        assert not answer.notes
     assert answer.profile.memory
     assert not answer.profile.is_eager_only
 
 
-def test_a_step_that_needs_values_is_ranked_as_eager_and_its_memory_by_a_formula(tmp_path: Path) -> None:
+def test_a_step_that_needs_values_is_ranked_as_eager_and_its_memory_is_traced(tmp_path: Path) -> None:
     loss = "lambda out, y: nn.functional.cross_entropy(out, y) * (2 if out.sum() > 0 else 1)"
     answer = _answer(write(tmp_path, GOOD.replace("nn.CrossEntropyLoss()", loss)))
     assert answer.profile is not None
     assert answer.profile.is_eager_only
     assert question_of(answer.profile, None, execution=Execution.GRAPH).execution is Execution.EAGER
-    built, eager, memory = answer.notes
+    built, eager = answer.notes
     assert built.startswith("my_model.py: built and traced")
     assert "ranked as eager" in eager
-    assert memory.endswith(f"not traced: {answer.profile.memory_untraced}")
+    plain = _answer(write(tmp_path, GOOD)).profile
+    assert plain is not None
+    cases = [case_of(each, TaskKind.TRAIN, Precision.FP32, 512) for each in (answer.profile, plain)]
+    needs = [need_of(p, c, CardClass.HBM) for p, c in zip((answer.profile, plain), cases, strict=True)]
+    assert needs[0].basis is needs[1].basis is MemoryBasis.TRACED
+    assert needs[0].allocated.value == pytest.approx(needs[1].allocated.value, rel=0.05)
 
 
 def test_a_step_that_fails_under_autocast_of_a_gpu_is_ranked_at_fp32_and_says_why(tmp_path: Path) -> None:

@@ -1,0 +1,297 @@
+"""Values that a model reads from its tensors: by ``item()``, by ``numpy()``, or as the size of a selection.
+
+A trace without values has two sources for them. The values of small tensors that follow from the batch alone
+are computed beside the trace. Others were read by an earlier step that had values.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gpubench.tensors import EveryCall, storage_id, tensors_in, with_tensors
+
+# Largest tensors with values beside a trace: masks, lengths and positions of a batch
+_MOST_FLOATS = 2**16
+_MOST_INTEGERS = 2**22
+_READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_TO_HOST = {Tensor.numpy, Tensor.tolist, Tensor.__array__}
+_INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
+_ON_HOST = {*_TO_HOST, *_INDEXING, torch.tensor}
+_NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what ``item()`` calls
+
+Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
+Reads = dict[Hashable, list[Any]]
+"""What one pass read, in order, by the operator that read it, and by shape and kind of its tensor."""
+
+
+class _OnHost(TorchFunctionMode):
+    """Passes on the calls that no operator shows: reads by the host, lists as indices, and constants."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self._call = call
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        call = self._call if func in _ON_HOST else lambda func, args, kwargs: func(*args, **kwargs)
+        return call(func, args, kwargs or {})
+
+
+@dataclass(frozen=True)
+class _Selected:
+    """Shape and type of each result of a selection; the type is None for that of its input."""
+
+    parts: tuple[tuple[torch.Size, torch.dtype | None], ...]
+    is_one: bool
+
+    def like(self, tensor: Tensor) -> Any:
+        """Return new tensors of these sizes, on the device of the given one."""
+        made = tuple(tensor.new_empty(shape, dtype=dtype or tensor.dtype) for shape, dtype in self.parts)
+        return made[0] if self.is_one else made
+
+
+@contextmanager
+def noted() -> Iterator[Reads]:
+    """Note what is read from real tensors inside the block."""
+    reads: Reads = {}
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        for mask in _masks(func, args):
+            _note(reads, torch.nonzero, mask, int(mask.count_nonzero()))
+        out = func(*args, **kwargs)
+        if _reads(func):
+            _note(reads, func, args[0], out)
+        return out
+
+    with _OnHost(call), EveryCall(call):
+        yield reads
+
+
+@contextmanager
+def given(reads: Reads) -> Iterator[Reads]:
+    """Give tensors without values what an earlier step read; a step that reads more often gets it again."""
+    answers = {key: itertools.cycle(found) for key, found in reads.items()}
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        masks = [(torch.nonzero, mask) for mask in _masks(func, args)]
+        if masks and all(_key(*each) in answers for each in masks):
+            return func(*_by_counts(args, [next(answers[_key(*each)]) for each in masks]), **kwargs)
+        if _reads(func) and (key := _key(func, args[0])) in answers:
+            found = next(answers[key])
+            return found.like(args[0]) if isinstance(found, _Selected) else copy.deepcopy(found)
+        return func(*args, **_kept_on_meta(func, args, kwargs))
+
+    with _OnHost(call), EveryCall(call):
+        yield reads
+
+
+class Known:
+    """Small tensors on the meta device that follow from the batch, with values computed beside the trace.
+
+    Attributes:
+        has_missed: Whether a value was read that is not known.
+    """
+
+    def __init__(self, *, others_as_1: bool = False) -> None:
+        """Start without values; with ``others_as_1``, an unknown number is read as 1, or True."""
+        self.has_missed = False
+        self._reads: Reads = {}
+        self._others_as_1 = others_as_1
+        # By storage, so that a view has the values of its base; it is kept, so that no other gets its id
+        self._values: dict[int, tuple[Any, Tensor]] = {}
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow all calls inside the block, and give what they read."""
+        with _OnHost(self._on_function), EveryCall(self._on_operator):
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[Reads]:
+        """Collect what is read inside the block."""
+        self._reads = {}
+        yield self._reads
+
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """Take the values of these tensors as unknown."""
+        for tensor in tensors:
+            self._values.pop(storage_id(tensor), None)
+
+    def _of(self, tensor: Tensor) -> Tensor:
+        # The tensor with its values; raises KeyError if they are unknown.
+        if not tensor.is_meta:
+            return tensor
+        values = self._values[storage_id(tensor)][1]
+        if values.dtype is not tensor.dtype:
+            raise KeyError(tensor.dtype)
+        return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def _on_function(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if func in _INDEXING:  # torch makes a list a tensor without any call
+            return func(args[0], _listless(args[1]), *args[2:], **kwargs)
+        if func in _TO_HOST:
+            with self._missing():
+                return self._read(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if func is torch.tensor and out.is_meta:
+            self._keep(out, func(*args, **{**kwargs, "device": "cpu", "requires_grad": False}))
+        return out
+
+    def _on_operator(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if _reads(func):
+            with self._missing():
+                return self._read(func, args, kwargs)
+        if func is _NUMBER and self._others_as_1 and args[0].is_meta:
+            return torch.ones((), dtype=args[0].dtype).item()
+        counts: list[int] = []
+        with self._missing():
+            counts = [int(self._of(mask).count_nonzero()) for mask in _masks(func, args)]
+        for mask, count in zip(_masks(func, args), counts, strict=False):
+            _note(self._reads, torch.nonzero, mask, count)
+        given_args = _by_counts(args, counts) if counts else args
+        out = func(*given_args, **_kept_on_meta(func, args, kwargs))
+        self._follow(func, args, kwargs, out)
+        return out
+
+    @contextmanager
+    def _missing(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyError:
+            self.has_missed = True
+
+    def _read(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        with _disable_current_modes():
+            found = self._computed(func, args, kwargs)
+            answer = _note(self._reads, func, args[0], found)
+        if not isinstance(answer, _Selected) or not args[0].is_meta:
+            return found
+        out = answer.like(args[0])
+        for meta, real in zip(tensors_in([out]), tensors_in([found]), strict=True):
+            self._keep(meta, real)
+        return out
+
+    def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        # The result with values; raises KeyError if those of an argument are unknown.
+        of = _blank if _takes_shape_only(func) else self._of
+        args, kwargs = with_tensors((args, dict(kwargs)), of)
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        return func(*args, **kwargs)
+
+    def _follow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+        """Compute the values of a result if all its arguments have them; what else was written has none."""
+        written = [
+            tensor
+            for spec, value in zip(func._schema.arguments, args, strict=False)  # noqa: SLF001 - the only place where torch marks them
+            if spec.alias_info is not None and spec.alias_info.is_write
+            for tensor in tensors_in([value])
+        ]
+        made = [tensor for tensor in tensors_in([out]) if storage_id(tensor) not in self._values]
+        if not made and not written:
+            return  # views of known tensors
+        if all(tensor.is_meta and _is_small(tensor) for tensor in made):
+            with suppress(Exception), _disable_current_modes():
+                found = self._computed(func, args, kwargs)
+                for meta, real in zip(tensors_in([out]), tensors_in([found]), strict=True):
+                    self._keep(meta, real)
+                return
+        self.forget(written)
+
+    def _keep(self, meta: Tensor, real: Tensor) -> None:
+        storage = meta.untyped_storage()
+        if storage_id(meta) in self._values or meta.layout is not torch.strided:
+            return
+        with _disable_current_modes():
+            values = torch.zeros(storage.nbytes() // meta.element_size(), dtype=meta.dtype, device="cpu")
+            values.as_strided(meta.shape, meta.stride(), meta.storage_offset()).copy_(real)
+        self._values[storage_id(meta)] = storage, values
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.numel() <= (_MOST_FLOATS if tensor.is_floating_point() else _MOST_INTEGERS)
+
+
+@cache
+def _takes_shape_only(func: Any) -> bool:
+    name = getattr(func, "__name__", "").partition(".")[0]
+    return name.startswith("new_") or name.endswith("_like")
+
+
+def _blank(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+@cache
+def _reads(func: Any) -> bool:
+    # Indexing has a size that depends on values only with a mask, which is counted apart
+    return func in _TO_HOST or (bool(_READING & {*getattr(func, "tags", ())}) and not _is_index(func))
+
+
+@cache
+def _is_index(func: Any) -> bool:
+    return getattr(func, "namespace", "") == "aten" and func._schema.name == "aten::index"  # noqa: SLF001
+
+
+def _masks(func: Any, args: Sequence[Any]) -> list[Tensor]:
+    if not _is_index(func):
+        return []
+    return [each for each in args[1] if each is not None and each.dtype in {torch.bool, torch.uint8}]
+
+
+def _by_counts(args: Sequence[Any], counts: Sequence[int]) -> tuple[Any, ...]:
+    """The arguments of an indexing, with the places that each mask selects instead of the mask."""
+    found: list[Any] = []
+    left = iter(counts)
+    for each in args[1]:
+        if each is None or each.dtype not in {torch.bool, torch.uint8}:
+            found.append(each)
+        else:
+            count = next(left)
+            found += [each.new_empty((count,), dtype=torch.int64) for _ in range(each.dim())]
+    return args[0], found, *args[2:]
+
+
+def _kept_on_meta(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a copy to the CPU so that it stays on the meta device, as there is nothing to copy."""
+    if func is torch.ops.aten._to_copy.default and args[0].is_meta:  # noqa: SLF001 - what ``cpu()`` calls
+        return {name: value for name, value in kwargs.items() if name != "device"}
+    return kwargs
+
+
+def _key(func: Any, tensor: Tensor) -> Hashable:
+    # Autocast changes the type of a float, but not its kind
+    kind = "float" if tensor.is_floating_point() else tensor.dtype
+    return func, tuple(tensor.shape), kind
+
+
+def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
+    """Note what was read from a tensor, and return it: of tensors, their sizes."""
+    answer = copy.deepcopy(found)
+    parts = [*tensors_in([found])]
+    if parts:
+        types = (None if part.dtype is tensor.dtype else part.dtype for part in parts)
+        shapes = (part.shape for part in parts)
+        answer = _Selected(tuple(zip(shapes, types, strict=True)), isinstance(found, Tensor))
+    reads.setdefault(_key(func, tensor), []).append(answer)
+    return answer
+
+
+def _listless(index: Any) -> Any:
+    """The index with tensors in place of lists of numbers or of conditions."""
+    if isinstance(index, tuple):
+        return tuple(_listless(part) for part in index)
+    if isinstance(index, list) and index and all(isinstance(part, int) for part in index):
+        return torch.tensor(index, device="cpu")
+    return index

@@ -1,0 +1,285 @@
+"""What a model reads from its tensors is known in a trace without values, or noted on the CPU and given again."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from memory_cases import case_of
+from torch import Tensor, nn
+
+from gpubench.models import CardClass, MemoryBasis, Precision, TaskKind
+from gpubench.profile.liveness import step_trace, trace_memory, with_state
+from gpubench.profile.memory import need_of
+from gpubench.profile.operators import reads_at, seen_at, seen_on_meta
+from gpubench.profile.quick_fakes import gpu_without_values
+from gpubench.profile.trace import profile_workload, trace_workload
+from gpubench.profile.values import Known, given, noted
+from gpubench.tensors import EveryCall
+from gpubench.workload import Task, Workload, seeded
+
+WIDTH = 300
+"""Wide enough that a layer's weights are too large to have values beside a trace."""
+
+
+def _of(model: type[nn.Module], batch=lambda n: torch.randn(n, WIDTH)) -> Workload:
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=model(), batches=((batch(batch_size), None),), loss=lambda out, _: out.square().mean(),
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    return Workload(
+        name="own", version=1, sample_unit="x", sample_shape=(WIDTH,), batches=(4,), is_image=False,
+        source="test", build=build,
+    )  # fmt: skip
+
+
+class _Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+
+class Masked(_Layer):
+    """A third of the channels, chosen by a list, and the samples with a positive first feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kept = self.layer.weight.new_zeros((WIDTH,), dtype=torch.bool).view(3, -1)
+        kept[[True, False, False], :] = True
+        self.register_buffer("kept", kept.view(-1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)[:, self.kept]
+        return out[: int((x[:, 0] > -9e9).sum())]
+
+
+class Queued(_Layer):
+    """Writes its results to a place that a buffer counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.zeros(64, WIDTH))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        at = int(self.place)
+        self.queue[at : at + len(x)] = out.detach()
+        self.place[0] = (at + len(x)) % 64
+        return out @ self.queue.T
+
+
+class ByHost(_Layer):
+    """Sorts its batch by NumPy, and splits it at places that were counted in Python."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = torch.from_numpy(np.argsort(x[:, 0].numpy()))
+        sizes = torch.tensor([1, len(x) - 1]).tolist()
+        first, rest = self.layer(x[order]).split(sizes)
+        return torch.cat((self.second(first), rest))
+
+
+FROM_BATCH = {each.__name__: each for each in (Masked, Queued, ByHost)}
+
+
+@pytest.mark.parametrize("name", FROM_BATCH)
+def test_values_that_follow_from_the_batch_need_no_step_on_the_cpu(name: str) -> None:
+    workload = _of(FROM_BATCH[name])
+    with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
+        seen_on_meta(workload, 2)
+    seen = seen_at(workload, 2, until_s=-math.inf)  # without any time on the CPU
+    assert seen.why_on_cpu is None
+    task = workload.build(2, 0)
+    with seeded(0), noted() as reads:
+        task.loss(task.model(task.batches[0][0]), None).backward()
+    assert {key: len(found) for key, found in seen.reads[TaskKind.TRAIN].items()} == {
+        key: len(found) for key, found in reads.items()
+    }
+
+
+def test_a_mask_selects_as_many_channels_without_values_as_with_them() -> None:
+    seen = seen_at(_of(Masked), 2, until_s=-math.inf)
+    task = _of(Masked).build(2, 0)
+    assert task.model(task.batches[0][0]).shape == (2, WIDTH // 3)
+    (counts,) = (found for key, found in seen.reads[TaskKind.TRAIN].items() if key[0] is torch.nonzero)
+    assert {*counts} == {WIDTH // 3}
+
+
+def test_a_tensor_has_no_values_once_an_unknown_one_is_written_into_it() -> None:
+    known = Known()
+    with known.followed(), torch.device("meta"):
+        x = torch.ones(4)
+        view = x[:2]
+        assert (x.sum().item(), view.sum().item()) == (4, 2)
+        x += 1
+        assert view.sum().item() == 4
+        wide = torch.empty(WIDTH, WIDTH)  # too large to have values
+        x[:2] = wide[0, :2]
+        assert not known.has_missed
+        with pytest.raises(RuntimeError, match="meta"):
+            view.sum().item()
+        assert known.has_missed
+
+
+def test_weights_have_no_values_beside_a_trace() -> None:
+    class Small(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) if self.layer.weight.sum() < 9e9 else x
+
+    assert seen_at(_of(Small), 2, until_s=math.inf).why_on_cpu is not None
+
+
+class Routed(_Layer):
+    """Each sample is computed by one of two layers, which its own result selects."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.layer(x)
+        is_second = first[:, 0] > first[:, 0].mean()
+        out = first.clone()
+        out[is_second] = self.second(first[is_second])
+        return out
+
+
+def test_a_step_given_what_was_read_takes_the_memory_of_the_real_one() -> None:
+    workload = _of(Routed)
+    traces = []
+    seen = {n: seen_at(workload, n, math.inf) for n in (2, 4)}
+    assert seen[4].why_on_cpu is not None
+    reads = reads_at(workload, seen, math.inf)(4)
+    with seeded(0):
+        real = workload.build(4, 0)
+        traces.append(step_trace(real, with_state(real, {}), is_amp=False))
+    with gpu_without_values(), seeded(0):
+        fake = workload.build(4, 0)
+        with given(reads[TaskKind.TRAIN]):
+            traces.append(step_trace(fake, with_state(fake, {}), is_amp=False))
+    assert traces[0].peak_bytes == pytest.approx(traces[1].peak_bytes, rel=0.01)
+    flops = sum(kernel.flops for kernel in seen[4].train)
+    second = sum(
+        int(n) for key, found in reads[TaskKind.TRAIN].items() if key[0] is torch.nonzero for n in found
+    )
+    assert second > 0
+    assert flops >= 4 * 2 * WIDTH**2 * 2
+
+
+def test_a_model_that_reads_results_is_traced_as_the_same_without_reads() -> None:
+    class Plain(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.layer(x))
+
+    class Read(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            assert out.isfinite().all()
+            return out
+
+    read, plain = (profile_workload(_of(each)) for each in (Read, Plain))
+    assert (read.is_eager_only, plain.is_eager_only) == (True, False)
+    assert read.train_flops_per_sample == plain.train_flops_per_sample
+    for precision in (Precision.FP32, Precision.AMP_BF16):
+        told, known = (
+            need_of(each, case_of(each, TaskKind.TRAIN, precision, 256), CardClass.GDDR)
+            for each in (read, plain)
+        )
+        assert told.basis is MemoryBasis.TRACED
+        assert told.allocated.value == pytest.approx(known.allocated.value, rel=0.02)
+
+
+def test_what_is_read_only_in_inference_costs_no_graph_in_training() -> None:
+    class Exits(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.layer(x)
+            return out if not self.training and out.max() > 9e9 else self.second(out)
+
+    profile = trace_workload(_of(Exits)).profile
+    assert (profile.is_eager_only, profile.is_eager_in_inference) == (False, True)
+    assert {step.task for step in profile.memory} == {*TaskKind}
+
+
+def test_a_read_that_no_step_noted_still_fails() -> None:
+    with pytest.raises(Exception, match="nonzero"):
+        trace_memory(_of(Routed), ways=(), reads_at=lambda _: {TaskKind.TRAIN: {("other", (), None): [1]}})
+
+
+class Speech(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(WIDTH, 32, 2, bidirectional=True, batch_first=True)
+        self.out = nn.Linear(64, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.rnn(x)[0]).log_softmax(-1).transpose(0, 1)
+
+
+STEPS = 50
+
+
+def _speech(*, again: bool = False) -> Workload:
+    def build(batch_size: int, _seed: int) -> Task:
+        x, y = torch.randn(batch_size, STEPS, WIDTH), torch.randint(1, 12, (batch_size, 7))
+        lengths = torch.full((batch_size,), STEPS), torch.full((batch_size,), 7)
+        return Task(
+            model=Speech(), batches=((x, (y, *lengths)),), optimizer=torch.optim.SGD,
+            loss=lambda out, y: nn.functional.ctc_loss(out, *y), again=(lambda: None) if again else None,
+        )  # fmt: skip
+
+    return Workload(
+        name="speech", version=1, sample_unit="x", sample_shape=(STEPS, WIDTH), batches=(4,),
+        is_image=False, source="test", build=build,
+    )  # fmt: skip
+
+
+def test_a_ctc_loss_needs_no_values() -> None:
+    traced = trace_workload(_speech(), 0)
+    assert traced.why_on_cpu is None
+    assert traced.profile.memory
+    assert not traced.profile.is_eager_only
+    with gpu_without_values():
+        task = _speech().build(2, 0)
+        scores = task.model(task.batches[0][0])
+        y = task.batches[0][1]
+        loss, states = torch.ops.aten._ctc_loss.Tensor(scores, *y)
+    real, states_of_real = torch._ctc_loss(
+        torch.randn(scores.shape).log_softmax(-1),
+        torch.ones(2, 7, dtype=torch.long),
+        torch.full((2,), STEPS),
+        torch.full((2,), 7),
+    )
+    assert (loss.shape, states.shape) == (real.shape, states_of_real.shape)
+
+
+def test_the_second_step_of_a_recurrent_layer_is_not_traced_step_by_step() -> None:
+    calls = []
+
+    def call(func, args, kwargs):
+        calls.append(func)
+        return func(*args, **kwargs)
+
+    with EveryCall(call):
+        seen_on_meta(_speech(again=True), 2)
+    assert len(calls) < 10 * STEPS
+
+
+def test_products_of_groups_take_float32_without_values() -> None:
+    if not hasattr(torch, "_grouped_mm"):
+        pytest.skip("this torch has no products of groups")
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.randn(2, WIDTH + 4, WIDTH + 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            ends = torch.tensor([1, len(x)], dtype=torch.int32, device=x.device)
+            return torch._grouped_mm(x, self.weights, offs=ends)
+
+    seen = seen_on_meta(_of(Experts, lambda n: torch.randn(n, WIDTH + 4)), 2)
+    assert sum(kernel.flops for kernel in seen.infer) == 2 * 2 * (WIDTH + 4) ** 2
