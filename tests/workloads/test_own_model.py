@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked_child
 import msgspec
 import platformdirs
 import pytest
@@ -735,7 +736,8 @@ def test_a_model_that_never_finishes_is_ended_by_its_cpu_limit(
 def test_a_model_that_never_returns_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpubench.profile.cache.TRACE_LIMIT_S", 5.0)  # gpubench is imported before the file
+    limit_s = 5.0 if forked_child.IS_POSSIBLE else 15.0  # else torch is imported before the file
+    monkeypatch.setattr("gpubench.profile.cache.TRACE_LIMIT_S", limit_s)
     mark = tmp_path / "pid"
     source = (
         "import os, subprocess, pathlib, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -743,9 +745,9 @@ def test_a_model_that_never_returns_is_ended_with_its_children(
         f"pathlib.Path({str(mark)!r}).write_text(str(child.pid))\nsignal.pause()\n"
     )
     watch = Stopwatch()
-    with pytest.raises(MisuseError, match=r"within 5\.00 s"):
+    with pytest.raises(MisuseError, match=r"within (5\.00|15\.0) s"):
         profile_of(write(tmp_path, source))
-    assert watch.free_s() < 12
+    assert watch.free_s() < limit_s + 7
     wait_until(lambda: is_gone(int(mark.read_text())))
 
 
