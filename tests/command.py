@@ -61,11 +61,19 @@ def here(
     """Run a command in this process through the same entry point, since starting an interpreter takes half a second."""
     from gpubench.cli.app import main
 
+    return called(main, "gpubench", *arguments, cwd=cwd, **environment)
+
+
+def called(
+    main: Callable[[], object], *argv: object, cwd: Path | str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Call the main function of a program in this process, with these words as ``sys.argv``."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     thresholds, on_sigterm = gc.get_threshold(), signal.getsignal(signal.SIGTERM)
+    code = 0
     with (
         mock.patch.dict(os.environ, environment),
-        mock.patch.object(sys, "argv", ["gpubench", *map(str, arguments)]),
+        mock.patch.object(sys, "argv", [*map(str, argv)]),
         contextlib.chdir(cwd or Path.cwd()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -78,7 +86,7 @@ def here(
             gc.set_threshold(*thresholds)
             signal.signal(signal.SIGTERM, on_sigterm)
     said = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
-    return subprocess.CompletedProcess(sys.argv, code, *said)
+    return subprocess.CompletedProcess([*map(str, argv)], code, *said)
 
 
 @contextlib.contextmanager

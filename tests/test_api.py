@@ -177,6 +177,7 @@ def test_a_callable_package_passes_its_options() -> None:
 def test_the_report_accepts_a_path_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As documented: ``gpubench.report("page.html")``; and a results folder as text."""
     monkeypatch.chdir(tmp_path)
+    samples.of_few_models(monkeypatch)
     assert gpubench.report("page.html", workload="vgg16") == "page.html"
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     written = gpubench.report(results=str(tmp_path / "mine"), format="md")
@@ -202,7 +203,7 @@ def large_ranking() -> Ranking:
 
 def large_run() -> Run:
     run = samples.h200_run()
-    measurements = run.measurements * 200
+    measurements = run.measurements * 20
     return msgspec.structs.replace(run, measurements=measurements, notes=("a note " * 100,) * 50)
 
 

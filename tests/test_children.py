@@ -109,20 +109,21 @@ def left_after(
 
 
 TRACE = [sys.executable, "-m", "gpubench", "predict", "show", "./mine.py"]
+"""Forked below, as is the child that traces: one more test, of Ctrl-C, starts both as a user does."""
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_traced_model_ends_with_the_command_and_leaves_nothing(tmp_path, number):
     mark = tmp_path / "mark"
     (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS["asleep"]))
-    assert left_after(TRACE, tmp_path, mark, number) == []
+    assert left_after(TRACE, tmp_path, mark, number, forked_child.popen) == []
 
 
 @pytest.mark.parametrize("hang", HANGS)
 def test_a_traced_model_ends_with_a_killed_command_at_any_moment(tmp_path, hang):
     mark = tmp_path / "mark"
     (tmp_path / "mine.py").write_text(MODEL.format(mark=str(mark), hang=HANGS[hang]))
-    assert left_after(TRACE, tmp_path, mark, signal.SIGKILL) == []
+    assert left_after(TRACE, tmp_path, mark, signal.SIGKILL, forked_child.popen) == []
 
 
 MEASURED = own_net("hang()") + "\ndef hang():\n"

@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from command import gpubench
+from command import gpubench, here
+
+from gpubench import discovery
 
 BODIES = {
     "raises": 'raise RuntimeError("out of luck")',
@@ -71,10 +73,21 @@ def test_refresh_continues_without_a_source_that_does_not_load(installed):
     assert (done.returncode, told(done.stderr, "bad_luck_module_{}", len(BODIES) + 1)) == (2, True)
 
 
-def test_a_workload_that_does_not_load_is_named_and_the_others_run(installed):
+@pytest.fixture
+def fresh_discovery():
+    discovery._installed.cache_clear()
+    yield
+    discovery._installed.cache_clear()
+
+
+def test_a_workload_that_does_not_load_is_named_and_the_others_run(
+    installed, monkeypatch, forked_children, fresh_discovery
+):
     env = installed("gpubench.workloads", BODIES)
+    monkeypatch.setenv("PYTHONPATH", env["PYTHONPATH"])  # for the child that traces the workload
+    monkeypatch.syspath_prepend(env["PYTHONPATH"].partition(os.pathsep)[0])
     for number in range(len(BODIES)):
-        done = gpubench(env, "run", f"boom_{number}", "--device", "cpu")
+        done = here("run", f"boom_{number}", "--device", "cpu")
         assert done.returncode == 2
         assert f"bad-luck-{number}" in done.stderr
     assert gpubench(env, "list").returncode == 0

@@ -81,30 +81,30 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
     """Split offers into kept and dropped ones, each dropped offer with the first filter that it fails."""
     every = Offers.of(offers)
     excluded: dict[int, Exclusion] = {}
-    for each in filters:
-        for at, reason in _reasons(each, every):
-            excluded.setdefault(at, Exclusion(every, at, each.option, reason))
     kept = np.ones(len(every), dtype=bool)
-    kept[list(excluded)] = False
+    for each in filters:
+        for at, reason in _reasons(each, every, kept):
+            excluded[at] = Exclusion(every, at, each.option, reason)
+        kept[list(excluded)] = False
     return every.where(kept), [excluded[at] for at in sorted(excluded)]
 
 
-def _reasons(of: Filter, offers: Offers) -> Iterator[tuple[int, str]]:
-    # Yield the dropped offers with the reason; it runs once per distinct combination of its fields.
+def _reasons(of: Filter, offers: Offers, kept: Flags) -> Iterator[tuple[int, str]]:
+    # Yield the kept offers that this filter drops, with the reason.
+    # The reason is computed once per distinct combination of its fields.
 
     def reason(at: int) -> str | None:
         offer = offers[at]
         return of.reason(offer, load_specs().get(offer.gpu_key))
 
-    places = np.flatnonzero(of.suspects(offers) & (offers.is_owned | (not of.owned)))
-    if not of.fields:
+    places = np.flatnonzero(kept & of.suspects(offers) & (offers.is_owned | (not of.owned)))
+    if not of.fields or not len(places):
         yield from ((at, words) for at in places.tolist() if (words := reason(at)) is not None)
         return
     kinds = kinds_of(*(getattr(offers, name).take(places) for name in of.fields))
     _, first = np.unique(kinds.codes, return_index=True)
     for kind, at in enumerate(places[first].tolist()):
-        words = reason(at)
-        if words is not None:
+        if (words := reason(at)) is not None:
             yield from ((each, words) for each in places[kinds.codes == kind].tolist())
 
 

@@ -1,4 +1,4 @@
-"""``gpubench run`` with an unusable GPU: real processes, real pynvml, and one line with the exit code."""
+"""``gpubench run`` with an unusable GPU: real pynvml, and one line with the exit code."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import gpubench
+from command import gpubench, here
 from nvml.script import Fault, change, load_dump
 
+from gpubench.probe import torch_view
 from gpubench.record import store
 
 # The installed torch with the version file of a CUDA build; opening CUDA fails with a given message.
@@ -28,6 +29,7 @@ def init():
 
 torch.cuda.init = init
 """
+RUN = ("run", "cnn", "--quick", "--micro", "none")
 ADVICE = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call."
     "\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
@@ -50,8 +52,7 @@ def typed(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
 
 def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, str]:
     """The exit code, and the last printed line."""
-    arguments = ("run", "cnn", "--quick", "--micro", "none", "--results", str(root), *options)
-    code, _, said = typed(environment, *arguments)
+    code, _, said = typed(environment, *RUN, "--results", str(root), *options)
     assert "Traceback" not in said
     return code, said.splitlines()[-1]
 
@@ -160,13 +161,20 @@ TAKEN = change(
     ],
 )
 def test_unusable_gpu_or_cuda_visible_devices_is_explained(  # noqa: PLR0917 - fixtures and parameters
-    fake_nvml, tmp_path, machine: tuple, visible: str | None, code: int, said: str
+    inside_nvml, monkeypatch, tmp_path, machine: tuple, visible: str | None, code: int, said: str
 ) -> None:
-    environment = fake_nvml(machine[0], faults=machine[1:]) | torch_that_says("not reached", tmp_path)
+    """In this process: the driver says enough, so torch is not asked."""
+    inside_nvml(machine[0], faults=machine[1:])
+    built = torch_view.TorchBuild(version="2.13.0+cu130", cuda="13.0", hip=None)
+    for module in ("probe", "select", "torch_view"):
+        monkeypatch.setattr(f"gpubench.probe.{module}.torch_build", lambda: built)
+    monkeypatch.setattr(torch_view, "ChildProcess", None)
     if visible is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = visible
-    ended, line = run(environment, tmp_path / "results", "--device", "cuda")
-    assert (ended, said in line) == (code, True), line
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    done = here(*RUN, "--results", tmp_path / "results", "--device", "cuda")
+    assert "Traceback" not in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert (done.returncode, said in line) == (code, True), line
     assert store.read_runs(tmp_path / "results").runs == ()
 
 
@@ -183,6 +191,6 @@ def test_without_a_driver_the_loaders_error_is_shown_and_exit_is_3(tmp_path) -> 
 
 def test_a_training_ranking_is_refused_for_a_workload_that_is_never_trained() -> None:
     arguments = ("rank", "llama_8b", "--task", "train")
-    code, _, err = typed(dict(os.environ), *arguments)
-    assert code == 2
-    assert "llama_8b is never trained" in err
+    done = here(*arguments)
+    assert done.returncode == 2
+    assert "llama_8b is never trained" in done.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
 
+import forked_child
 import msgspec
 import psutil
 import pytest
@@ -469,7 +469,7 @@ def test_measuring_modules_import_on_a_torch_without_selective_checkpointing():
         "    vars(module).pop(name, None)\n"
         "import gpubench.measure.worker, gpubench.profile.trace\n"
     )
-    done = subprocess.run([sys.executable, "-c", lacking], capture_output=True, check=False, text=True)
+    done = forked_child.run([sys.executable, "-c", lacking], capture_output=True, check=False, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -40,13 +40,14 @@ def place() -> int:
     pytest.skip(f"no OpenCL on this CPU: {listing.problems}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def profile(place):
     return BACKEND.device(place)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def queue(profile):
+    """One context for all tests, since opening one compiles a program."""
     return opencl.open_queue(profile)
 
 

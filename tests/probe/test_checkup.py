@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from command import gpubench
 from nvml.script import Fault, change, load_dump
 
 from gpubench.probe import health
@@ -16,6 +17,7 @@ from gpubench.probe.backend import Host, ProbeReport, Problem
 from gpubench.probe.health import Check, check_up, failed, host_checks
 from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
+from gpubench.probe.torch_view import TorchBuild, torch_view
 
 # A light substitute for a CUDA build of torch, with only what the check uses; CI has no GPU.
 TORCH = """
@@ -46,12 +48,7 @@ class ones:
     def item(self): return 64
 """
 VERSION = "__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\nhip: str | None = None\n"
-RUN = (
-    "import json, msgspec\n"
-    "from gpubench.probe.health import check_up\n"
-    "from gpubench.probe.probe import probe\n"
-    "print(msgspec.json.encode(check_up(probe())).decode())\n"
-)
+BUILD = TorchBuild(version="2.11.0+cu130", cuda="13.0", hip=None)
 
 
 ADVICE = """
@@ -88,11 +85,20 @@ def torch_in(
     return str(folder)
 
 
-def examined(environment: dict[str, str]) -> dict[str, dict]:
-    done = subprocess.run(
-        [sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=True
-    )
-    return {c["name"]: c for c in json.loads(done.stdout)}
+@pytest.fixture
+def seen_in_torch(inside_nvml, fake_nvml, tmp_path: Path, monkeypatch) -> Callable[..., Check]:
+    """``seen_in_torch(**torch)``: the check of the H200 in this torch, which a child process imports."""
+
+    def ask(**torch: Any) -> Check:
+        inside_nvml("h200")
+        for module in ("probe", "torch_view"):
+            monkeypatch.setattr(f"gpubench.probe.{module}.torch_build", lambda: BUILD)
+        monkeypatch.setattr(health, "torch_view", torch_view)
+        variables = dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path, **torch))
+        (check,) = by_name(check_up(probe(), variables))["GPU 0 in torch"]
+        return check
+
+    return ask
 
 
 def by_name(checks: tuple[Check, ...]) -> dict[str, list[Check]]:
@@ -119,7 +125,10 @@ def test_a_machine_without_a_gpu_is_not_a_failure() -> None:
 
 
 def test_a_healthy_gpu_computes_with_torch(fake_nvml, tmp_path: Path) -> None:
-    checks = examined(dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path)))
+    """All of it in a process of its own."""
+    environment = dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path))
+    done = gpubench(environment, "doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["GPU 0 in torch"]["status"] == "ok"
     assert "NVIDIA H200" in checks["GPU 0 in torch"]["seen"]
     assert checks["GPU 0"]["status"] == "ok"
@@ -191,25 +200,23 @@ TOO_OLD = (
     ],
 )
 def test_a_torch_that_cannot_use_the_gpu_fails_with_the_fix(
-    fake_nvml, tmp_path: Path, torch: dict, seen: str, fix: str
+    seen_in_torch, torch: dict, seen: str, fix: str
 ) -> None:
-    check = examined(dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path, **torch)))["GPU 0 in torch"]
-    assert check["status"] == "fail"
-    assert seen in check["seen"]
-    assert fix in check["fix"]
-    assert "stacktrace" not in check["seen"]
+    check = seen_in_torch(**torch)
+    assert check.status == "fail"
+    assert seen in check.seen
+    assert fix in check.fix
+    assert "stacktrace" not in check.seen
 
 
-def test_kernels_that_are_compiled_at_first_use_are_not_a_failure(fake_nvml, tmp_path: Path) -> None:
-    folder = torch_in(tmp_path, architectures=("sm_80", "compute_80"))
-    check = examined(dict(fake_nvml("h200"), PYTHONPATH=folder))["GPU 0 in torch"]
-    assert check["status"] == "ok"
-    assert "first use" in check["seen"]
+def test_kernels_that_are_compiled_at_first_use_are_not_a_failure(seen_in_torch) -> None:
+    check = seen_in_torch(architectures=("sm_80", "compute_80"))
+    assert check.status == "ok"
+    assert "first use" in check.seen
 
 
-def test_gpu_that_computes_is_ok_whatever_architectures_torch_lists(fake_nvml, tmp_path: Path) -> None:
-    folder = torch_in(tmp_path, architectures=("sm_100",))
-    assert examined(dict(fake_nvml("h200"), PYTHONPATH=folder))["GPU 0 in torch"]["status"] == "ok"
+def test_gpu_that_computes_is_ok_whatever_architectures_torch_lists(seen_in_torch) -> None:
+    assert seen_in_torch(architectures=("sm_100",)).status == "ok"
 
 
 def test_a_cpu_only_torch_with_a_gpu_is_a_failure(inside_nvml) -> None:

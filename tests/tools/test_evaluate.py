@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from outcomes import outcome_of
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
@@ -50,7 +51,7 @@ def committed():
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return {hold_out: evaluate(scored_table(hold_out), hold_out) for hold_out in ("harness", "stranger")}
+    return {hold_out: outcome_of(hold_out) for hold_out in ("harness", "stranger")}
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +284,7 @@ def test_the_intervals_cover_90_percent_in_every_architecture_and_harness(outcom
 @pytest.mark.slow
 def test_inference_is_scored_separately_and_its_intervals_have_their_coverage(committed):
     """It has its own rows and its own coverage; the fit and the widths use both tasks."""
-    outcome = evaluate(scored_table("harness", TaskKind.INFER), "harness", TaskKind.INFER)
+    outcome = outcome_of("harness", TaskKind.INFER)
     document = report(outcome)
     assert differing(document, committed["inference, harness", "all pairs"]) == {}
     assert outcome.table.inference[outcome.pairs.y].all()

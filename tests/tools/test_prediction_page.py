@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from decode_fit import decode_readings
+from outcomes import outcome_of
 from scipy.stats import binomtest
 
 from gpubench.folders import data_rows
@@ -34,11 +35,9 @@ from gpubench.specs import load_specs
 from tools.calibrate import batch_spread, level_weights
 from tools.evaluate import (
     Outcome,
-    evaluate,
     figures,
     report,
     scaling_figures,
-    scored_table,
     weighted_quantile,
 )
 from tools.published import DATA, Table, fitted_on, published_rows, shipped
@@ -62,9 +61,8 @@ def words_of(page: str) -> str:
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
-@cache
 def outcome(task: TaskKind = TaskKind.TRAIN) -> Outcome:
-    return evaluate(scored_table("harness", task), "harness", task)
+    return outcome_of("harness", task)
 
 
 @cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from command import gpubench
+from command import called, gpubench
 
 from gpubench.errors import MisuseError
 from gpubench.predict.calibration import read_calibration
@@ -24,17 +26,23 @@ def tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+def tool_here(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a tool in this process, which has its libraries already."""
+    file = ROOT / "tools" / f"{name}.py"
+    return called(partial(runpy.run_path, str(file), run_name="__main__"), file, *arguments)
+
+
 @pytest.mark.parametrize("day", ["2026-99-99", "2999-01-01"])
 def test_no_calibration_has_an_invalid_or_future_date(day, tmp_path):
     table = tmp_path / "calibration.json"
-    done = tool("calibrate", "--date", day, "-o", str(table))
+    done = tool_here("calibrate", "--date", day, "-o", str(table))
     assert (done.returncode, done.stdout, table.exists()) == (2, "", False)
     assert "--date" in done.stderr
     assert day in done.stderr
 
 
 def test_evaluation_matches_the_committed_figures_of_its_hold_out():
-    done = tool("evaluate", "--hold-out", "vendor", "--json")
+    done = tool_here("evaluate", "--hold-out", "vendor", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     (committed,) = (row for row in read_figures() if (row["hold_out"], row["slice"]) == ("vendor", WHOLE))

@@ -47,8 +47,6 @@ VERBS = {
     "predict": ("predict", "show", "./mine.py"),
     "rank": ("rank", "./mine.py"),
 }
-NEED_TORCH = ("wrong shapes", "loss NaN", "takes no gradient")
-"""A child would import torch just for these, which takes seconds, so they are traced in this process."""
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -58,7 +56,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command line in this process, in a folder with this ``mine.py``.
 
-    The model itself runs in a child process, unless a test says otherwise.
+    The model itself runs in a child process, a fork of this one if the test asks for ``forked_children``.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 600.0)
@@ -82,11 +80,10 @@ def gpubench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         for case in BAD
     ],
 )
+@pytest.mark.usefixtures("forked_children")
 def test_a_bad_file_is_one_clear_line(
-    gpubench: Run, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, case: str, verb: str
+    gpubench: Run, monkeypatch: pytest.MonkeyPatch, case: str, verb: str
 ) -> None:
-    if case in NEED_TORCH:
-        request.getfixturevalue("traced_here")
     if case == "never returns":
         monkeypatch.setattr(cache, "TRACE_LIMIT_S", 1.0)
     bad = BAD[case]
@@ -163,6 +160,7 @@ def test_a_loss_that_becomes_nan_is_invalid_and_gives_exit_4(
     assert row["case"]["workload"] == "mine.py"
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_missing_model_file_is_refused_in_one_line(gpubench: Run) -> None:
     done = gpubench("", "rank", "--workload", "./absent.py")
     assert done.returncode == 2
