@@ -28,6 +28,7 @@ ASKED = {
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
     "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of that is for a PC for the cards; `--have pc` leaves that out"),
+    "the server in a sum": ("--max-purchase-usd 100000", r"\$12,000 of that is for a GPU server: these cards do not fit a desktop"),
     "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} \(energy only\)"),
     "rent compared with an owned machine": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
     "what to run if weights can be sharded": (
