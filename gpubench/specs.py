@@ -282,7 +282,9 @@ def known_keys(name: str) -> tuple[str, ...]:
     return tuple(
         key
         for key, spec in load_specs().items()
-        if words and set(words) <= {*key.split("-"), *names.normalize(spec.line or "").split()}
+        if words
+        and {*words}
+        <= {*key.split("-"), *names.normalize(f"{spec.line or ''} {spec.architecture or ''}").split()}
     )
 
 
