@@ -98,6 +98,14 @@ def _find_typed(name: str) -> GpuSpec | None:
     return next(iter(known.values())) if len(known) == 1 else None
 
 
+def _sizes(name: str) -> tuple[str, ...]:
+    # Return the key of a typed name, and those of cards that have this name and another memory: RTX 4060 Ti.
+    spec = _find_typed(name)
+    spellings = (name, *(f"{family} {name}" for family in _FAMILIES))
+    others = chain.from_iterable(_named(spelling, "shared") for spelling in spellings)
+    return (spec.key, *others) if spec else ()
+
+
 # Maximum number of candidate cards to name; the others are counted.
 _MOST_MEANT = 8
 
@@ -158,15 +166,15 @@ def usual_spec(name: str) -> GpuSpec:
 
 
 def meaning_taken(name: str) -> str | None:
-    """Explain how ``usual_spec`` interpreted a name without a form factor; None for other names.
+    """Explain how ``usual_spec`` interpreted a name of several cards; None for other names.
 
     >>> meaning_taken("H100")
     'H100 is read as nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
     """
-    taken = None if _find_typed(name) else _usual_form(name)
-    if taken is None:
+    taken = _find_typed(name) or _usual_form(name)
+    others = [key for key in _sizes(name) or _meanings(name) if taken is not None and key != taken.key]
+    if taken is None or not others:
         return None
-    others = [key for key in _meanings(name) if key != taken.key]
     return f"{plain(name, 80)} is read as {taken.key}; it can also be {listing(others)}"
 
 
@@ -275,9 +283,8 @@ def matching_keys(name: str) -> tuple[str, ...]:
 
 def known_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean, as ``matching_keys`` does, or nothing."""
-    spec = _find_typed(name)
-    if printed := (spec.key,) if spec else _named(name, "printed"):
-        return printed
+    if named := _named(name, "printed") or _sizes(name):
+        return named
     words = names.sized(name).replace("-", " ").split()
     return tuple(
         key
