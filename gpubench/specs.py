@@ -80,9 +80,9 @@ _POWER_TOLERANCE = 0.15
 
 
 def _draws(spec: GpuSpec, power_limit_w: float | None) -> bool:
-    if power_limit_w is None or spec.tdp_w is None:
-        return False
-    return abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w
+    return bool(
+        power_limit_w and spec.tdp_w and abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w
+    )
 
 
 _FAMILIES = ("RTX", "GTX")
@@ -101,9 +101,8 @@ def _find_typed(name: str) -> GpuSpec | None:
 def _sizes(name: str) -> tuple[str, ...]:
     # Return the key of a typed name, and those of cards that have this name and another memory: RTX 4060 Ti.
     spec = _find_typed(name)
-    spellings = (name, *(f"{family} {name}" for family in _FAMILIES))
-    others = chain.from_iterable(_named(spelling, "shared") for spelling in spellings)
-    return (spec.key, *others) if spec else ()
+    others = (_named(spelling, "shared") for spelling in (name, *(f"{each} {name}" for each in _FAMILIES)))
+    return (spec.key, *chain.from_iterable(others)) if spec else ()
 
 
 # Maximum number of candidate cards to name; the others are counted.
@@ -283,16 +282,15 @@ def matching_keys(name: str) -> tuple[str, ...]:
 
 def known_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean, as ``matching_keys`` does, or nothing."""
-    if named := _named(name, "printed") or _sizes(name):
-        return named
-    words = names.sized(name).replace("-", " ").split()
-    return tuple(
+    words = {*names.sized(name).replace("-", " ").split()}
+    of_words = (
         key
         for key, spec in load_specs().items()
         if words
-        and {*words}
+        and words
         <= {*key.split("-"), *names.normalize(f"{spec.line or ''} {spec.architecture or ''}").split()}
     )
+    return _named(name, "printed") or _sizes(name) or tuple(of_words)
 
 
 @cache

@@ -14,7 +14,6 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from itertools import chain, islice
-from math import isclose
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -58,8 +57,6 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 # Column of the on-demand price per GPU, used in rows without a price of the entire instance.
 _PER_GPU = "usd_per_gpu_hour"
 
-# Columns of gpubench whose words also occur in other names: "rate_date" reads like the date of a price.
-_NOT_RENAMED = frozenset({*PRICES, "rate_date"})
 # A price per GPU is rounded, so the price of the machine may differ from its multiple by this share.
 _PER_GPU_TOLERANCE = 0.05
 
@@ -224,7 +221,8 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 def _renamed(table: Table) -> Table:
     # Return a table in which other column names are replaced by gpubench's.
-    headings = {column: _heading(column) for column in table.columns if column not in _NOT_RENAMED}
+    # The words of rate_date are also those of the date of a price.
+    headings = {column: _heading(column) for column in table.columns if column not in {*PRICES, "rate_date"}}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
         present |= {*PRICES, _PER_GPU}  # one of gpubench's columns has the price, so no other is guessed
@@ -286,8 +284,8 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     if whole := (figure_in(per_gpu) or 0.0) * (figure_in(gpu_count) or 0.0):
         if column == _PER_GPU:
             cell = str(round(whole, 6))
-        elif pricing == Pricing.ON_DEMAND and not isclose(
-            figure_in(cell) or whole, whole, rel_tol=_PER_GPU_TOLERANCE
+        elif (
+            pricing == Pricing.ON_DEMAND and abs((figure_in(cell) or whole) / whole - 1) > _PER_GPU_TOLERANCE
         ):
             raise ValueError(f"its price is {cell} for {gpu_count} GPUs, but {per_gpu} per GPU")
     ram_bytes = figure_in(get("ram_bytes", ""))

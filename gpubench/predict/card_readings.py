@@ -65,6 +65,8 @@ def within(predicted: Interval, reading: CardReading, batch_size: int) -> Interv
     if predicted.low is None or predicted.high is None:
         return predicted
     rate, batches = reading.samples_per_s, reading.batch_size / batch_size
-    low = predicted.low if batches * _FAR < 1 else min(predicted.low, rate)
-    high = predicted.high if batches > _FAR else max(predicted.high, rate)
-    return Interval(predicted.value, low, high)
+    return Interval(
+        predicted.value,
+        low=predicted.low if batches * _FAR < 1 else min(predicted.low, rate),
+        high=predicted.high if batches > _FAR else max(predicted.high, rate),
+    )

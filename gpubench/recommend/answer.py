@@ -486,8 +486,11 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     first = ranking.first
     if request.buys and request.host_usd is None and first.source == "own" and first.host_usd:
         host = machines[first.offer].host or hosts()[0]
-        name = "buy_without_host" if host == hosts()[0] else "buy_with_host"
-        yield tell(name, usd=format_price(first.host_usd), host=host.name)
+        yield tell(
+            "buy_without_host" if host == hosts()[0] else "buy_with_host",
+            usd=format_price(first.host_usd),
+            host=host.name,
+        )
     if request.buys and first.purchase_usd and first.row.hours.value is not None:
         machine, jobs = machines[first.offer], request.jobs_per_month
         use = (

@@ -653,9 +653,12 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
     cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
     slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
     is_quoted, has_fan = machine.condition is PriceCondition.QUOTED, not spec or cooling_of(spec) == "active"
-    # A stated price may be that of a server; a host that costs nothing is the buyer's own desktop.
-    is_desktop = "host_usd" in machine.assumed or not machine.host_usd
-    in_a_desktop = bool(host and not host.has_airflow and is_desktop and not is_quoted)
+    in_a_desktop = (  # a stated price may be that of a server; a host that costs nothing is the buyer's PC
+        host is not None
+        and not host.has_airflow
+        and ("host_usd" in machine.assumed or not machine.host_usd)
+        and not is_quoted
+    )
     fan = " (setting own-fan)" if request.own_fan else ": give a server's price as the setting host-usd"
     beyond = (
         (
