@@ -83,7 +83,7 @@ def test_spot_is_called_cheaper_but_does_not_win_when_sorted_by_time():
     for sort in ("value", "time"):
         told = said(rank_of(offers, {H100: 3000.0}, **asked, sort=sort))
         assert (
-            "Spot stays cheaper than on demand at the same seller unless interruptions add 100 % to the work."
+            "Spot stays cheaper than its seller's on-demand price unless interruptions add 100 % to the work."
             in told
         )
 

@@ -20,7 +20,7 @@ A_SUM = r"\$[\d.,]+"
 
 ASKED = {
     "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
-    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot stays cheaper than on demand at the same seller unless interruptions add \d+ % to the work"),
+    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot stays cheaper than its seller's on-demand price unless interruptions add \d+ % to the work"),
     "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 3 years"),
