@@ -80,9 +80,9 @@ _POWER_TOLERANCE = 0.15
 
 
 def _draws(spec: GpuSpec, power_limit_w: float | None) -> bool:
-    if power_limit_w is None or spec.tdp_w is None:
-        return False
-    return abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w
+    return bool(
+        power_limit_w and spec.tdp_w and abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w
+    )
 
 
 _FAMILIES = ("RTX", "GTX")
@@ -96,6 +96,13 @@ def _find_typed(name: str) -> GpuSpec | None:
     of_families = filter(None, (find_spec(f"{family} {name}") for family in _FAMILIES))
     known = {each.key: each for each in of_families}
     return next(iter(known.values())) if len(known) == 1 else None
+
+
+def _sizes(name: str) -> tuple[str, ...]:
+    # Return the key of a typed name, and those of cards that have this name and another memory: RTX 4060 Ti.
+    spec = _find_typed(name)
+    others = (_named(spelling, "shared") for spelling in (name, *(f"{each} {name}" for each in _FAMILIES)))
+    return (spec.key, *chain.from_iterable(others)) if spec else ()
 
 
 # Maximum number of candidate cards to name; the others are counted.
@@ -158,15 +165,15 @@ def usual_spec(name: str) -> GpuSpec:
 
 
 def meaning_taken(name: str) -> str | None:
-    """Explain how ``usual_spec`` interpreted a name without a form factor; None for other names.
+    """Explain how ``usual_spec`` interpreted a name of several cards; None for other names.
 
     >>> meaning_taken("H100")
     'H100 is read as nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
     """
-    taken = None if _find_typed(name) else _usual_form(name)
-    if taken is None:
+    taken = _find_typed(name) or _usual_form(name)
+    others = [key for key in _sizes(name) or _meanings(name) if taken is not None and key != taken.key]
+    if taken is None or not others:
         return None
-    others = [key for key in _meanings(name) if key != taken.key]
     return f"{plain(name, 80)} is read as {taken.key}; it can also be {listing(others)}"
 
 
@@ -275,15 +282,15 @@ def matching_keys(name: str) -> tuple[str, ...]:
 
 def known_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean, as ``matching_keys`` does, or nothing."""
-    spec = _find_typed(name)
-    if printed := (spec.key,) if spec else _named(name, "printed"):
-        return printed
-    words = names.sized(name).replace("-", " ").split()
-    return tuple(
+    words = {*names.sized(name).replace("-", " ").split()}
+    of_words = (
         key
         for key, spec in load_specs().items()
-        if words and set(words) <= {*key.split("-"), *names.normalize(spec.line or "").split()}
+        if words
+        and words
+        <= {*key.split("-"), *names.normalize(f"{spec.line or ''} {spec.architecture or ''}").split()}
     )
+    return _named(name, "printed") or _sizes(name) or tuple(of_words)
 
 
 @cache

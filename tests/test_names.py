@@ -313,6 +313,15 @@ def test_a_product_line_names_its_cards(line):
     assert of_it <= set(matching_keys(line))
 
 
+@pytest.mark.parametrize("architecture", ["Blackwell", "ada", "hopper", "AMPERE", "ada lovelace", "CDNA3"])
+def test_an_architecture_names_its_cards_whether_or_not_their_keys_have_it(architecture):
+    words = set(architecture.lower().split())
+    of_it = {k for k, spec in load_specs().items() if words <= {*(spec.architecture or "").lower().split()}}
+    assert of_it
+    assert set(matching_keys(architecture)) == of_it
+    assert meant_by(architecture, load_specs()) == of_it
+
+
 def test_no_name_matches_two_devices():
     seen: dict[str, str] = {}
     for key, spec in load_specs().items():

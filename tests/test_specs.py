@@ -174,6 +174,19 @@ def test_a_name_matches_in_any_case_and_with_any_separator(case, join):
         require_spec("nvidia")
 
 
+@pytest.mark.parametrize(
+    "typed", ["RTX 4060 Ti", "4060 ti", "GeForce RTX 4060 Ti", "nvidia geforce rtx_4060_ti"]
+)
+def test_a_card_sold_with_two_sizes_of_memory_is_both_unless_the_size_is_named(typed):
+    both = {"nvidia-geforce-rtx-4060-ti-8gb", "nvidia-geforce-rtx-4060-ti-16gb"}
+    assert set(matching_keys(typed)) == both
+    assert usual_spec(typed).key == "nvidia-geforce-rtx-4060-ti-16gb"
+    assert meaning_taken(typed).endswith("16gb; it can also be nvidia-geforce-rtx-4060-ti-8gb")
+    for size in ("8", "16"):
+        assert matching_keys(f"{typed} {size}GB") == (f"nvidia-geforce-rtx-4060-ti-{size}gb",)
+        assert meaning_taken(f"{typed} {size}GB") is None
+
+
 def test_a_part_of_a_name_matches_every_card_that_has_it():
     assert set(matching_keys("h100 nvl")) == {"nvidia-h100-nvl-94gb"}
     assert len(matching_keys("H100")) == 6

@@ -44,7 +44,7 @@ class Estimate(Record, frozen=True, kw_only=True):
         per_token_s: Time of each later token, measured or predicted [s].
         power_w: Mean power of one GPU, measured or the usual share of board power.
         capped_time, capped_energy: Factors on time and energy of a job under ``power_limit_w``.
-        published: Published readings of this card, in words. The interval was widened to include them.
+        published: Published readings of this card, in words. Comparable ones widen the interval.
         most_samples_per_s: Limit set by the peak of the GPU; None for a measurement.
     """
 

@@ -185,43 +185,46 @@ _AZURE = re.compile(
 )
 
 
+_DIRECTION = "(?:jio|north|south|east|west|central)*"
 # Countries by name and code, with the names of cities and regions that clouds use for their sites there.
 _COUNTRIES = {
-    "austria at": "vienna austriaeast",
-    "australia au": "sydney melbourne ap-southeast-2 ap-southeast-4 australia-southeast1 australiaeast",
-    "belgium be": "europe-west1 belgiumcentral",
-    "brazil br": "saopaulo sa-east-1 southamerica-east1 brazilsouth",
-    "canada ca": "montreal toronto bhs ca-central-1 northamerica-northeast1 canadacentral canadaeast",
+    "austria at": "vienna",
+    "australia au": "sydney melbourne ap-southeast-2 ap-southeast-4 australia-southeast1",
+    "belgium be": "europe-west1",
+    "brazil br": "saopaulo sa-east-1 southamerica-east1",
+    "canada ca": "montreal toronto bhs ca-central-1 northamerica-northeast1",
     "finland fi": "helsinki europe-north1",
-    "france fr": "paris gra gravelines rbx sbg eu-west-3 europe-west9 francecentral",
-    "germany de": "frankfurt berlin eu-central-1 europe-west3 europe-west10 germanywestcentral",
-    "india in": "mumbai hyderabad ap-south-1 asia-south1 asia-south2 centralindia",
+    "france fr": "paris gra gravelines rbx sbg eu-west-3 europe-west9",
+    "germany de": "frankfurt berlin eu-central-1 europe-west3 europe-west10",
+    "iceland is": "reykjavik",
+    "india in": "mumbai hyderabad ap-south-1 asia-south1 asia-south2",
     "ireland ie": "dublin eu-west-1 northeurope",
-    "israel il": "telaviv il-central-1 me-west1 israelcentral",
-    "italy it": "milan eu-south-1 europe-west8 europe-west12 italynorth",
-    "japan jp": "tokyo osaka ap-northeast-1 ap-northeast-3 asia-northeast1 asia-northeast2 japaneast",
-    "korea kr": "seoul ap-northeast-2 asia-northeast3 koreacentral",
+    "israel il": "telaviv il-central-1 me-west1",
+    "italy it": "milan eu-south-1 europe-west8 europe-west12",
+    "japan jp": "tokyo osaka ap-northeast-1 ap-northeast-3 asia-northeast1 asia-northeast2",
+    "korea kr": "seoul ap-northeast-2 asia-northeast3",
     "netherlands nl": "amsterdam europe-west4 westeurope",
-    "norway no": "oslo norwayeast",
-    "poland pl": "warsaw waw europe-central2 polandcentral",
-    "romania ro": "eu-ro-1",
+    "norway no": "oslo",
+    "poland pl": "warsaw waw europe-central2",
+    "romania ro": "bucharest",
     "singapore sg": "ap-southeast-1 asia-southeast1 southeastasia",
-    "spain es": "madrid eu-south-2 europe-southwest1 spaincentral",
-    "sweden se": "stockholm eu-north-1 europe-north2 swedencentral",
-    "switzerland ch": "zurich eu-central-2 europe-west6 switzerlandnorth",
+    "spain es": "madrid eu-south-2 europe-southwest1",
+    "sweden se": "stockholm eu-north-1 europe-north2",
+    "switzerland ch": "zurich eu-central-2 europe-west6",
     "taiwan tw": "asia-east1",
-    "uk gb": "london eu-west-2 europe-west2 uksouth ukwest",
+    "uk gb": "london eu-west-2 europe-west2",
 }
 
 
 @cache
 def _country(wanted: str) -> re.Pattern[str] | None:
-    # Compiled when a region is requested, not at import; a country code counts only at the beginning.
+    # Compiled when a region is requested, not at import. A country code counts only at the beginning or after
+    # the code of a continent (RunPod: EU-FR-1). Azure joins a name to a direction: francesouth, southindia.
     for names, places in _COUNTRIES.items():
         name, code = names.split()
         if wanted in {name, code}:
-            anywhere = "|".join([name, *places.split()])
-            return re.compile(f"(?:(?<![a-z0-9])(?:{anywhere})|^{code})(?![a-z0-9])")
+            anywhere = "|".join([f"{_DIRECTION}{name}{_DIRECTION}", *places.split()])
+            return re.compile(f"(?:(?<![a-z0-9])(?:{anywhere})|^(?:(?:eur?|ap|sea|oc)-)?{code})(?![a-z0-9])")
     return None
 
 

@@ -132,6 +132,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
         from gpubench.offers.tables import read_own  # needed only for a user's table
 
         own = read_own(extra, latest_day(present, days_ahead=1))
+        own = own if as_of is None else up_to(own, as_of, f"{extra.name}: ")
         require_usable(own, extra.name)
         tables.append(msgspec.structs.replace(own, origin=BY_USER))
     if as_of is not None:

@@ -296,14 +296,19 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = UNSTATED
 
 
-def up_to(table: OfferTable, day: date) -> OfferTable:
+def up_to(table: OfferTable, day: date, file: str = "") -> OfferTable:
     """Set aside prices after a day.
 
     Otherwise a price would count as fresh until its own day, in place of an earlier price of the same offer.
+
+    Args:
+        table: The prices.
+        day: The last day that counts.
+        file: Precedes the name of a price that is set aside.
     """
     kept = [offer for offer in table.offers if price_day(offer.price_date) <= day]
     late = (
-        SetAside(full_name(offer), f"price of {offer.price_date}, after {day}")
+        SetAside(f"{file}{full_name(offer)}", f"price of {offer.price_date}, after {day}")
         for offer in table.offers
         if price_day(offer.price_date) > day
     )

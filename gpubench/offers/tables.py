@@ -57,6 +57,9 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
 # Column of the on-demand price per GPU, used in rows without a price of the entire instance.
 _PER_GPU = "usd_per_gpu_hour"
 
+# A price per GPU is rounded, so the price of the machine may differ from its multiple by this share.
+_PER_GPU_TOLERANCE = 0.05
+
 HEADINGS: Mapping[str, str] = {
     "gpu_key": "gpu, gpu name, gpu model, gpu type, card, graphics card, accelerator, model, name",
     "gpu_count": "gpus, num gpus, number gpus, no gpus, gpu number, vgpu, quantity, qty, count",
@@ -83,7 +86,7 @@ NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
 # Signs of dollars per hour, and commas between thousands if a point separates the decimals.
 _MONEY = re.compile(
-    r"^(?:US ?)?\$|^USD|(?:USD)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
+    r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
 )
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
@@ -218,7 +221,8 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 def _renamed(table: Table) -> Table:
     # Return a table in which other column names are replaced by gpubench's.
-    headings = {column: _heading(column) for column in table.columns if column not in PRICES}
+    # The words of rate_date are also those of the date of a price.
+    headings = {column: _heading(column) for column in table.columns if column not in {*PRICES, "rate_date"}}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
         present |= {*PRICES, _PER_GPU}  # one of gpubench's columns has the price, so no other is guessed
@@ -266,18 +270,24 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     source = get("source") or f"own price file {plain(table.name)}"
     pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
-    gpu_count = get("gpu_count", str(stated or 1))
+    gpu_count = get("gpu_count", str(stated or 1)) or str(stated or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
-    cell, usd_per_unit, currency = row[column], None, get("currency", "").upper()
+    cell, per_gpu = row[column], get(_PER_GPU, "")
+    usd_per_unit, currency = None, get("currency", "").upper()
     if currency in DOLLARS:  # the dollar sign may be on either side
-        cell = _MONEY.sub("", cell).strip()
-        if column == _PER_GPU and (one := figure_in(cell)) and (gpus := figure_in(gpu_count)):
-            cell = str(round(one * gpus, 6))
+        cell, per_gpu = (_MONEY.sub("", text).strip() for text in (cell, per_gpu))
     else:
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
+    if whole := (figure_in(per_gpu) or 0.0) * (figure_in(gpu_count) or 0.0):
+        if column == _PER_GPU:
+            cell = str(round(whole, 6))
+        elif (
+            pricing == Pricing.ON_DEMAND and abs((figure_in(cell) or whole) / whole - 1) > _PER_GPU_TOLERANCE
+        ):
+            raise ValueError(f"its price is {cell} for {gpu_count} GPUs, but {per_gpu} per GPU")
     ram_bytes = figure_in(get("ram_bytes", ""))
     is_floor = get("is_floor")
     stated_facts = {field: row[field] for field in HostFacts.__struct_fields__ if get(field)}

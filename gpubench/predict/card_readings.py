@@ -47,9 +47,26 @@ def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading
     return _readings().get((workload, gpu_key, math))
 
 
-def within(predicted: Interval, reading: CardReading) -> Interval:
-    """Return an interval widened to include a reading; an interval without ends is unchanged."""
+# A batch this many times as large or small may explain a difference of rates.
+_FAR = 4
+
+
+def within(predicted: Interval, reading: CardReading, batch_size: int) -> Interval:
+    """Return an interval widened to include a reading; an interval without ends is unchanged.
+
+    A rate rises with the batch. The faster rate of a far larger batch does not contradict the prediction, nor
+    does the slower rate of a far smaller one; they widen nothing.
+
+    Args:
+        predicted: The prediction at ``batch_size``.
+        reading: The published rate, at its own batch.
+        batch_size: Samples per step of the prediction.
+    """
     if predicted.low is None or predicted.high is None:
         return predicted
-    rate = reading.samples_per_s
-    return Interval(predicted.value, min(predicted.low, rate), max(predicted.high, rate))
+    rate, batches = reading.samples_per_s, reading.batch_size / batch_size
+    return Interval(
+        predicted.value,
+        low=predicted.low if batches * _FAR < 1 else min(predicted.low, rate),
+        high=predicted.high if batches > _FAR else max(predicted.high, rate),
+    )

@@ -104,7 +104,10 @@ def _widened(answer: Estimate) -> Estimate:
     reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
     if reading is None or answer.case.task is not TaskKind.TRAIN:
         return answer
-    wider, words = within(answer.interval, reading), reading.words(answer.case.sample_unit)
+    wider, words = (
+        within(answer.interval, reading, answer.case.batch_size),
+        reading.words(answer.case.sample_unit),
+    )
     if wider != answer.interval:
         words = f"{words}; the interval was widened to include it"
     return msgspec.structs.replace(answer, low=wider.low, high=wider.high, published=words)

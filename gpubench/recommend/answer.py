@@ -25,6 +25,7 @@ from gpubench.models import (
 )
 from gpubench.names import counted, sized
 from gpubench.offers.dates import HOURS_PER_YEAR, STALE_AFTER_DAYS, age_days, show_price_date
+from gpubench.offers.hardware import hosts
 from gpubench.offers.outliers import ADMITTED_BY, name_of
 from gpubench.predict.question import SPEED_UNTOLD
 from gpubench.profile import known_profile, load_profiles
@@ -484,7 +485,12 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         )
     first = ranking.first
     if request.buys and request.host_usd is None and first.source == "own" and first.host_usd:
-        yield tell("buy_without_host", usd=format_price(first.host_usd))
+        host = machines[first.offer].host or hosts()[0]
+        yield tell(
+            "buy_without_host" if host == hosts()[0] else "buy_with_host",
+            usd=format_price(first.host_usd),
+            host=host.name,
+        )
     if request.buys and first.purchase_usd and first.row.hours.value is not None:
         machine, jobs = machines[first.offer], request.jobs_per_month
         use = (

@@ -653,8 +653,11 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
     cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
     slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
     is_quoted, has_fan = machine.condition is PriceCondition.QUOTED, not spec or cooling_of(spec) == "active"
-    in_a_desktop = bool(
-        host and not host.has_airflow and machine.host_usd > 0 and "host_usd" in machine.assumed
+    in_a_desktop = (  # a stated price may be that of a server; a host that costs nothing is the buyer's PC
+        host is not None
+        and not host.has_airflow
+        and ("host_usd" in machine.assumed or not machine.host_usd)
+        and not is_quoted
     )
     fan = " (setting own-fan)" if request.own_fan else ": give a server's price as the setting host-usd"
     beyond = (

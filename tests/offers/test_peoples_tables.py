@@ -99,18 +99,55 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
         ("RTX 4090 x2", 2),
         ("H100x8", 8),
         ("8x A100 SXM 80GB", 1),
+        ("4x T4", ""),
     ]
-    path.write_text("\n".join([HEAD, *(f"acme,i{n},{name},{n},2026-11-20,{n}" for name, n in names)]))
+    path.write_text(
+        "\n".join(
+            [HEAD, *(f"acme,i{at},{name},{n},2026-11-20,{n or 4}" for at, (name, n) in enumerate(names))]
+        )
+    )
     table = read_own(path)
     assert [(o.gpu_key, o.gpu_count) for o in table.offers] == [
         ("nvidia-a100-sxm-80gb", 8),
         ("nvidia-l4-24gb", 1),
         ("nvidia-geforce-rtx-4090-24gb", 2),
         ("nvidia-h100-unstated-80gb", 8),
+        ("nvidia-tesla-t4-16gb", 4),
     ]
     assert [reason for _, reason in table.set_aside] == [
         "its GPU is '8x A100 SXM 80GB', but its GPU count is 1"
     ]
+
+
+def test_a_price_per_gpu_is_multiplied_in_any_currency_and_may_not_contradict_that_of_the_machine(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "provider,gpu,gpus,on_demand_usd_per_h,usd_per_gpu_hour,spot_usd_per_h,currency,usd_per_unit,rate_date\n"
+        "acme,H100 SXM,8,,2.00,,EUR,1.1,2026-11-20\n"
+        "bolt,H100 SXM,8,32.77,4.10,,,,\n"
+        "cask,A30,3,2.366,$2.366,0.9,,,\n"
+        "dune,A30,3,7.5 USD,$2.50,,,,\n"
+    )
+    table = read_own(path)
+    assert {(o.provider, str(o.pricing)): o.price_usd_per_hour for o in table.offers} == {
+        ("acme", "on_demand"): Decimal("17.60"),
+        ("bolt", "on_demand"): Decimal("32.77"),
+        ("cask", "spot"): Decimal("0.9"),
+        ("dune", "on_demand"): Decimal("7.5"),
+    }
+    ((row, reason),) = table.set_aside
+    assert row == "t.csv:4 cask A30 3"
+    assert reason == "its price is 2.366 for 3 GPUs, but 2.366 per GPU"
+
+
+def test_the_day_of_a_rate_is_not_taken_for_that_of_the_price(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "provider,gpu,price,currency,usd_per_unit,rate_date,date\nacme,T4,1,EUR,1.1,2026-11-01,2026-11-20\n"
+    )
+    (offer,) = read_own(path).offers
+    assert offer.price_date == "2026-11-20"
+    assert "of 2026-11-01" in offer.note
 
 
 def test_machines_with_the_same_name_or_no_name_are_kept_unless_one_is_priced_twice(tmp_path):
@@ -138,10 +175,11 @@ def test_dollars_may_be_marked_before_or_after_the_amount_and_euros_are_not_doll
         "acme,f,T4,1,2026-11-20,USD 2,,,\n"
         'acme,g,T4,1,2026-11-20,"0,408",,,\n'
         "acme,h,T4,1,2026-11-20,2 a month,,,\n"
+        "acme,i,T4,1,2026-11-20,3 $,,,\n"
     )
     table = read_own(path)
     assert [o.price_usd_per_hour for o in table.offers] == [
-        Decimal(usd) for usd in ("0.62", "0.31", "16.00", "1234.50", "2")
+        Decimal(usd) for usd in ("0.62", "0.31", "16.00", "1234.50", "2", "3")
     ]
     assert [reason for _, reason in table.set_aside] == [
         "price '$0.62' is not a number", "price '0,408' is not a number", "price '2 a month' is not a number",

@@ -46,6 +46,25 @@ def test_unknown_region_filter_is_a_prefix_match():
     assert not is_in("northeurope", "europe-w")
 
 
+@pytest.mark.parametrize(
+    ("country", "place"),
+    [
+        ("france", "EU-FR-1"), ("sweden", "EU-SE-1"), ("nl", "EU-NL-1"), ("japan", "AP-JP-1"),
+        ("singapore", "SEA-SG-1"), ("australia", "OC-AU-1"), ("iceland", "EUR-IS-1"), ("germany", "eu-de"),
+        ("france", "francesouth"), ("germany", "germanynorth"), ("india", "southindia"), ("india", "jioindiawest"),
+        ("australia", "australiasoutheast"), ("korea", "koreasouth"), ("brazil", "brazilsoutheast"),
+    ],
+)  # fmt: skip
+def test_country_is_found_in_names_of_any_cloud(country, place):
+    assert is_in(place, country)
+
+
+@pytest.mark.parametrize(("country", "place"), [("ca", "US-CA-2"), ("de", "US-DE-1"), ("india", "Indiana, US"),
+    ("in", "US-IN-1"), ("se", "southeastasia"), ("fr", "africa-south1"), ("no", "northeurope")])  # fmt: skip
+def test_code_of_a_state_or_part_of_a_word_is_no_country(country, place):
+    assert not is_in(place, country)
+
+
 def test_shipped_regions_are_placed_except_those_elsewhere():
     unplaced = {
         o.region for o in embedded_offers().offers if o.region and world_of(o.region.casefold()) is None

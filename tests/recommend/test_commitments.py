@@ -26,7 +26,7 @@ def test_commitment_pays_off_from_its_price_ratio_to_on_demand():
         "a commitment of 1 year pays off above 62 % use."
     ) in text
     assert "Against $3.20 on demand at gcp, a commitment of 3 years pays off above 40 % use." in text
-    assert "aws has no known price for 1 year." in text
+    assert "No price for 1 year is known from aws." in text
     assert {row.offer.term_years for row in found.rows} == {None, 1}
     assert "ommitment" not in said(rank_of(prices, RATES))
 
@@ -44,7 +44,7 @@ def test_a_commitment_above_every_on_demand_price_never_pays():
 
 def test_without_a_known_term_only_its_absence_is_reported():
     found = rank_of([offer(H100, 3.2, provider="gcp")], RATES, commit="3y")
-    assert "gcp has no known price for 3 years." in found.said("caution")
+    assert "No price for 3 years is known from gcp." in found.said("caution")
     assert "pays off" not in said(found)
 
 

@@ -82,7 +82,10 @@ def test_spot_is_called_cheaper_but_does_not_win_when_sorted_by_time():
     asked = {"spot": True, "spot_lost": 0.0, "samples": 1e8}
     for sort in ("value", "time"):
         told = said(rank_of(offers, {H100: 3000.0}, **asked, sort=sort))
-        assert "Spot stays cheaper than on demand unless interruptions add 100 % to the work." in told
+        assert (
+            "Spot stays cheaper than its seller's on-demand price unless interruptions add 100 % to the work."
+            in told
+        )
 
 
 def test_the_cost_of_interruptions_assumes_the_best_checkpoints():

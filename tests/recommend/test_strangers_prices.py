@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubench import rank
+from gpubench.errors import MisuseError
 from gpubench.labels import gpu_name
 from gpubench.models import Ranking
 from gpubench.offers.refresh import import_offers
@@ -108,3 +109,22 @@ def test_confirmed_bait_price_can_win(tmp_path):
     """Otherwise the test above could not fail: a price that other sources confirm is believed, and wins."""
     ranking = asked_of(tmp_path, [row("RTX 4090", 0.18)], sort="cost")
     assert ranking.answers["cheapest"].row.offer.instance.startswith("bait")
+
+
+def test_a_price_of_ones_own_after_the_day_of_the_question_is_not_left_out_in_silence(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"
+        f"mine,late,H100 SXM,8,2026-11-25,8\nmine,early,H100 SXM,8,{DAY},16\n"
+    )
+    said = rank("resnet50", offers=path, as_of=AS_OF, draws=50).said("caution")
+    (aside,) = (each for each in said if each.startswith("Set aside"))
+    assert f"1 row, mine.csv: mine late (price of 2026-11-25, after {AS_OF})" in aside
+
+
+def test_a_table_without_days_is_refused_for_a_question_about_an_earlier_day(tmp_path):
+    """Its prices are of the day of the file, which is today."""
+    path = tmp_path / "mine.csv"
+    path.write_text("gpu_key,on_demand_usd_per_h\nH100 SXM,2\n")
+    with pytest.raises(MisuseError, match=rf"no usable offer: 1 price row .* after {AS_OF}"):
+        rank("resnet50", offers=path, as_of=AS_OF, draws=50)

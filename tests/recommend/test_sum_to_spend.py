@@ -10,6 +10,7 @@ import pytest
 import gpubench
 from gpubench.errors import MisuseError
 from gpubench.offers.hardware import PLANNING_VALUE, card_prices, hosts
+from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.lines import lines, what_of
 from gpubench.recommend.owning import host_for, ownerships
 from gpubench.recommend.rank import document
@@ -99,6 +100,16 @@ def test_only_cards_in_the_requested_condition_are_bought(condition):
     assert {each.condition for each in found.buy_or_rent} == {condition}
     left_out = [each for each in found.excluded if each.rule == "--condition"]
     assert {each.reason for each in left_out} == {f"it is not sold {condition}"}
+
+
+def test_no_card_without_a_fan_goes_into_ones_own_pc():
+    """A desktop does not cool an H100 PCIe; a server at the stated price does."""
+    at_hand = spend(100_000, "resnet50", have=["pc"])
+    assert "passive" not in {cooling_of(load_specs()[each.gpu_key]) for each in at_hand.buy_or_rent}
+    left_out = {each.gpu_key for each in at_hand.excluded if each.rule == "a card without a fan"}
+    assert "nvidia-h100-pcie-80gb" in left_out
+    in_a_server = spend(100_000, "resnet50", host_usd=9000)
+    assert any(each.gpu_key == "nvidia-h100-pcie-80gb" for each in in_a_server.buy_or_rent)
 
 
 def test_complete_system_is_bought_without_a_separate_host():

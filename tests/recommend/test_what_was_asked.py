@@ -20,7 +20,7 @@ A_SUM = r"\$[\d.,]+"
 
 ASKED = {
     "tokens of a served model": ("llama_8b --task infer", rf"A million tokens cost {A_SUM} .*static batch of 8"),
-    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot stays cheaper than on demand unless interruptions add \d+ % to the work"),
+    "lost spot machines": ("resnet50 --provider aws --spot", r"Spot stays cheaper than its seller's on-demand price unless interruptions add \d+ % to the work"),
     "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 3 years"),
@@ -28,6 +28,7 @@ ASKED = {
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
     "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of that is for a PC for the cards; `--have pc` leaves that out"),
+    "the server in a sum": ("--max-purchase-usd 100000", r"\$12,000 of that is for a GPU server: these cards do not fit a desktop"),
     "what one has": ("resnet50 --have h100", rf"Your 1x H100 .* {A_SUM} \(energy only\)"),
     "rent compared with an owned machine": ("resnet50 --have h100", rf"[Rr]enting .* costs {A_SUM} and takes"),
     "what to run if weights can be sharded": (

@@ -89,10 +89,22 @@ def test_interval_is_extended_exactly_to_a_reading_outside_it():
         software="s",
         source="x",
     )
-    assert within(told, reading) == Interval(100.0, 60.0, 125.0)
-    assert within(told, msgspec.structs.replace(reading, samples_per_s=130.0)) == Interval(100.0, 80.0, 130.0)
-    assert within(told, msgspec.structs.replace(reading, samples_per_s=90.0)) == told
-    assert within(Interval(100.0), reading) == Interval(100.0)
+    faster = msgspec.structs.replace(reading, samples_per_s=130.0)
+    assert within(told, reading, 4) == Interval(100.0, 60.0, 125.0)
+    assert within(told, faster, 1) == Interval(100.0, 80.0, 130.0)
+    assert within(told, msgspec.structs.replace(reading, samples_per_s=90.0), 1) == told
+    assert within(Interval(100.0), reading, 1) == Interval(100.0)
+    assert within(told, reading, 8) == told, "a far smaller batch may be slower"
+    assert within(told, msgspec.structs.replace(faster, batch_size=5), 1) == told, "a far larger one faster"
+    assert within(told, msgspec.structs.replace(reading, batch_size=5), 1) == Interval(100.0, 60.0, 125.0)
+
+
+def test_a_reading_at_batch_448_does_not_widen_a_prediction_for_batch_1():
+    (told,) = gpubench.predict("resnet50", gpu="RTX 4090", batch_size=1).values()
+    assert isinstance(told, Estimate)
+    assert "published at batch 448" in told.published
+    assert "widened" not in told.published
+    assert told.high < 2 * told.samples_per_s
 
 
 def test_published_figures_of_a_v100_are_inside_its_prediction():
