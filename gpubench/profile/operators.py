@@ -8,7 +8,6 @@ enough for a bound on the memory; nothing is known about its arithmetic.
 
 from __future__ import annotations
 
-import copy
 import re
 import time
 import traceback
@@ -43,7 +42,7 @@ from gpubench.tensors import (
     tensors_of,
     with_tensors,
 )
-from gpubench.workload import Task, Workload, forward, seeded, set_mode
+from gpubench.workload import Task, Workload, copy_of, forward, seeded, set_mode
 
 _SEED = 0
 HINT = "a torch.library.custom_op with register_fake can be traced"
@@ -211,11 +210,11 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
     """Build a workload without allocating memory."""
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
-    model, loss = task.model, task.loss
-    if not all(p.is_meta for p in model.parameters()):  # a file may return the same model from every build
-        model, loss = copy.deepcopy((model, loss))
+    if not all(p.is_meta for p in task.model.parameters()):
+        # a file may return the same model from every build
+        task = copy_of(task)
     batches = with_tensors(task.batches[:1], lambda tensor: tensor.to("meta"))
-    return replace(task, model=model.to("meta"), loss=loss, batches=batches)
+    return replace(task, model=task.model.to("meta"), batches=batches)
 
 
 @contextmanager

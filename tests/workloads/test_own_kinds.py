@@ -14,12 +14,14 @@ import torch
 from command import IN_SHORT, WITH_BF16, gpubench
 from own_kinds import (
     CARRIES,
+    DEEP_BY_PART,
     EXPERTS,
     HEAD,
     IN_A_GROUP,
     KINDS,
     LOOSE,
     MOVED,
+    ONE_MODEL_BY_PART,
     PROMOTED,
     RANDOM,
     WITH_A_LOSS,
@@ -242,6 +244,14 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
     assert profile.memory_untraced is None
     numbers_of_steps = 2 * 4
     assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
+
+
+@pytest.mark.parametrize("source", [ONE_MODEL_BY_PART, DEEP_BY_PART])
+def test_the_state_of_an_optimizer_that_names_the_model_is_counted_if_the_model_is_copied(load, source):
+    profile = profile_workload(load(source))
+    assert profile.optimizer_bytes_per_parameter == 8
+    state_bytes = 8 * profile.parameters
+    assert state_bytes < profile.memory[0].optimizer_bytes < 1.1 * state_bytes, "and the numbers of steps"
 
 
 @pytest.mark.skipif(
