@@ -768,6 +768,7 @@ KINDS = {
     "teacher in inference mode": TEACHER_IN_INFERENCE_MODE,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,
+    "sparse by row": SPARSE_BUFFER.replace(".to_sparse()", ".to_sparse_csr()"),
 }
 
 IN_A_GROUP = pair(

@@ -42,7 +42,7 @@ from gpubench.predict.question import question_of
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal
 from gpubench.profile.trace import BY_VALUE, profile_workload, trace_workload
-from gpubench.tensors import OffGpu, tensors_of
+from gpubench.tensors import OffGpu, tensors_in, tensors_of
 from gpubench.workload import Workload, set_mode
 
 BATCH = 8
@@ -71,11 +71,14 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
     return partial(load_it)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_user_model_is_checked_and_can_step(load, kind):
     workload = load(KINDS[kind])
     task = workload.build(BATCH, 0)
-    autocast = kind not in {"carried", "sparse buffer"} or (kind == "carried" and runs_lstm(torch.bfloat16))
+    autocast = kind not in {"carried", "sparse buffer", "sparse by row"} or (
+        kind == "carried" and runs_lstm(torch.bfloat16)
+    )
     case = CASE if autocast else msgspec.structs.replace(CASE, precision=Precision.FP32)
     made = lambda: move(copied(task), case, torch.device("cpu"))  # noqa: E731
     work = made()
@@ -263,6 +266,20 @@ def test_the_state_of_an_optimizer_fused_by_its_author_is_traced_without_values(
     assert traced.profile.optimizer_bytes_per_parameter == 8
     capturable = KINDS["fused by its author"].replace("fused", "capturable")
     assert trace_workload(load(capturable)).profile.optimizer_bytes_per_parameter == 8
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_a_sparse_tensor_of_any_layout_gives_the_tensors_that_own_its_memory():
+    index, value = 8, 4
+    dense = torch.eye(6)
+    sizes = {
+        dense.to_sparse(): 6 * (2 * index + value),
+        dense.to_sparse_csr(): 7 * index + 6 * (index + value),
+        dense.to_sparse_csc(): 7 * index + 6 * (index + value),
+        dense.to_sparse_bsr((2, 2)): 4 * index + 3 * (index + 4 * value),
+    }
+    for tensor, size in sizes.items():
+        assert sum(part.nbytes for part in tensors_in([tensor])) == size
 
 
 def test_the_memory_of_sparse_gradients_is_traced(load):
