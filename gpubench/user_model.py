@@ -591,7 +591,7 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
         shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"
         raise MisuseError(
             f"{name}: build({batch_size}) gave inputs of shape {shapes}; "
-            "the first dimension must be the batch"
+            "the first dimension must be the batch (forward may transpose it)"
         )
 
 

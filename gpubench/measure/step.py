@@ -562,14 +562,12 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
             return replace(made, batches=task.batches)
     try:
         made = copy_of(task)
-        is_sound = all(p.is_leaf for p in made.model.parameters())
     except Exception as error:  # the user's code: old weight norms, locks and generators refuse
         if build_again is None or lacks_memory(error):
             raise
-        is_sound = False
-    if not is_sound and build_again is not None:
         return build_again()
-    return made
+    is_sound = all(p.is_leaf for p in made.model.parameters())
+    return made if is_sound or build_again is None else build_again()
 
 
 def move(

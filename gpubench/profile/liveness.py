@@ -287,9 +287,8 @@ def _own_copy(workload: Workload, batch_size: int, task: Task) -> Task:
     if task.again is None or any(each.is_meta for each in task.model.parameters()):
         return task
     others = workload.build(batch_size, _SEED).model.parameters()
-    if all(one is not two for one, two in zip(task.model.parameters(), others, strict=False)):
-        return task
-    return copy_of(task)
+    is_shared = any(one is two for one, two in zip(task.model.parameters(), others, strict=False))
+    return copy_of(task) if is_shared else task
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:

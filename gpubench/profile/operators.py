@@ -60,6 +60,8 @@ _ADVICE = {
     "process group has not been initialized": "start a group of one process in this file: "
     "torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)",
     "does not support sparse gradients": "use an optimizer that supports them, such as torch.optim.SGD",
+    "object has no attribute 'step'": "let the factory return one optimizer, or an object with step() "
+    "and zero_grad() that holds several",
     "FlexAttention does not support backward on CPU": "call F.scaled_dot_product_attention "
     "with the mask as a tensor when q is not on a GPU",
 }

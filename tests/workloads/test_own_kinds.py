@@ -354,6 +354,22 @@ def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not()
     assert "F.scaled_dot_product_attention" in refusal("mine.py", error)
 
 
+@pytest.mark.parametrize("several", ["{'optimizer': %s}", "[%s]", "(%s, None)"])
+def test_what_is_no_optimizer_is_refused_with_the_form_of_one_that_holds_several(load, several):
+    """As a hook of Lightning returns them."""
+    source = pair(optimizer=f"lambda given: {several % 'torch.optim.Adam(given)'}")
+    with pytest.raises(MisuseError, match=r"mine\.py: .*return one optimizer.*that holds several"):
+        profile_workload(load(source))
+
+
+def test_a_batch_in_the_second_dimension_is_refused_with_what_forward_may_do(load):
+    source = pair().replace(
+        "torch.randn(n, 8), torch.randint(4, (n,))", "torch.randn(8, n), torch.randint(4, (3 * n,))"
+    )
+    with pytest.raises(MisuseError, match=r"\(8, 2\).*must be the batch \(forward may transpose it\)"):
+        load(source)
+
+
 def test_sparse_gradients_with_the_default_optimizer_are_refused_with_one_that_works(load):
     source = KINDS["sparse gradients"].replace(", functools.partial(torch.optim.SGD, lr=0.1)", "")
     with pytest.raises(MisuseError, match=r"mine\.py: .*sparse gradients.*torch\.optim\.SGD"):
