@@ -62,11 +62,22 @@ def tensors_of(value: Any) -> list[Tensor]:
     return found
 
 
+# The public ones refuse a tensor that is not coalesced
+_PARTS_OF_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
     """Yield every tensor in these arguments, nested in lists and tuples; a sparse tensor yields its parts."""
     for value in values:
         if isinstance(value, torch.Tensor):
-            yield from (value._indices(), value._values()) if value.is_sparse else (value,)  # noqa: SLF001 - the public ones refuse what is not coalesced
+            parts = _PARTS_OF_SPARSE.get(value.layout)
+            yield from (getattr(value, part)() for part in parts) if parts else (value,)
         elif isinstance(value, list | tuple):
             yield from tensors_in(value)
 

@@ -481,7 +481,7 @@ def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
         for parts in (first, other)
     ]
     return forms[0] == forms[1] and any(
-        a.is_sparse or not _has_values(a) or not torch.equal(a, b)
+        a.layout is not torch.strided or not _has_values(a) or not torch.equal(a, b)
         for a, b in zip(_tensors(first[0]), _tensors(other[0]), strict=True)
     )
 
@@ -591,7 +591,7 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
         shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"
         raise MisuseError(
             f"{name}: build({batch_size}) gave inputs of shape {shapes}; "
-            "the first dimension must be the batch"
+            "the first dimension must be the batch (forward may transpose it)"
         )
 
 

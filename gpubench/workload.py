@@ -7,11 +7,13 @@ imported when a workload is built.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from gpubench.errors import GpuBenchError, MisuseError
@@ -316,6 +318,26 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])  # noqa: NPY002 - as above
+
+
+def copy_of(task: Task) -> Task:
+    """Return the task with a copy of its model and loss, and an optimizer of the copy's parameters.
+
+    A function that makes the optimizer may name the model, to group its parameters: they are replaced.
+    """
+    model, loss = copy.deepcopy((task.model, task.loss))
+    if not isinstance(task.optimizer, FunctionType):
+        return replace(task, model=model, loss=loss)
+
+    @wraps(task.optimizer)
+    def of_copy(*args: Any, **options: Any) -> Optimizer:
+        made = task.optimizer(*args, **options)
+        twins = dict(zip(map(id, task.model.parameters()), model.parameters(), strict=True))
+        for group in getattr(made, "param_groups", ()):
+            group["params"] = [twins.get(id(each), each) for each in group["params"]]
+        return made
+
+    return replace(task, model=model, loss=loss, optimizer=of_copy)
 
 
 def initialize_narrow(module: nn.Module) -> None:

@@ -559,6 +559,25 @@ PLACES = {
     "data parallel": pair(init="self.first = nn.DataParallel(self.first)"),
 }
 ONE_MODEL = pair().replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):")
+ONE_MODEL_BY_PART = (
+    pair(optimizer="by_part")
+    .replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):")
+    .replace(
+        "def build(n):",
+        """def by_part(_):
+    return torch.optim.AdamW([{"params": net.first.parameters()}, {"params": net.second.parameters(), "lr": 1e-2}])
+
+def build(n):""",
+    )
+)
+DEEP_BY_PART = pair(
+    init="rates = [rate.item() for rate in torch.linspace(0, 0.1, 12)]\n"
+    "        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Dropout(rate)) for rate in rates)",
+    body="for block in self.blocks:\n            x = x + block(x)\n        return self.second(self.first(x).relu())",
+    optimizer="lambda _: torch.optim.AdamW([{'params': [p for p in net.parameters() if p.ndim > 1]}, "
+    "{'params': [p for p in net.parameters() if p.ndim == 1], 'weight_decay': 0.0}])",
+)
+"""Its constructor reads values, as that of many vision models; its equal blocks are traced by a shorter copy."""
 COMMAND_LINE = pair(
     head="import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', type=int, default=16)\n"
     "WIDTH = parser.parse_args().width\n"
@@ -736,6 +755,7 @@ KINDS = {
     **OPTIMIZERS,
     **PLACES,
     "one model": ONE_MODEL,
+    "one model, by part": ONE_MODEL_BY_PART,
     "compiled": COMPILED,
     "masked encoder": ENCODER,
     "lazy masked encoder": ENCODER.replace("nn.Linear(16, 4)", "nn.LazyLinear(4)"),
@@ -748,6 +768,7 @@ KINDS = {
     "teacher in inference mode": TEACHER_IN_INFERENCE_MODE,
     "frozen": FROZEN,
     "sparse buffer": SPARSE_BUFFER,
+    "sparse by row": SPARSE_BUFFER.replace(".to_sparse()", ".to_sparse_csr()"),
 }
 
 IN_A_GROUP = pair(

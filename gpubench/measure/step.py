@@ -41,7 +41,7 @@ from gpubench.precisions import PROOF_CHANNELS, PROOF_IMAGE, PROOF_SIZE, RECURRE
 from gpubench.probe.backend import check_same_device, in_torch, matched_by
 from gpubench.tensors import has_sparse_gradients, tensors_of, with_tensors
 from gpubench.user_model import weight_type_of
-from gpubench.workload import Task, forward, set_mode
+from gpubench.workload import Task, copy_of, forward, set_mode
 
 # --- a torch device beyond tensors: waiting, memory, the allocator ----------------------------------------
 
@@ -560,17 +560,14 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
                 for new, old in pairs:  # they differ if the model has its own generator
                     new.copy_(old)
             return replace(made, batches=task.batches)
-    is_module = isinstance(getattr(task.loss, "__self__", task.loss), nn.Module)
     try:
-        model, loss = copy.deepcopy((task.model, task.loss if is_module else None))
-        is_sound = all(p.is_leaf for p in model.parameters())
+        made = copy_of(task)
     except Exception as error:  # the user's code: old weight norms, locks and generators refuse
         if build_again is None or lacks_memory(error):
             raise
-        is_sound = False
-    if not is_sound and build_again is not None:
         return build_again()
-    return replace(task, model=model, loss=task.loss if loss is None else loss)
+    is_sound = all(p.is_leaf for p in made.model.parameters())
+    return made if is_sound or build_again is None else build_again()
 
 
 def move(

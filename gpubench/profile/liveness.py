@@ -6,7 +6,6 @@ allocated and fall when it is freed. ``growth`` derives the memory at any batch 
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 import time
@@ -50,7 +49,7 @@ from gpubench.profile.values import given
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.units import MIB
-from gpubench.workload import Task, Workload, forward, seeded, set_mode
+from gpubench.workload import Task, Workload, copy_of, forward, seeded, set_mode
 
 _SEED = 0
 # Limit for prebuilt batches that do have values, such as NumPy arrays
@@ -299,10 +298,8 @@ def _own_copy(workload: Workload, batch_size: int, task: Task) -> Task:
     if task.again is None or any(each.is_meta for each in task.model.parameters()):
         return task
     others = workload.build(batch_size, _SEED).model.parameters()
-    if all(one is not two for one, two in zip(task.model.parameters(), others, strict=False)):
-        return task
-    model, loss = copy.deepcopy((task.model, task.loss))
-    return replace(task, model=model, loss=loss)
+    is_shared = any(one is two for one, two in zip(task.model.parameters(), others, strict=False))
+    return copy_of(task) if is_shared else task
 
 
 def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:

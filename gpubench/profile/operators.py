@@ -9,7 +9,6 @@ backward pass. That is enough for a bound on the memory; nothing is known about 
 
 from __future__ import annotations
 
-import copy
 import re
 import time
 import traceback
@@ -47,7 +46,7 @@ from gpubench.tensors import (
     tensors_of,
     with_tensors,
 )
-from gpubench.workload import Task, Workload, forward, seeded, set_mode
+from gpubench.workload import Task, Workload, copy_of, forward, seeded, set_mode
 
 _SEED = 0
 HINT = "a torch.library.custom_op with register_fake can be traced"
@@ -68,6 +67,8 @@ _ADVICE = {
     "process group has not been initialized": "start a group of one process in this file: "
     "torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)",
     "does not support sparse gradients": "use an optimizer that supports them, such as torch.optim.SGD",
+    "object has no attribute 'step'": "let the factory return one optimizer, or an object with step() "
+    "and zero_grad() that holds several",
     "FlexAttention does not support backward on CPU": "call F.scaled_dot_product_attention "
     "with the mask as a tensor when q is not on a GPU",
 }
@@ -304,11 +305,11 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
     """Build a workload without allocating memory."""
     with torch.device("meta"):
         task = workload.build(batch_size, _SEED)
-    model, loss = task.model, task.loss
-    if not all(p.is_meta for p in model.parameters()):  # a file may return the same model from every build
-        model, loss = copy.deepcopy((model, loss))
+    if not all(p.is_meta for p in task.model.parameters()):
+        # a file may return the same model from every build
+        task = copy_of(task)
     batches = with_tensors(task.batches[:1], lambda tensor: tensor.to("meta"))
-    return replace(task, model=model.to("meta"), loss=loss, batches=batches)
+    return replace(task, model=task.model.to("meta"), batches=batches)
 
 
 @contextmanager

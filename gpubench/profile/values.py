@@ -210,9 +210,9 @@ class Known:
         self.forget(written)
 
     def _keep(self, meta: Tensor, real: Tensor) -> None:
-        storage = meta.untyped_storage()
-        if storage_id(meta) in self._values or meta.layout is not torch.strided:
+        if meta.layout is not torch.strided or storage_id(meta) in self._values:
             return
+        storage = meta.untyped_storage()
         with _disable_current_modes():
             values = torch.zeros(storage.nbytes() // meta.element_size(), dtype=meta.dtype, device="cpu")
             values.as_strided(meta.shape, meta.stride(), meta.storage_offset()).copy_(real)

@@ -14,6 +14,7 @@ from own_kinds import (
     KINDS,
     NAMES_ITSELF,
     NESTED,
+    ONE_MODEL_BY_PART,
     OPTIMIZERS,
     OTHERWISE_IN_INFERENCE,
     PLACES,
@@ -113,12 +114,17 @@ def test_every_optimizer_that_torch_can_capture_is_captured(measured, kind):
     assert done.launch.graph_error == 0.0
 
 
-def test_an_optimizer_with_parameters_that_it_was_not_given_is_refused(measured):
-    """The file keeps its one model, which is copied for each case."""
-    source = pair(optimizer="lambda _: torch.optim.SGD(net.parameters(), lr=0.1)")
-    done = measured(source.replace("def build(n):\n    net = Net()", "net = Net()\n\ndef build(n):"))
+def test_an_optimizer_with_parameters_that_the_model_does_not_have_is_refused(measured):
+    done = measured(
+        pair(optimizer="lambda given: torch.optim.SGD([*given, nn.Parameter(torch.ones(1))], lr=0.1)")
+    )
     assert done.status is Status.FAILED
     assert "make it from the parameters that its factory receives" in done.reason
+
+
+def test_an_optimizer_that_names_a_model_copied_for_each_case_trains_the_copy(measured):
+    done = measured(ONE_MODEL_BY_PART)
+    assert (done.status, done.reason) == (Status.OK, None), done.traceback
 
 
 def test_a_carried_state_is_detected_even_if_it_hardly_changes_the_loss(measured):

@@ -14,12 +14,14 @@ import torch
 from command import IN_SHORT, WITH_BF16, gpubench
 from own_kinds import (
     CARRIES,
+    DEEP_BY_PART,
     EXPERTS,
     HEAD,
     IN_A_GROUP,
     KINDS,
     LOOSE,
     MOVED,
+    ONE_MODEL_BY_PART,
     PROMOTED,
     RANDOM,
     WITH_A_LOSS,
@@ -40,7 +42,7 @@ from gpubench.predict.question import question_of
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal
 from gpubench.profile.trace import profile_workload, trace_workload
-from gpubench.tensors import OffGpu, tensors_of
+from gpubench.tensors import OffGpu, tensors_in, tensors_of
 from gpubench.workload import Workload, set_mode
 
 BATCH = 8
@@ -69,11 +71,14 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
     return partial(load_it)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_of_user_model_is_checked_and_can_step(load, kind):
     workload = load(KINDS[kind])
     task = workload.build(BATCH, 0)
-    autocast = kind not in {"carried", "sparse buffer"} or (kind == "carried" and runs_lstm(torch.bfloat16))
+    autocast = kind not in {"carried", "sparse buffer", "sparse by row"} or (
+        kind == "carried" and runs_lstm(torch.bfloat16)
+    )
     case = CASE if autocast else msgspec.structs.replace(CASE, precision=Precision.FP32)
     made = lambda: move(copied(task), case, torch.device("cpu"))  # noqa: E731
     work = made()
@@ -241,6 +246,14 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
     assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
 
 
+@pytest.mark.parametrize("source", [ONE_MODEL_BY_PART, DEEP_BY_PART])
+def test_the_state_of_an_optimizer_that_names_the_model_is_counted_if_the_model_is_copied(load, source):
+    profile = profile_workload(load(source))
+    assert profile.optimizer_bytes_per_parameter == 8
+    state_bytes = 8 * profile.parameters
+    assert state_bytes < profile.memory[0].optimizer_bytes < 1.1 * state_bytes, "and the numbers of steps"
+
+
 @pytest.mark.skipif(
     not hasattr(torch.compiler, "set_stance"), reason="torch 2.4 makes no fused optimizer without a device"
 )
@@ -250,6 +263,20 @@ def test_the_state_of_an_optimizer_fused_by_its_author_is_traced_without_values(
     assert traced.profile.optimizer_bytes_per_parameter == 8
     capturable = KINDS["fused by its author"].replace("fused", "capturable")
     assert trace_workload(load(capturable)).profile.optimizer_bytes_per_parameter == 8
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_a_sparse_tensor_of_any_layout_gives_the_tensors_that_own_its_memory():
+    index, value = 8, 4
+    dense = torch.eye(6)
+    sizes = {
+        dense.to_sparse(): 6 * (2 * index + value),
+        dense.to_sparse_csr(): 7 * index + 6 * (index + value),
+        dense.to_sparse_csc(): 7 * index + 6 * (index + value),
+        dense.to_sparse_bsr((2, 2)): 4 * index + 3 * (index + 4 * value),
+    }
+    for tensor, size in sizes.items():
+        assert sum(part.nbytes for part in tensors_in([tensor])) == size
 
 
 def test_the_memory_of_sparse_gradients_is_traced(load):
@@ -322,6 +349,22 @@ def test_products_in_inference_mode_and_of_complex_numbers_are_counted(load, kin
 def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not():
     error = NotImplementedError("FlexAttention does not support backward on CPU. Please use another device.")
     assert "F.scaled_dot_product_attention" in refusal("mine.py", error)
+
+
+@pytest.mark.parametrize("several", ["{'optimizer': %s}", "[%s]", "(%s, None)"])
+def test_what_is_no_optimizer_is_refused_with_the_form_of_one_that_holds_several(load, several):
+    """As a hook of Lightning returns them."""
+    source = pair(optimizer=f"lambda given: {several % 'torch.optim.Adam(given)'}")
+    with pytest.raises(MisuseError, match=r"mine\.py: .*return one optimizer.*that holds several"):
+        profile_workload(load(source))
+
+
+def test_a_batch_in_the_second_dimension_is_refused_with_what_forward_may_do(load):
+    source = pair().replace(
+        "torch.randn(n, 8), torch.randint(4, (n,))", "torch.randn(8, n), torch.randint(4, (3 * n,))"
+    )
+    with pytest.raises(MisuseError, match=r"\(8, 2\).*must be the batch \(forward may transpose it\)"):
+        load(source)
 
 
 def test_sparse_gradients_with_the_default_optimizer_are_refused_with_one_that_works(load):
