@@ -262,7 +262,7 @@ def levels() -> Iterator[str]:
     assert [round(ratio) for _, ratio, _ in levels_on_an_h200("cnn")] == [3, 3, 3, 3]
     yield "On an H200 `cnn` is predicted three times too fast"
     vgg = [1 / ratio - 1 for _, ratio, _ in levels_on_an_h200("vgg16")]
-    yield f"predicted from data sheets, {percent(min(vgg))} to {percent(max(vgg))} % too slow"
+    yield f"predicted from datasheets, {percent(min(vgg))} to {percent(max(vgg))} % too slow"
 
 
 def small_networks() -> Iterator[str]:
@@ -427,10 +427,10 @@ def not_confirmed() -> Iterator[str]:
     whole, level = document(), document()["no_gpu_owned"]
     strangers = committed("stranger", "all pairs")
     ends = percent(whole["mape"]), percent(float(strangers["mape"]))
-    yield f"**Predictions err by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
+    yield f"**Predictions are off by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
     plain = whole["geometric_mean"]
     yield f"({whole['targets']} cards, Maxwell to Blackwell; the plain rule of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
-    yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of them. If you own no GPU, seconds are off by {percent(level['mape'])} % on average"
+    yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of the pairs. If you own no GPU, times are off by {percent(level['mape'])} % on average"
 
 
 def own_runs() -> Iterator[str]:
