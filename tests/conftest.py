@@ -59,7 +59,7 @@ def pytest_collection() -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def _excluded() -> set[tuple[str, int]]:
-    """The test files, each with a number of modules, whose earlier objects are excluded from collections."""
+    """Test files with the number of loaded modules at which the earlier objects were excluded from collections."""
     return set()
 
 

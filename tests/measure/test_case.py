@@ -447,7 +447,7 @@ def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
 def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
     make_case, graphs_compiled, layers, compiled
 ):
-    """The check turns dropout off, which is different code; afterwards the first code is still compiled."""
+    """The check turns dropout off, which is different code; afterward the first code is still compiled."""
     work = compile_work(make_case, nn.Sequential(*layers))
     advance = prepare(work)
     assert len(graphs_compiled) == 1

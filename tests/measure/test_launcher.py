@@ -511,7 +511,7 @@ def test_the_reason_for_shortened_micro_benchmarks_is_reported_unchanged(make_pl
         return remark.text
 
     assert said(time_limit_s=5.0).startswith("micro-benchmarks cut short")
-    silent = "micro-benchmarks cut short: no sign of life during micro: the process was ended"
+    silent = "micro-benchmarks cut short: no report during micro: the process was killed"
     assert said(time_limit_s=500.0) == said() == silent
 
 

@@ -122,7 +122,7 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     (mine,) = found.owned
     assert mine.row.estimate.case.batch_size == 1
     assert mine.row.estimate.batch_choice == "largest"
-    assert "Smaller batch to fit: 1x RTX 3090 at 1; others at 2." in found.said("caution")
+    assert "Smaller batch to fit in memory: 1x RTX 3090 at 1; others use 2." in found.said("caution")
     kept = rank("llama-3.1-8b", **asked, batch_size=2)
     assert not kept.owned
     (removed,) = [text for text in kept.said("asked") if text.startswith("Your 1x RTX 3090 is not ranked: ")]
