@@ -275,7 +275,7 @@ def case(number: int) -> Case:
 
 @dataclass
 class Coverage:
-    """The results of the intervals of some runs.
+    """How the intervals of some runs turned out.
 
     Attributes:
         held: For each interval, whether it contains the truth.

@@ -193,7 +193,7 @@ def test_everything_read_during_the_rounds_is_in_the_record(measured):
 
 
 def test_in_a_short_run_only_eager_rows_are_profiled_again(measured, monkeypatch):
-    """Only these steps show whether the host limits the speed; ten seconds of two minutes went to graphs."""
+    """Only eager steps show whether the host limits the speed; profiling graphs took ten seconds of two minutes."""
     monkeypatch.setattr(case, "prepare", lambda work: work.step)
     hasty = msgspec.structs.replace(BUDGET, in_haste=True)
     assert "second look" in measured(budget=hasty)[1].phases

@@ -89,7 +89,7 @@ class NoDriver(Backend):
 
 @pytest.fixture
 def machine(monkeypatch) -> Callable[..., AmdBackend]:
-    """``machine(...)``: a machine whose library reports these cards."""
+    """``machine(...)``: a machine with a library that reports these cards."""
 
     def be(*cards: tuple[Any, ...]) -> AmdBackend:
         monkeypatch.setattr(amd, "open_library", lambda: Library(*cards))

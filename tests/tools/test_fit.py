@@ -244,7 +244,7 @@ OLD = mlperf("amd-mi325x-256gb", 20.0)
 
 @pytest.fixture
 def shift_with(monkeypatch):
-    """The deviation of CDNA4 from these runs; None if they say nothing of it."""
+    """The deviation of CDNA4 that follows from these runs; None if they say nothing about it."""
 
     def shift(*runs: PublishedRun) -> float | None:
         monkeypatch.setattr("tools.calibrate.load_mlperf", lambda: runs)

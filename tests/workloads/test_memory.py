@@ -482,7 +482,7 @@ def _own(model: Callable[[], nn.Module]) -> Workload:
 
 
 class LookedAtPairs(Pairs):
-    """The same with a check of its values that no trace can follow."""
+    """The same, with a check of values that no trace can follow."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert torch.isfinite(x).all()
@@ -490,7 +490,7 @@ class LookedAtPairs(Pairs):
 
 
 class LookedAtLine(nn.Linear):
-    """Linear in the batch, with such a check."""
+    """Linear in the batch, with the same check."""
 
     def __init__(self) -> None:
         super().__init__(64, 32)
