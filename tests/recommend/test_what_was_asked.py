@@ -164,7 +164,7 @@ def test_the_cost_of_owning_a_quoted_machine_states_its_own_life_and_use():
     quote = "2x RTX 4090, 100 USD, host 0 USD, 2 years, 80 %, 380 W"
     found = rank("vgg16", have=[quote], draws=50)
     (told,) = [t for t in found.said("answer") if t.startswith("Owning 2x RTX 4090 costs ")]
-    assert told.endswith("if it works 80 % of all hours for 2 years, after a purchase for $100.")
+    assert told.endswith("if it is busy 80 % of all hours for 2 years, after a purchase for $100.")
 
 
 def test_the_rent_that_owning_is_compared_with_is_named_as_that_of_the_same_work():
@@ -234,7 +234,7 @@ def test_a_model_that_fits_no_gpu_is_refused_for_its_memory():
 
 @pytest.mark.parametrize("name", ["gpu", "provider", "region"])
 def test_a_blank_name_is_refused(name):
-    """It is what an unset variable of a shell becomes: ``--region "$REGION"``."""
+    """An unset shell variable gives this: ``--region "$REGION"``."""
     with pytest.raises(MisuseError, match=rf"{name} is empty: give a value, or leave it out"):
         rank("vgg16", draws=50, **{name: [" "]})
 

@@ -363,7 +363,7 @@ def headline() -> Iterator[str]:
 def between_harnesses(found: Outcome) -> list[float]:
     """The difference between harnesses in the ratio of two GPUs, at equal model and precision.
 
-    Each harness has the median of its batches; each two harnesses count once.
+    Each harness has the median of its batches; each pair of harnesses counts once.
     """
     table, x, y = found.table, found.pairs.x, found.pairs.y
     per_sample = table.log_seconds - np.log(table.batch)
