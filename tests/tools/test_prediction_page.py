@@ -173,7 +173,7 @@ def other_vendors() -> Iterator[str]:
             ("amd-mi355x-288gb", "v5.1"), ("amd-mi325x-256gb", "v5.0"), ("amd-mi300x-192gb", "v5.0"),
         )
     )  # fmt: skip
-    yield f"gives it {mi355x[0]:.2f} of a B200 (predicted for 8B: {mi355x[1]:.2f}), an MI325X {mi325x[0]:.2f} ({mi325x[1]:.2f}), an MI300X {mi300x[0]:.2f} ({mi300x[1]:.2f})"
+    yield f"it reaches {mi355x[0]:.2f} of a B200 (predicted for 8B: {mi355x[1]:.2f}), an MI325X {mi325x[0]:.2f} ({mi325x[1]:.2f}), an MI300X {mi300x[0]:.2f} ({mi300x[1]:.2f})"
 
 
 def over_a_b200(gpu_key: str, name: str) -> float:
@@ -354,7 +354,7 @@ def headline() -> Iterator[str]:
     yield f"Ampere and newer ({newer['pairs']:,} pairs): {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
     assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
     assert document()["heaviest_source"]["share"] == pytest.approx(1 / 3, abs=0.03)
-    yield "a third of the votes is lambda-pytorch's"
+    yield "a third of the votes are lambda-pytorch's"
     differences = between_harnesses(found)
     middle = percent(median(differences), 1)
     yield f"{len(differences)} ratios measured by two harnesses differ by {percent(fmean(differences), 1)} / {middle} %"
