@@ -481,7 +481,7 @@ CHANNEL = "from gpubench.children import ParentChannel; import os, sys, time; pa
 
 
 def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_no_other_file(tmp_path):
-    """By then the number of its pipe belongs to a file of the model."""
+    """By then the pipe's number belongs to a file that the model opened."""
     mine = tmp_path / "mine.txt"
     code = (
         f"{CHANNEL}os.closerange(3, 100); files = [open({str(mine)!r}, 'w') for _ in range(20)]\n"

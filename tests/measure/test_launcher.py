@@ -255,7 +255,7 @@ def test_a_forward_pass_leaves_no_trace_of_autograd_and_gives_its_latency(make_p
 
 
 def test_a_stop_with_a_deadline_kills_a_hung_child_immediately(make_plan, cpu):
-    """As after SIGTERM: it hangs in a call that blocks its listening thread."""
+    """SIGTERM sets such a deadline. The child hangs in a call that blocks its listening thread."""
     control, stopped = Control(), []
 
     def on_event(event):

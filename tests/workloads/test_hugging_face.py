@@ -235,7 +235,7 @@ def test_a_config_without_a_model_is_one_line(config, fields, message):
 
 
 def test_a_torch_that_transformers_does_not_support_is_one_line(config, monkeypatch):
-    """As torch 2.4, for which transformers has configs but no models."""
+    """Torch 2.4 is one: for it, transformers has configs but no models."""
     import_module("gpubench_workloads._hugging_face")._types.cache_clear()
     monkeypatch.setattr(transformers.utils, "is_torch_available", lambda: False)
     with pytest.raises(MisuseError) as caught:
