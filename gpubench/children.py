@@ -144,7 +144,7 @@ class ParentChannel:
     ) -> queue.SimpleQueue[_Command]:
         """Read commands in a thread, so ``stop`` works during a round; return the queue of commands.
 
-        When the parent's end of the pipe closes, for any reason, this process ends at once.
+        When the parent's end of the pipe closes, for any reason, this process ends immediately.
         """
         commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
 
@@ -180,7 +180,7 @@ def die_with_parent(parent_pid: int) -> None:
     """Make Linux end this process with its parent, in case the guard is killed too.
 
     The kernel sends the signal when the thread that started this process ends, so a child must be started and
-    awaited in the same thread. If the parent is already gone, this process ends at once.
+    awaited in the same thread. If the parent is already gone, it ends immediately.
 
     Args:
         parent_pid: The process id, as sent by the parent.
@@ -218,7 +218,7 @@ TERMINATE_AFTER_S = 10.0
 CLOSE_AFTER_S = 2.0
 # Maximum bytes of a child's output to keep, in case a model prints endlessly.
 TAIL_BYTES = 64 * 1024
-# A process that prints more than this is ended, because printing would affect its timing.
+# A process that prints more than this is killed, because printing would affect its timing.
 MOST_PRINTED_BYTES = 64 * MIB
 # The same limit for a single-answer child, where warnings and progress bars print thousands of bytes.
 MOST_ANSWER_PRINTED_BYTES = 8 * MIB
@@ -250,7 +250,7 @@ def left():  # processes with the mark that have left the group
         except (OSError, ValueError):  # another user's, or not a process
             pass
 
-for _ in range(3):  # a daemon may have started another before it was ended
+for _ in range(3):  # a daemon may have started another before it was killed
     if not list(left()):
         break
     time.sleep(0.5)  # the kernel is ending those bound to their parent
@@ -281,12 +281,12 @@ def exit_words(status: int) -> str:
     """Describe the exit status of a process; a negative one is a signal.
 
     >>> exit_words(3), exit_words(-9)
-    ('ended with status 3', 'was ended by signal 9 (SIGKILL)')
+    ('exited with status 3', 'was killed by signal 9 (SIGKILL)')
     """
     if status >= 0:
-        return f"ended with status {status}"
+        return f"exited with status {status}"
     names = {number.value: f" ({number.name})" for number in signal.Signals}  # a few signals have no name
-    return f"was ended by signal {-status}{names.get(-status, '')}"
+    return f"was killed by signal {-status}{names.get(-status, '')}"
 
 
 def text_of(command: Sequence[str], *, time_limit_s: Seconds = 5.0) -> str | None:
@@ -331,7 +331,7 @@ class ChildProcess(Generic[_Report]):
             decoder: Decodes its reports.
             arguments: Its arguments.
             environment: All its variables; None for those of this process.
-            most_printed_bytes: Output limit; a child that prints more is ended.
+            most_printed_bytes: Output limit; a child that prints more is killed.
 
         Raises:
             ChildEndedError: If no process, pipe or thread is available.
@@ -419,7 +419,7 @@ class ChildProcess(Generic[_Report]):
 
         Raises:
             ChildLateError: If the deadline passed.
-            ChildEndedError: If the child is gone, or was ended because of what it sent.
+            ChildEndedError: If the child is gone, or was killed because of what it sent.
         """
         with _Selector() as selector:
             selector.register(self._read_fd, selectors.EVENT_READ)
@@ -450,9 +450,9 @@ class ChildProcess(Generic[_Report]):
             )
 
     def end(self, *, at_once: bool = False) -> str | None:
-        """End the child: close the pipe, then terminate, then kill; report if it cannot be ended.
+        """End the child: close the pipe, then terminate, then kill; report if it cannot be killed.
 
-        Processes that it left running are ended too, and listed in ``swept``.
+        Processes that it left running are killed too, and listed in ``swept``.
 
         Args:
             at_once: Whether to kill it immediately, as always after ``end_by_s``, Ctrl-C or SIGTERM.
@@ -473,7 +473,7 @@ class ChildProcess(Generic[_Report]):
                 self._process.wait(max(0.0, min(patience_s, left_s)))
                 break
         else:
-            return f"process {self.pid} cannot be ended; its device is left alone"
+            return f"process {self.pid} cannot be killed; its device is left alone"
         with contextlib.suppress(subprocess.TimeoutExpired):  # processes started by the child
             told, _ = self._guard.communicate(timeout=TERMINATE_AFTER_S)
             self.swept = tuple(plain(line, 120) for line in told.decode("utf-8", "replace").splitlines())
@@ -495,7 +495,7 @@ class ChildProcess(Generic[_Report]):
         self._drain.join(1.0)
         if self.flooded:
             most = format_bytes(self._most_printed_bytes)
-            return f"was ended because it printed more than {most}: make the model print less"
+            return f"was killed because it printed more than {most}: make the model print less"
         words = self.last_words()
         tail = f"; it last wrote: {words}" if words else ""
         if status == -signal.SIGKILL:
@@ -562,7 +562,7 @@ class Asked(Generic[_Answer]):
         answer: None if it gave none or printed too much.
         how: How it ended without an answer, as the end of a sentence about its process.
         output: The end of its output.
-        swept: Processes that it left running, which were ended.
+        swept: Processes that it left running, which were killed.
     """
 
     answer: _Answer | None
@@ -612,7 +612,7 @@ def run_child(
     except ChildLateError:
         in_time = time.monotonic() < until_s
         limit = f"{format_duration(cpu_limit_s)} of CPU time" if in_time else format_duration(time_limit_s)
-        how = f"gave no answer within {limit} and was ended"
+        how = f"gave no answer within {limit} and was killed"
     except ChildEndedError as error:
         how = str(error)
     finally:

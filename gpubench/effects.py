@@ -151,7 +151,7 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     """Return the throughput of one measurement over that of another.
 
     The two are independent, so their half-widths add in quadrature on the log scale. If one card may slow
-    down by heat more than the other, the interval is wider on one side.
+    down more from heat than the other, the interval is wider on one side.
 
     Raises:
         MisuseError: If one of them has no figure.
@@ -165,7 +165,7 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     if widths[0] is None or widths[1] is None:
         return Interval(value)
     to_come = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
-    to_come = [each - min(to_come) for each in to_come]  # a slowdown by heat that both have cancels out
+    to_come = [each - min(to_come) for each in to_come]  # a slowdown from heat that both have cancels out
     down = math.hypot(math.log1p(widths[0] + to_come[0]), math.log1p(widths[1]))
     up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + to_come[1]))
     return Interval(value, value * math.exp(-down), value * math.exp(up))

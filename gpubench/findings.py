@@ -160,11 +160,11 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "speeds differ between processes here: --publish times more of them",
     ),
     FindingKind.THROTTLED: (
-        "the clock was held down by heat or hardware",
+        "heat or hardware held the clock down",
         "check cooling and power; measure again",
     ),
     FindingKind.THROTTLED_ALLOWED: (
-        "the clock was held down by heat or hardware, and the row is ranked on request",
+        "heat or hardware held the clock down, and the row is ranked on request",
         "it describes this card in this state, not its model",
     ),
     FindingKind.POWER_LIMITED: ("the power limit set the clock", "usual on large cards: for information"),
@@ -241,7 +241,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "steps are timed by another clock, which only goes forward",
     ),
     FindingKind.CLOCK_DISAGREES: (
-        "the timed rounds add up to less time than passed while they arrived",
+        "the timed rounds add up to less time than elapsed while they arrived",
         "do not use this row: something changes the clock of the model's process, as freezegun does",
     ),
     FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for the clock rate", "for information"),
@@ -278,7 +278,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "measure a host with gpubench feed; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (
-        "several GPUs are faster than the same number of single ones could be",
+        "several GPUs are faster than the same number of separate GPUs could be",
         "do not use this row; please report it",
     ),
     FindingKind.TEMPERATURE_NOT_JUDGED: (

@@ -63,8 +63,8 @@ class Task:
             optimizer accepts them.
         reference_tokens: Number of tokens of each sample in the reference computation on the CPU; None for
             all. A CPU would take minutes for a long sequence.
-        new_tokens: Tokens that a step generates after its prompts; 0 for one forward pass. Such a model also
-            has ``next(ids, place)``, which adds a token to every sequence.
+        new_tokens: Tokens that a step generates after its prompts; 0 for one forward pass. A model that
+            generates also has ``next(ids, place)``, which adds a token to every sequence.
         decode: Memory traffic and arithmetic per generated token.
         again: Builds the same model, loss and optimizer again if a copy of the model would not work, because
             a user's hook or loss may refer to the model.
@@ -221,7 +221,7 @@ def check_recipe(name: str, usual: Recipe, recipe: Recipe, settings: Sequence[st
     """Refuse a recipe that differs from the default in a field that cannot be set.
 
     Raises:
-        MisuseError: Naming the first such field, or two contradictory fields.
+        MisuseError: Naming the first of these fields, or two contradictory fields.
     """
     for field, value in recipe.fields.items():
         casts = field == "weight_type" and value in CASTS

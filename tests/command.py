@@ -1,4 +1,4 @@
-"""Runs the command line as a user types it, in its own process or, if start-up is not tested, in this one."""
+"""Runs the command line as a user types it, in its own process or, if startup is not tested, in this one."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def pytest_collection() -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def _excluded() -> set[tuple[str, int]]:
-    """The test files, each with a number of modules, whose earlier objects are excluded from collections."""
+    """Files and numbers of loaded modules for which earlier objects are already excluded from collections."""
     return set()
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 def main() -> None:
     """Answer every line until the input ends."""
-    import pandas as pd  # noqa: F401 - what every test would import anew
+    import pandas as pd  # noqa: F401 - what every test would import again
     import plotly.graph_objects  # noqa: F401
     import pytest  # noqa: F401
     import torch._dynamo

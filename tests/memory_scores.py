@@ -107,7 +107,7 @@ class ReservedOutcome(NamedTuple):
 
 
 def sound_readings() -> list[Held]:
-    """Return gpubench's own readings whose reserved memory has no unneeded cache."""
+    """Return gpubench's own readings of reserved memory without unneeded cache."""
     return [each for each in own_readings() if each.is_sound]
 
 
@@ -145,7 +145,7 @@ def score_reserved() -> list[ReservedOutcome]:
 
 
 def score_reserved_alone(execution: Execution) -> list[ReservedOutcome]:
-    """The same for steps each alone in its process, none of which was fitted, and for those with an eager loss."""
+    """Score steps with an eager loss that each had a process of its own; the fit uses none of them."""
     sound = sound_readings()
     outcomes = []
     for read in ALONE:

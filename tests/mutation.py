@@ -126,7 +126,7 @@ class Copy:
 
     @contextmanager
     def broken(self, mutant: Mutant) -> Iterator[None]:
-        """Break a line, and repair it afterwards."""
+        """Break a line, and repair it afterward."""
         target = self.folder / mutant.file
         target.write_text(mutant.sound.replace(mutant.old, mutant.new), encoding="utf-8")
         try:

@@ -21,7 +21,7 @@ def wait_until(happened: Callable[[], object], process: subprocess.Popen[str] | 
     while not happened():
         if process is not None and process.poll() is not None:
             out, err = process.communicate()
-            raise AssertionError(f"ended with status {process.returncode} first:\n{out}\n{err}")
+            raise AssertionError(f"exited with status {process.returncode} first:\n{out}\n{err}")
         time.sleep(POLL_S)
 
 

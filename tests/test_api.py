@@ -175,7 +175,7 @@ def test_a_callable_package_passes_its_options() -> None:
 
 
 def test_the_report_accepts_a_path_as_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As documented: ``gpubench.report("page.html")``; and a results folder as text."""
+    """The documented call is ``gpubench.report("page.html")``. A results folder may be text too."""
     monkeypatch.chdir(tmp_path)
     samples.of_few_models(monkeypatch)
     assert gpubench.report("page.html", workload="vgg16") == "page.html"

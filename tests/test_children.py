@@ -91,7 +91,7 @@ def left_after(
     pids: set[int] = set()
     try:
         wait_until(lambda: mark.exists() or parent.poll() is not None)
-        assert mark.exists(), f"ended with status {parent.returncode} first"
+        assert mark.exists(), f"exited with status {parent.returncode} first"
         pids = {child.pid for child in psutil.Process(parent.pid).children(recursive=True)}
         assert pids >= set(map(int, mark.read_text().split()))
         assert len(pids) >= 2  # the child and its guard, or two workers
@@ -204,7 +204,7 @@ def test_a_finished_child_leaves_no_guard_and_no_group(tmp_path):
     )
     asked = run_child(("-c", code), (), str, time_limit_s=60)
     assert (asked.answer, asked.output) == (None, "done\n")
-    assert asked.how.startswith("ended with status 0;")
+    assert asked.how.startswith("exited with status 0;")
     assert asked.how.endswith(": done")
     assert psutil.Process().children() == []
     assert until_gone(int(mark.read_text()))
@@ -252,7 +252,7 @@ def test_a_child_that_a_thread_started_continues_while_that_thread_waits_for_it(
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found[0].how == "ended with status 0", found[0].output
+    assert found[0].how == "exited with status 0", found[0].output
 
 
 # --- messages through the pipe ------------------------------------------------------------------------------
@@ -273,22 +273,22 @@ HOSTILE = {
     ),
     "an escape in its words": (
         r"""print('\x1b[2J gone'); os._exit(3)""",
-        "ended with status 3; it last wrote: [2J gone",
+        "exited with status 3; it last wrote: [2J gone",
     ),
     "a line without end": ("while True: os.write(out, b'x' * 65536)", "sent a message of more than 16.0 MiB"),
-    "a pipe that is closed": ("os.close(out); time.sleep(0.2); os._exit(4)", "ended with status 4"),
+    "a pipe that is closed": ("os.close(out); time.sleep(0.2); os._exit(4)", "exited with status 4"),
     "a pipe that its own child keeps open": (
         "os.fork() and os._exit(5)\ntime.sleep(600)",
-        "ended with status 5",
+        "exited with status 5",
     ),
-    "a signal without a name": ("os.kill(os.getpid(), 37)", "was ended by signal 37"),
+    "a signal without a name": ("os.kill(os.getpid(), 37)", "was killed by signal 37"),
     "two answers": (
         r"""os.write(out, b'"forged"\n"own"\n')""",
         "sent more than one answer",
     ),
     "an answer and a half": (r"""os.write(out, b'"forged"\n"ow')""", "sent more than one answer"),
     "a flood that it prints": ("while True: print('x' * 10**6)", "printed more than 8.00 MiB"),
-    "no answer in time": ("time.sleep(600)", "gave no answer within 500 ms and was ended"),
+    "no answer in time": ("time.sleep(600)", "gave no answer within 500 ms and was killed"),
 }
 
 
@@ -370,7 +370,7 @@ def test_without_descriptors_a_child_starts_completely_or_not_at_all():
     finally:
         for descriptor in holes:
             os.close(descriptor)
-    assert {how.rpartition(": ")[2] for how in hows} == {os.strerror(errno.EMFILE), "ended with status 0"}
+    assert {how.rpartition(": ")[2] for how in hows} == {os.strerror(errno.EMFILE), "exited with status 0"}
     assert hows == sorted(hows)  # with enough of them it works
 
 
@@ -482,7 +482,7 @@ CHANNEL = "from gpubench.children import ParentChannel; import os, sys, time; pa
 
 
 def test_a_model_that_closes_every_descriptor_ends_its_process_and_writes_into_no_other_file(tmp_path):
-    """By then the number of its pipe belongs to a file of the model."""
+    """By then the pipe's number belongs to a file that the model opened."""
     mine = tmp_path / "mine.txt"
     code = (
         f"{CHANNEL}os.closerange(3, 100); files = [open({str(mine)!r}, 'w') for _ in range(20)]\n"

@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def _shipped(path: Path) -> bytes:
-    """As a table of $GPUBENCH_DATA."""
+    """Read the file as a table of $GPUBENCH_DATA."""
     return folders.data_bytes(str(path))
 
 

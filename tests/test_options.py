@@ -75,7 +75,7 @@ def test_names_may_be_separated_by_commas_as_well(request_type: type, name: str)
 
 @pytest.mark.parametrize("empty", ["", " , ", [""]])
 def test_an_empty_name_is_refused_because_it_would_mean_every_gpu(empty: object) -> None:
-    """As from an unset variable of the shell: ``--gpu "$GPU"``."""
+    """An unset shell variable gives this: ``--gpu "$GPU"``."""
     with pytest.raises(MisuseError, match="--gpu is empty: give a value, or leave it out"):
         request_from(RankRequest, {"gpu": empty})
     assert request_from(RankRequest, {"gpu": []}).gpus == ()

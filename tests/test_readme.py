@@ -85,7 +85,7 @@ def test_the_error_of_the_predictions_matches_the_page_of_limits():
         " ".join((ROOT / name).read_text(encoding="utf-8").split())
         for name in ("README.md", "docs/limits.md")
     )
-    told = re.search(r"Predictions err by .+? on average", readme)
+    told = re.search(r"Predictions are off by .+? on average", readme)
     assert told[0] in limits
 
 

@@ -535,12 +535,12 @@ def markdown(rows: Sequence[Row]) -> str:
         return by_name[hold_out, NO_GPU] | {"spearman": order["mape"], "lost": order["median_ape"]}
 
     return "\n".join([
-        "### Whole, refused pairs included\n",
+        "### All pairs, refused ones included\n",
         _table("never seen", _PAIRS, [(NAMES[h], by_name[h, WHOLE]) for h in SHOWN]),
         "\nNo GPU owned (seconds, not ratios), and the order of four or more candidates:\n",
         _table(
             "never seen",
-            ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by the first"),
+            ("rows", "MAPE / median", "90 % covers", "Spearman", "lost by first choice"),
             [(NAMES[h], order_of(h)) for h in SHOWN],
         ),
         f"\n### By class ({NAMES[HEADLINE]})\n",
@@ -590,7 +590,7 @@ _CELLS: Mapping[str, Callable[[Row], str]] = {
     "half-width": lambda row: f"x{units.format_number(row['half_width_factor'])}",
     "geometric mean": _baseline_cell,
     "Spearman": lambda row: units.format_number(row["spearman"]),
-    "lost by the first": lambda row: units.format_percent(row["lost"], 3),
+    "lost by first choice": lambda row: units.format_percent(row["lost"], 3),
 }
 _PAIRS = ("pairs / targets", "MAPE / median", "90 % covers", "half-width", "geometric mean")
 

@@ -35,7 +35,7 @@ _IGNORED = frozenset({
     "torch_dtype", "trust_remote_code",
 })  # fmt: skip
 """Config fields to ignore at any depth, besides those with a leading underscore: external code and kernels,
-and types of weights that are not loaded. Before 5.3, transformers loads code named in such a field."""
+and types of weights that are not loaded. Before 5.3, transformers loads the code that they name."""
 _REPEATED = (
     (
         re.compile(r"^(?:num_hidden_layers|num_layers|n_layers?|encoder_layers|decoder_layers)$"),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpubench.workload import Task, Workload, initialize_narrow, seeded, token_batches
 
 LABELS = (0, 1, 1, 1)
-"""Label set: one of two classes is three times as common, so the model can learn something at once."""
+"""Label set: one of two classes is three times as common, so the model can learn something right away."""
 SEGMENTS = 2
 
 

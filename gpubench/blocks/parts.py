@@ -350,8 +350,7 @@ def _table(table: Table) -> list[str]:
     rows = table.rows[:MOST_OF_A_LONG_TABLE]
     left = len(table.rows) - len(rows)
     return [
-        f"*{escape(table.caption)}*",
-        "",
+        *([f"*{escape(table.caption)}*", ""] if table.caption else []),
         _row([column.title for column in table.columns]),
         _row_raw(["---:" if column.numeric else "---" for column in table.columns]),
         *(_row(row) for row in rows),

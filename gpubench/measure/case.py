@@ -424,7 +424,7 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
     """Take the readings that would disturb the timed rounds: latency, device events, issue time, kernel time.
 
     Latency is the purpose of a row at batch 1, so time is reserved for it. The rest is read once, in the
-    first launch. It is skipped if time is short; a budget in haste reads it for eager rows only, since only
+    first launch. It is skipped if time is short; a quick budget reads it for eager rows only, since only
     these are checked for being host-bound.
     """
     if _wants_latency(work, context) and not context.stopped():

@@ -157,7 +157,7 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     """Return findings on the run as a whole rather than on one case; a CPU is not expected to have a peak."""
     sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
     silent = bool(sources) and sources <= {"none"}
-    hint = f"{pip_install('amdsmi')} reads an AMD GPU's" if run.device.backend == "rocm" else None
+    hint = f"{pip_install('amdsmi')} adds that of an AMD GPU" if run.device.backend == "rocm" else None
     found = [Finding(kind=FindingKind.NO_TELEMETRY, value=hint)] if silent else []
     if run.launch_count == 1 and sources:
         found.append(Finding(kind=FindingKind.ONE_PROCESS))

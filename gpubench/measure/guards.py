@@ -465,7 +465,7 @@ def _randomness() -> tuple[object, ...]:
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
     """Return the relative error of two replays' or compiled steps' losses against those of two eager steps.
 
-    None means that they cannot be compared. Both start from the same state, which is restored afterwards.
+    None means that they cannot be compared. Both start from the same state, which is restored afterward.
     There are two steps, so the second loss depends on the first update. A replay draws dropout's random
     numbers from the generator as a step does. Compiled code and recurrent layers draw their own: for these,
     dropout is turned off, and a graph is captured again without it.
@@ -511,7 +511,7 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 @contextmanager
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Turn dropout off, and restore modes, rates and buffers afterwards.
+    """Turn dropout off, and restore modes, rates and buffers afterward.
 
     In training, all other modules stay in training mode, because a model may give other results without it:
     batch norm uses the statistics of its batch. Dropout means each module with "drop" in its class name, and

@@ -203,7 +203,7 @@ Values = list[Any]
 
 @contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Build and run under Keras's policy for a precision, and restore the earlier policy afterwards."""
+    """Build and run under Keras's policy for a precision, and restore the earlier policy afterward."""
     before = keras.config.dtype_policy()
     keras.config.set_image_data_format("channels_last")
     keras.config.set_dtype_policy(precision.facts.keras_policy)

@@ -489,7 +489,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
             seen.note(
                 host_load=others.load,
                 host_steal=others.steal,
-                # a counter that went backwards was reset
+                # a counter that went backward was reset
                 held_clocks_s={name: value for name, value in moved.items() if value >= 0},
                 telemetry_source=telemetry.source,
                 # only a counter that changes matters: a lifetime count above zero is no fault

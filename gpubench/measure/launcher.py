@@ -428,7 +428,7 @@ class Launcher:
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
         # Measure one unit, or say why not, and keep a failure's traceback and output in a log.
-        # The launch records its start time, its place in the run, and the start-up cost of its process.
+        # The launch records its start time, its place in the run, and the startup cost of its process.
         began_at = utc_stamp()
         done = self._attempt(unit, left)
         kept = None
@@ -497,7 +497,7 @@ class Launcher:
             return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
         reason = (
-            f"no sign of life during {seen.phase}: the process was ended"
+            f"no report during {seen.phase}: the process was killed"
             if late
             else f"the measuring process {error} (phase: {seen.phase})"
         )
@@ -623,7 +623,7 @@ class Launcher:
             if child.swept:
                 self.on_event(
                     messages.Remark(
-                        text=f"ended processes that the model left running: {', '.join(child.swept)}"
+                        text=f"killed processes that the model left running: {', '.join(child.swept)}"
                     )
                 )
 

@@ -191,7 +191,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
 
 
 class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
-    """One round, reported at once, so a later crash loses nothing.
+    """One round, reported immediately, so a later crash loses nothing.
 
     Attributes:
         outside_s: Time that the process spent outside rounds, on its own clock; only differences are

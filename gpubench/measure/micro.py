@@ -65,7 +65,7 @@ MOST_ALL_REDUCES = 100
 # Bytes written before each repetition: more than any card's L2 cache, so no operand stays in it.
 CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
-# Below this size the start-up is timed rather than the work, so the probe is skipped.
+# Below this size the startup is timed rather than the work, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
 # Makes a copy of this many bytes inside a device, in torch or OpenCL.
 Inside = Callable[[Bytes, Any], Action]
@@ -179,12 +179,12 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
         if not lacks_memory(error):
             raise
         return None
-    beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN counts as beyond
+    beyond = [error for error in errors if not error <= IEEE_ERROR]  # NaN exceeds the limit too
     return tuple(Finding(kind=FindingKind.TF32_IN_FORCE, value=e, limit=IEEE_ERROR) for e in beyond[:1])
 
 
 def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[Probe]:
-    """Yield square products of each precision that the device supports; in haste, only the usual ones."""
+    """Yield square products of each precision that the device supports; ``in_haste``, of the usual ones."""
     on_cpu = profile.is_cpu
     for name, precision in GEMM_PRECISIONS.items():
         if (in_haste and not precision.is_usual) or why_no_precision(precision, profile):

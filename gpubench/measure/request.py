@@ -129,7 +129,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     device: Annotated[str, Option("Device: auto, cpu, cuda, cuda:N, or a UUID.")] = "auto"
     gpus: Annotated[
         AtLeastOne,
-        Option("Also time N GPUs (on a CPU: N processes) at once, in eager; see --jobs.", metavar="N"),
+        Option("Also time N GPUs (on a CPU: N processes) at once, in eager mode; see --jobs.", metavar="N"),
     ] = 1
     jobs: Annotated[
         str | None,

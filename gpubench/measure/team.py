@@ -121,7 +121,7 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
     return fully_shard
 
 
-# Time for the others to create their contexts, and for any single exchange afterwards.
+# Time for the others to create their contexts, and for any single exchange afterward.
 EXCHANGE_LIMIT = timedelta(minutes=5)
 # Longest wait of a process for the next announcement; it ends sooner if its torchrun ends.
 PATIENCE = timedelta(days=1)

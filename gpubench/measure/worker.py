@@ -260,7 +260,7 @@ def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
 
 
 def _end_with_parent(read_fd: int) -> None:
-    # Wait until the parent has closed its pipe, and end all processes at once; torch would wait for them.
+    # Wait until the parent has closed its pipe, then kill all processes; torch would wait for them.
     parent = select.poll()
     parent.register(read_fd, 0)  # a hang-up is always reported
     parent.poll()

@@ -97,7 +97,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 
     @property
     def is_linked(self) -> bool:
-        """Whether every such GPU has the link; a bridge of PCIe cards joins pairs and is sold separately."""
+        """Whether all GPUs of this model have the link; a bridge for two PCIe cards is sold separately."""
         return self.link is not None and not (self.form_factor or "PCIe").startswith("PCIe")
 
     @property

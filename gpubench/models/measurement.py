@@ -270,7 +270,7 @@ DIGITS_OF_ONE_LAUNCH = 3
 
 # Above this relative half-width of the step time, the throughput has no upper end.
 MOST_HALF_WIDTH = 0.5
-# With fewer token gaps, a 99th percentile would depend on less than ten of them.
+# With fewer token gaps, a 99th percentile would depend on fewer than ten of them.
 LEAST_GAPS = 1000
 
 

@@ -376,7 +376,7 @@ def _price_by_provider(asks: _Asks, which: Flags) -> dict[int, float]:
 
 def _of_others(prices: list[float], loosened: int) -> Standard:
     n, how, usd = len(prices), _LOOSENED[loosened], median(prices)
-    who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the one other provider asks"
+    who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the only other provider asks"
     short = "what 1 other asks" if n == 1 else f"what {n} others ask"
     unless = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
     low, high = usd / MAX_RATIO / LOOSENING**loosened, math.inf if loosened else usd * MAX_RATIO

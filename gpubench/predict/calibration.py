@@ -89,7 +89,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return self.same_gpu(spec, usual)
 
     def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """Log half-width of a ratio between two cases on one GPU, whose level cancels for any vendor."""
+        """Log half-width of a ratio between two cases on one GPU; its level cancels for any vendor."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:

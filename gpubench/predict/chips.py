@@ -106,7 +106,7 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
     capability = capability_of(spec)
     if capability is None:
         tf32 = None  # ROCm leaves TF32 off: an MI325X trains equally fast with and without it, within 1 %
-    # If another vendor's data sheet states no matrix rate, there are no matrix cores: FP32 pipes do the work.
+    # If another vendor's datasheet states no matrix rate, there are no matrix cores: FP32 pipes do the work.
     without_tensor = capability is None or spec.tensor_core_count == 0
     peaks = [
         fp32,

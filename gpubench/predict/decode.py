@@ -15,7 +15,7 @@ from gpubench.models import DecodeWork, GpuSpec
 
 VALIDATED_ENGINE = "llama.cpp"
 BANDWIDTH_SHARE = 0.931137888108705
-"""Share of the data sheet's bandwidth reached when reading weights and cache."""
+"""Share of the datasheet's bandwidth reached when reading weights and cache."""
 FIXED_S = 0.0033595253159264837
 """Fixed time per token [s]."""
 HALF_WIDTH = 0.3414250190429823

@@ -206,7 +206,7 @@ def _times(
 
 
 def _from_level(specs: Sequence[GpuSpec], case: Case, learned: Learned, times: Times) -> _Batch:
-    # Predict from data sheets alone.
+    # Predict from datasheets alone.
     half = bool(_arithmetic(case, 1).half[0])
     return _Batch(
         log_sample_s=np.log(times.step_s / case.batch_size),

@@ -115,8 +115,8 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
         read_w: Measured mean power of the job without it; None uses the usual share of board power [W].
 
     Raises:
-        MisuseError: If the board power of the card is unknown, or the limit is not between ``LEAST_SHARE`` of
-            it and all of it.
+        MisuseError: If the board power of the card is unknown, or the limit is below ``LEAST_SHARE`` of it or
+            not below it.
     """
     law, board_w = load_power_law(), spec.tdp_w
     if board_w is None:

@@ -57,7 +57,7 @@ width, in addition to its traffic. The slowdown falls with the width: a product 
 measured rate.
 """
 ABOVE_STATED_CLOCK = 1.1
-"""Largest ratio of the actual clock to the data sheet's: consumer cards boost a few percent above it."""
+"""Largest ratio of the actual clock to the datasheet's: consumer cards boost a few percent above it."""
 EAGER_HOST_S_PER_OPERATOR = Execution.EAGER.facts.host_s_per_operator or 0.0
 HOST_S_PER_OPERATOR: Mapping[str, float] = {
     **{
@@ -327,7 +327,7 @@ def moved_bytes(work: Work, half: Flags | bool, *, joined: Flags | bool = False)
 
 
 def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: bool = False) -> Floats:
-    """Return a lower bound on the time of each step, (n,): its FLOPs at the peak of the data sheet [s].
+    """Return a lower bound on the time of each step, (n,): its FLOPs at the peak of the datasheet [s].
 
     Convolutions that Winograd may shorten are counted with its largest possible savings. Bytes set no bound,
     since the traffic that a fused kernel or a cache saves is unknown.

@@ -1,7 +1,7 @@
 """Plausibility checks: convert native units of a reading to SI, and impossible values to unknown.
 
 Drivers report "not available" as a value with all bits set, in some cases undocumented, and a failing card
-may report anything. The limits are far above the values of current cards and far below such readings.
+may report anything. The limits are far above the values of current cards and far below those readings.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ class _Stack:
         return self.layers[0].hidden * self.directions
 
     def dropouts(self) -> Iterator[Kernel]:
-        """One kernel between each two layers, in either direction."""
+        """One kernel between every two consecutive layers, in either direction."""
         if self.dropout:
             one = self.layers[0]
             for _ in range(len(self.layers) // self.directions - 1):

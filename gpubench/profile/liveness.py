@@ -387,7 +387,7 @@ def step_trace(
             loss.backward()
             optimizer.step()
     if optimizer is not None:
-        model.zero_grad()  # the optimizer's own may be written otherwise
+        model.zero_grad()  # the optimizer may have its own version, which need not free them
     return StepTrace(timeline, weights, sum(p.nbytes for p in trained), states, saved)
 
 

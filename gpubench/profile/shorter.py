@@ -1,8 +1,8 @@
 """Two models with fewer repeated blocks, from which the trace of a whole model is extrapolated.
 
 Tracing a model of eighty blocks takes twenty times as long as tracing one of two and one of three, and it is
-repeated for every batch, precision and recipe. Nothing shows from outside whether all blocks do the same, so
-one step of the whole model is traced and compared.
+repeated for every batch, precision and recipe. Nothing guarantees that all blocks do the same work, so one
+step of the whole model is traced and compared.
 """
 
 from __future__ import annotations

@@ -336,7 +336,7 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, are based on few readings or are host-bound, and energy savings.
+    """Yield which speeds are guesses, are based on few readings or are host-bound, and the order by energy.
 
     A guess is named if it is more likely to be the fastest or the cheapest than the answer.
     """

@@ -328,8 +328,8 @@ def eligible(
     if not len(pool):
         raise MisuseError(
             f"none of {count(len(kept), 'offer')} that can do the job meets "
-            f"{listing(dict.fromkeys(each.option for each in missed))} at its pessimistic end: "
-            f"{nearest_of(missed)}; {_relaxed(finder.pool_of(kept))}"
+            f"{listing(dict.fromkeys(each.option for each in missed))} at the pessimistic end of its "
+            f"interval: {nearest_of(missed)}; {_relaxed(finder.pool_of(kept))}"
         )
     order = objective.order(pool)
     return Eligible(finder, pool, order, objective.chances_of(pool, order), excluded)
@@ -398,7 +398,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 
 
 def _misses(pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, with the reasons; per limit, closest last.
+    """Return the rows that may miss the deadline or the budget, with reasons; the nearest miss comes last.
 
     A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its
     estimate.
@@ -422,7 +422,7 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
         for row in above[np.argsort(-worst[above], kind="stable")].tolist():
             reason = words.format(*map(shown, (likely[row], worst[row], limit)))
             if feed_limited[row]:
-                reason += f", at what its {pool.offers[row].vcpus:g} vCPUs prepare (assumed)"
+                reason += f", at the rate of its {pool.offers[row].vcpus:g} vCPUs (assumed)"
             found.setdefault(row, Exclusion(pool.offers, row, option, reason))
     return found
 

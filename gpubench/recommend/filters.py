@@ -145,7 +145,7 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
         )
     counts = Counter(each.option for each in excluded)
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common(_MOST_RULES))
-    return NothingLeftError(f"no offer is left of {total:,}: {removed}; {_fix(excluded)}")
+    return NothingLeftError(f"none of the {total:,} offers is left: {removed}; {_fix(excluded)}")
 
 
 def _fix(excluded: Sequence[Exclusion]) -> str:
@@ -360,7 +360,7 @@ def filters_of(
         MisuseError: If a named GPU, provider or region is unknown.
     """
     yield Filter(
-        "not an offer of a machine today",
+        "not a machine on offer today",
         lambda offer, _: NOT_RANKED.get(offer.kind),
         fields=("kind",),
     )

@@ -38,7 +38,7 @@ PSU_SHARE = 0.8
 _UNKNOWN_SLOTS = 3.0
 
 # For the comparison with rent, shorter jobs are grouped into sessions of this length. Each session pays for
-# one start-up of the rented machine.
+# one startup of the rented machine.
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
@@ -240,7 +240,7 @@ def _machine(
     *,
     assumable: Iterable[str],
 ) -> Ownership:
-    # Complete a description from the request, a measurement, or the data sheet.
+    # Complete a description from the request, a measurement, or the datasheet.
     gpu_key, spec = price.gpu_key, load_specs().get(price.gpu_key)
     is_quoted = price.condition is PriceCondition.QUOTED  # its host adds no cost unless a price is given
     board_w = None if spec is None else spec.board_power_w
@@ -447,7 +447,7 @@ def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyO
 def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
     """Return the rental cost of the work that an owned machine does in an hour [USD], before tax.
 
-    For a job, or a session of short ones, the whole cost counts: start-up, billing increments, storage and
+    For a job, or a session of short ones, the whole cost counts: startup, billing increments, storage and
     egress. Tax is on both sides, so it does not affect the break-even. The range covers the
     uncertainty of the two throughputs.
     """

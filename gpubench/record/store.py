@@ -83,7 +83,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
             if time.monotonic() >= deadline_s:
                 raise RunLockedError(
                     f"run {run_id} is being written by another process: wait until it ends, or end it; "
-                    f"if no process writes it, delete {path}"
+                    f"if no process is writing it, delete {path}"
                 )
             time.sleep(LOOK_EVERY_S)
     except OSError as error:

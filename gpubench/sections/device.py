@@ -1,4 +1,4 @@
-"""A device: the driver's values next to those of its data sheet, and the rest of this machine."""
+"""A device: the driver's values next to those of its datasheet, and the rest of this machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ from gpubench.units import (
     plain,
 )
 
-# Relative difference between driver and data sheet above which the page mentions it.
+# Relative difference between driver and datasheet above which the page mentions it.
 _DIFFERS = 0.05
 
 _Row = tuple[str, str, str]
@@ -49,13 +49,13 @@ def _render(data: ReportData) -> Block | None:
         count(threads, "thread") if threads else "",
     ]
     line = Paragraph(text=", ".join(filter(None, known)))
-    beside = () if device.is_cpu else _driver_and_data_sheet(device, data.spec, "Driver and data sheet")
+    beside = () if device.is_cpu else _driver_and_datasheet(device, data.spec, "Driver and datasheet")
     name = plain(device.name or run.environment.cpu or "unnamed", 80)
     return Block(title="The device", finding=name, parts=(line, *beside, *micro(data)), brief=(line,))
 
 
-def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
-    # Return a GPU as its driver reports it, next to its data sheet, and the values that are not reported.
+def _driver_and_datasheet(device: DeviceProfile, spec: GpuSpec | None, caption: str) -> list[Part]:
+    # Return a GPU as its driver reports it, next to its datasheet, and the values that are not reported.
     rows = [row for row in _gpu_rows(device, spec) if row[1:] != (UNKNOWN, UNKNOWN)]
     reasons = grouped(
         (plain(reason.rpartition(": ")[2]), plain(name, 60).replace("_", " "))
@@ -70,7 +70,7 @@ def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption:
             rows,
             text("Property", lambda row: row[0]),
             text("As the driver reports it", lambda row: row[1]),
-            text("Data sheet", lambda row: row[2]),
+            text("Datasheet", lambda row: row[2]),
             folded=True,
         ),
         *((Bullets(items=unknown),) if unknown else ()),
@@ -78,7 +78,7 @@ def _driver_and_data_sheet(device: DeviceProfile, spec: GpuSpec | None, caption:
 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
-    # Return the differences between driver and data sheet that exceed the rounding of marketing figures.
+    # Return the differences between driver and datasheet that exceed the rounding of marketing figures.
     pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
         pairs += [
@@ -95,7 +95,7 @@ def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
         for what, seen, stated, show in pairs
         if seen is not None and stated and abs(seen / stated - 1) > _DIFFERS
     ]
-    off = f"Different from the default or the data sheet: {'; '.join(found)}."
+    off = f"Different from the default or the datasheet: {'; '.join(found)}."
     return [Paragraph(text=off, tone="warning")] if found else []
 
 
@@ -164,7 +164,7 @@ NO_LINK = "No transfer between host and device is measured: this CPU uses the ho
 
 
 def micro(data: ReportData) -> list[Part]:
-    """Compare single operations with their data-sheet values."""
+    """Compare single operations with their datasheet values."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []
@@ -180,7 +180,7 @@ def micro(data: ReportData) -> list[Part]:
         run.micro,
         text("Operation", operation),
         number("Measured, 95 % interval", _value),
-        number("Data sheet", lambda m: format_si(datasheet_peak(run.device, m), plain(m.unit, 20))),
+        number("Datasheet", lambda m: format_si(datasheet_peak(run.device, m), plain(m.unit, 20))),
         number("Share", lambda m: format_percent(datasheet_share(run.device, m), 3)),
         number("Repetitions", lambda m: str(m.n), optional=6),
         text("Telemetry", _telemetry, optional=7),
@@ -201,7 +201,7 @@ def micro_in_short(data: ReportData) -> list[Part]:
         if m.name == "gemm" and m.precision in several and (m.precision, m.size) not in best:
             continue
         share = datasheet_share(run.device, m)
-        of_sheet = "" if share is None else f" ({format_percent(share)} of the data sheet)"
+        of_sheet = "" if share is None else f" ({format_percent(share)} of the datasheet)"
         precision = "" if m.precision is None else f" {plain(m.precision, 20)}"
         value = _value(m).partition("\n")[0]
         size = f" at {plain(m.size, 40)}" if m.name == "gemm" else ""
@@ -284,7 +284,7 @@ def _gpus(alike: Sequence[_Seen]) -> list[Part]:
     known = f"  [{device.gpu_key}]" if spec else ", not in the specification table"
     return [
         Paragraph(text=f"GPU {places}  {several}{_name(device)}{known}", tone="headline"),
-        *_driver_and_data_sheet(device, spec, ""),
+        *_driver_and_datasheet(device, spec, ""),
         *(Facts(rows=_here(one, state, several=bool(several))) for one, state in alike),
     ]
 

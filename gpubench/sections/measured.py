@@ -204,12 +204,12 @@ def amp(data: ReportData) -> list[Part]:
     if not pairs:
         return []
     twin = table(
-        "Speed-up of AMP with its baseline",
+        "Speedup of AMP with its baseline",
         pairs,
         text("Case", lambda s: f"{title_of(s.of)}\n{s.of.case.execution.value} {_batches(s)}"),
         text("AMP", lambda s: f"{s.of.case.precision.value}{layout_words(s.of.case)}"),
         text("Baseline", lambda s: f"{s.to.case.precision.words}{layout_words(s.to.case)}"),
-        number("Speed-up, 95 % interval", lambda s: stacked(s.words)),
+        number("Speedup, 95 % interval", lambda s: stacked(s.words)),
         number("Peak allocated", _memory, optional=7),
         number("Loss after the same steps", _loss, optional=6),
         FINDINGS,
@@ -270,7 +270,7 @@ def _amp_figure(pairs: Sequence[Effect]) -> Figure:
                 kind=(bool(pair.doubts), pair.to.case.precision),
             )
         )
-    return dots(marks, _AMP_LOOKS, "speed-up of AMP", "Dot chart of the speed-up of AMP", line_at=1.0)
+    return dots(marks, _AMP_LOOKS, "speedup of AMP", "Dot chart of the speedup of AMP", line_at=1.0)
 
 
 def _sure(pairs: Sequence[Effect]) -> list[Effect]:
@@ -599,11 +599,11 @@ def screen(data: ReportData) -> list[Part]:
     sure = _sure(amp_effects(data.results))
     parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
     gains = table(
-        "Speed-up of AMP",
+        "Speedup of AMP",
         sure,
         text("Case", lambda s: f"{title_of(s.of)} {s.of.case.execution.value} {_batches(s)}"),
         text("Precision", lambda s: f"{s.of.case.precision.value} over {s.to.case.precision.value}"),
-        number("Speed-up, 95 % interval", lambda s: s.words),
+        number("Speedup, 95 % interval", lambda s: s.words),
     )
     return [*parts, gains] if sure else [*parts, *amp(data)[:1]]
 

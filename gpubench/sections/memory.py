@@ -57,7 +57,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         text("Memory", lambda row: row[0]),
         number("Likely (95 %)", lambda row: row[1].by(format_bytes)),
     )
-    card = f"on {gpu_name(answer.gpu_key)}, by " if len(answer.cards) > 1 else "by "
+    card = f"on {gpu_name(answer.gpu_key)}, based on " if len(answer.cards) > 1 else "based on "
     shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
     yield Paragraph(text=capitalized(f"{shared}{card}{_basis(need)}."), tone="note")
     yield table(
@@ -162,8 +162,8 @@ def _basis(need: MemoryNeed) -> str:
     # Return what the figures are based on and what they include, without a period.
     words = {
         MemoryBasis.MEASURED: "a peak measured in this case, with the overheads of allocator and driver",
-        MemoryBasis.TRACED: "a trace of the whole step, with overheads from readings",
-        MemoryBasis.SHAPE: "the shape of the model, with overheads from readings",
+        MemoryBasis.TRACED: "a trace of the whole step, with measured overheads",
+        MemoryBasis.SHAPE: "the shape of the model, with measured overheads",
         MemoryBasis.FORMULA: f"a formula with the widest bounds; not traced: {need.untraced}",
     }
     said = [words[need.basis]]

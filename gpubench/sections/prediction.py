@@ -36,14 +36,14 @@ def _predicted(data: ReportData) -> Block | None:
     anchored = sum(estimate.anchored is True for estimate in predicted)
     said = (
         f"{finding}; {anchored} of them start from a measurement of the same case on a GPU, the rest from "
-        "data sheets. Measuring any GPU with `gpubench run` narrows every interval. An interval should "
+        "datasheets. Measuring any GPU with `gpubench run` narrows every interval. An interval should "
         "contain the true figure for 9 of 10 GPUs, so it may be wrong for one card. Part of the error is "
         "common to all predictions from one starting point, so the order is more certain than the level. The "
         f"model was fitted to published measurements ({calibration.train.rows:,} rows of training, "
         f"{calibration.infer.rows:,} of inference, {plain(calibration.fitted, 20)}); docs/prediction.md of "
-        f"the project gives the errors on GPUs that were held out. In {REGRET_SETTINGS} measured settings "
-        f"whose harness and GPU were held out, a choice by prediction cost {format_percent(REGRET)} more "
-        "on average than the best choice, with waiting at $2 an hour."
+        f"the project gives the errors on GPUs that were held out. In {REGRET_SETTINGS} measured settings, "
+        "each with its harness and GPU held out, choosing by prediction cost "
+        f"{format_percent(REGRET)} more on average than the best choice, with waiting at $2 an hour."
     )
     far = [gpu_name(e.gpu_key) for e in predicted if FindingKind.OUT_OF_DOMAIN in _kinds(e)]
     words = f"Unlike every GPU with published measurements, so only a guess: {listing(far)}."
@@ -220,7 +220,7 @@ def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
 
 
 def _error(name: str, key: str, within: str | None = None) -> Cell[tuple[str, Mapping[str, Any]]]:
-    # Return a column with one score of a slice, or of the simpler model whose scores are nested in it.
+    # Return a column with one score of a slice; ``within`` names the nested scores of the simpler model.
 
     def cell(item: tuple[str, Mapping[str, Any]]) -> str:
         found = item[1] if within is None else item[1].get(within) or {}
@@ -292,7 +292,7 @@ def _evidence(data: ReportData) -> Paragraph:
             names = listing(dict.fromkeys(others))
             text += f" The results folder also has runs of {names}, which the ranking uses."
         else:
-            text += " No GPU was measured: the GPUs below are reference runs or predictions from data sheets."
+            text += " No GPU was measured: the GPUs below are reference runs or predictions from datasheets."
         return Paragraph(text=text, tone="warning")
     return Paragraph(text=text, tone="note")
 

@@ -1,6 +1,6 @@
 """Prices with their dates, owning compared with renting, and doubts about the specifications in use.
 
-Also the table of published MLPerf Training runs, with today's cost of each.
+The table of published MLPerf Training runs, with today's cost of each, is here too.
 """
 
 from collections import Counter
@@ -172,11 +172,11 @@ def _footnotes(data: ReportData) -> Block | None:
     if not doubtful:
         return None
     return Block(
-        title="Footnotes to the data sheets",
+        title="Footnotes to the datasheets",
         parts=(
             Paragraph(
                 text=(
-                    "Predictions start from data-sheet figures: dense rates with FP32 accumulation. "
+                    "Predictions start from datasheet figures: dense rates with FP32 accumulation. "
                     "Where sources disagree, the row says so."
                 )
             ),
@@ -252,7 +252,7 @@ def what() -> str:
         f"for their own machine. Rounds: {span}; later ones are not in the table. Neither predictions nor "
         "the ranking use these times, but scaling over several GPUs is fitted to published jobs, some from "
         "MLPerf Training. The table shows the fastest run of each GPU in its newest round. Its cost is "
-        "its hours times today's cheapest on-demand cloud price of as many GPUs, without start-up. "
+        "its hours times today's cheapest on-demand cloud price of as many GPUs, without startup. "
         f"Source: {MLPERF_LICENSE}."
     )
 

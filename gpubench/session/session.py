@@ -135,7 +135,7 @@ def follow(request: RunRequest, place: Place) -> Run:
     )
 
 
-_STOPPING = b"\ngpubench: stopping when this round is done; Ctrl-C again ends it at once\n"
+_STOPPING = b"\ngpubench: stopping when this round is done; press Ctrl-C again to stop now\n"
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

@@ -218,7 +218,7 @@ def test_with_several_cards_the_answer_names_the_card_of_the_top_figures(ask: An
     assert answer["gpu_key"] == geforce
     (whose,) = (card for card in answer["cards"] if card["gpu_keys"] == [geforce])
     assert answer["device_bytes_high"] == whose["device_bytes_high"]
-    assert "On RTX 4090, by" in ask(*both)[1]
+    assert "On RTX 4090, based on" in ask(*both)[1]
     assert "On RX 7700S" not in ask("vgg16", "--gpu", radeon)[1]
 
 

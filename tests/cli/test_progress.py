@@ -135,7 +135,7 @@ def test_each_certain_gain_from_mixed_precision_gets_a_line(
     run = msgspec.structs.replace(whole, measurements=tuple(suite.values()), micro=samples.micro())
     printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, run)
     assert len(printed) <= 60
-    gains = printed[printed.index("Speed-up of AMP") :]
+    gains = printed[printed.index("Speedup of AMP") :]
     for name, line in zip(("cnn", "lstm", "vgg16"), gains[3:6], strict=True):
         assert re.match(
             rf"{name} graph batch \d+ +amp-bf16 over fp32 +\d\.\d+× \(\d\.\d+ to \d\.\d+\)$", line

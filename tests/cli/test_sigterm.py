@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("heeded_signals")]
 
 WITHIN_S = 3.0
 UNLESS_LOADED_S = 9.0
-"""A loaded machine never has an idle processor. Any extra time that a child gets is ten seconds."""
+"""Limit of the wall time, since a loaded machine never has an idle processor. A child that gets extra time takes
+ten seconds."""
 
 PROGRAM = """
 import os, sys

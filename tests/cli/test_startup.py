@@ -1,4 +1,4 @@
-"""Start-up stays light: the everyday verbs load none of the heavy libraries."""
+"""Startup stays light: the everyday verbs load none of the heavy libraries."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_run_with_its_page_takes_at_most_a_minute_and_a_half(tmp_path):
 
 
 @pytest.mark.timing
-@pytest.mark.benchmark(group="start-up", timer=cpu_of_children_s)
+@pytest.mark.benchmark(group="startup", timer=cpu_of_children_s)
 @pytest.mark.parametrize(
     ("arguments", "limit_s"),
     [

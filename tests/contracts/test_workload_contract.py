@@ -98,9 +98,9 @@ class WorkloadContract:
         assert all(o.bytes_fixed >= 0 and o.bytes_per_sample >= 0 for o in self.profile.train)
 
     def test_the_shipped_profile_matches_a_new_trace(self) -> None:
-        """The peaks of the recipes that every trace has; other recipes take long.
+        """Compare the peaks of the recipes that every trace includes; the other recipes take long to trace.
 
-        If two moments of a step need the same memory, the recorded one differs between processes.
+        If two moments of a step need the same memory, two processes may record different ones.
         """
         if not self.is_traced:
             pytest.skip("its trace is slow: the slow tests check it")
@@ -861,7 +861,7 @@ def _stated() -> set[str]:
     return {kind.name for kind in kinds if hasattr(kind, "name")}
 
 
-for _name in sorted({*workload_names()} - _stated()):  # for a workload whose module describes everything
+for _name in sorted({*workload_names()} - _stated()):  # their modules describe everything
     _title = f"Test{_name.title().replace('_', '')}"
     globals()[_title] = type(_title, (WorkloadContract,), {"name": _name, "__module__": __name__})
 

@@ -1,4 +1,4 @@
-"""A check as a sound card would write it, in which each test changes one thing, and the reader of its file."""
+"""Makes a check as a sound card would write it, in which each test changes one thing, and reads its file."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_file_is_replayed_by_name_content_and_rules(tmp_path):
 
 
 def test_a_file_of_an_older_gpubench_with_fewer_fields_is_replayed(tmp_path):
-    """It lacks a field that was added later, and nothing in it is rewritten."""
+    """The file lacks fields that were added later, and nothing in it is rewritten."""
     made = check()
     path = tmp_path / file_name(made.device, made.environment.torch)
     write_check(path, made)

@@ -44,7 +44,7 @@ GPUS = (
 MODELS = ("resnet50", "bert_base_squad", "ssd", "densenet201", "vgg13", "vgg16", "alexnet", "gnmt")
 SOURCES = ("lambda-pytorch-22.09", "lambda-pytorch-20.10", "lambda-pytorch-20.01", "xhmy-torch-benchmark")
 VERSION = "0.0.1"
-"""The version in the stored runs: never that of a release, whose version is normalized."""
+"""The version in the stored runs. It must not be that of a release, because that one is normalized."""
 WORKLOADS = ("augment", "cnn", "lstm", "resnet50", "vgg16")
 
 

@@ -39,7 +39,7 @@ from gpubench.models import (
 
 STEP_S = 0.1
 START_S, BETWEEN_S = 8.0, 4.0
-"""Start-up time of a process, and time of a case apart from its warm-up and its rounds [s]."""
+"""Startup time of a process, and time of a case apart from its warm-up and its rounds [s]."""
 COLD_C, CLOCK_HZ, CLOCK_STEP_HZ = 40.0, 1.98e9, 15e6
 
 
@@ -275,7 +275,7 @@ def case(number: int) -> Case:
 
 @dataclass
 class Coverage:
-    """The results of the intervals of some runs.
+    """How the intervals of some runs turned out.
 
     Attributes:
         held: For each interval, whether it contains the truth.

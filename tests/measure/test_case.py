@@ -193,7 +193,7 @@ def test_everything_read_during_the_rounds_is_in_the_record(measured):
 
 
 def test_in_a_short_run_only_eager_rows_are_profiled_again(measured, monkeypatch):
-    """Only these steps show whether the host limits the speed; ten seconds of two minutes went to graphs."""
+    """Only eager steps show whether the host limits the speed; profiling graphs took ten seconds of two minutes."""
     monkeypatch.setattr(case, "prepare", lambda work: work.step)
     hasty = msgspec.structs.replace(BUDGET, in_haste=True)
     assert "second look" in measured(budget=hasty)[1].phases
@@ -447,7 +447,7 @@ def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
 def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
     make_case, graphs_compiled, layers, compiled
 ):
-    """The check turns dropout off, which is different code; afterwards the first code is still compiled."""
+    """The check turns dropout off, which is different code; afterward the first code is still compiled."""
     work = compile_work(make_case, nn.Sequential(*layers))
     advance = prepare(work)
     assert len(graphs_compiled) == 1

@@ -184,7 +184,7 @@ def test_the_page_of_frameworks_has_two_commands() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_documented_framework_command_measures_the_named_frameworks(line: str, tmp_path: Path) -> None:
-    """As written, on the CPU and in fewer rounds."""
+    """Each command runs as written, but on the CPU and in fewer rounds."""
     words = shlex.split(line)
     asked = words[words.index("--framework") + 1].split(",")
     for framework in asked:

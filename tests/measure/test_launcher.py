@@ -255,7 +255,7 @@ def test_a_forward_pass_leaves_no_trace_of_autograd_and_gives_its_latency(make_p
 
 
 def test_a_stop_with_a_deadline_kills_a_hung_child_immediately(make_plan, cpu):
-    """As after SIGTERM: it hangs in a call that blocks its listening thread."""
+    """SIGTERM sets such a deadline. The child hangs in a call that blocks its listening thread."""
     control, stopped = Control(), []
 
     def on_event(event):
@@ -454,7 +454,7 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
 
 
 def test_a_launch_without_a_result_does_not_cost_the_micro_benchmarks(make_plan, cpu, monkeypatch):
-    """A resumed run whose only remaining launch dies keeps the figure of the first, and measures them."""
+    """If the only remaining launch of a resumed run dies, the first launch's figure stays and they are measured."""
     made = make_plan(micro="also")
     (planned,) = made.cases
     two = msgspec.structs.replace(made.budget, launches=2)
@@ -472,7 +472,7 @@ def test_a_launch_without_a_result_does_not_cost_the_micro_benchmarks(make_plan,
 
 
 def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_plan, cpu, monkeypatch):
-    """As for memory that it reports and then refuses, if no row resulted."""
+    """One example is memory that the device reports and then refuses."""
     refused = Finding(kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB, of 64 GiB promised")
     told = iter([messages.MicroDone(finding=refused), messages.MicroDone(last=True)])
 
@@ -492,7 +492,7 @@ def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_pla
 
 
 def test_the_reason_for_shortened_micro_benchmarks_is_reported_unchanged(make_plan, cpu, monkeypatch):
-    """A silent child: because the time of the run was over, or for no known reason."""
+    """The child is silent because the run's time is over, or for no known reason."""
 
     class Silent:
         def send(self, command):
@@ -511,7 +511,7 @@ def test_the_reason_for_shortened_micro_benchmarks_is_reported_unchanged(make_pl
         return remark.text
 
     assert said(time_limit_s=5.0).startswith("micro-benchmarks cut short")
-    silent = "micro-benchmarks cut short: no sign of life during micro: the process was ended"
+    silent = "micro-benchmarks cut short: no report during micro: the process was killed"
     assert said(time_limit_s=500.0) == said() == silent
 
 

@@ -83,7 +83,7 @@ def test_a_series_that_does_not_settle_says_so():
 
 
 def test_slow_probe_needs_few_repetitions_and_has_an_interval():
-    """One of 0.4 s to warm up, five that are timed: the wall time ends them, not the count."""
+    """One repetition of 0.4 s warms up and five are timed: the wall time ends them, not the count."""
     found = measured(micro.gemm("fp32", 64), chain([0.4], [0.40, 0.41, 0.40, 0.39, 0.40]))
     assert found.n == LEAST_REPETITIONS
     assert found.value == pytest.approx(2 * 64**3 / 0.4)

@@ -211,7 +211,7 @@ DEATHS = {
     5: (
         "os.kill(os.getpid(), signal.SIGKILL)",
         Status.FAILED,
-        "rank 1 of the job was ended by signal 9 (SIGKILL)",
+        "rank 1 of the job was killed by signal 9 (SIGKILL)",
     ),
     6: ("raise torch.OutOfMemoryError('CUDA out of memory')", Status.OUT_OF_MEMORY, "rank 1 of the job"),
     7: (
@@ -240,11 +240,11 @@ def test_the_loss_of_one_process_fails_the_case_and_names_its_cause(make_plan, c
 
 ENDS = {
     "rank 0 is killed": ("rank() == 0 and os.kill(os.getpid(), signal.SIGKILL)", Status.FAILED,
-                         "rank 0 of the job was ended by signal 9 (SIGKILL)"),
+                         "rank 0 of the job was killed by signal 9 (SIGKILL)"),
     "torchrun is killed": ("rank() == 1 and os.kill(os.getppid(), signal.SIGKILL)", Status.FAILED,
                            "the measuring process was killed by signal 9"),
-    "rank 0 hangs": ("rank() == 0 and time.sleep(600)", Status.TIMEOUT, "no sign of life during "),
-    "rank 1 hangs": ("rank() == 1 and time.sleep(600)", Status.TIMEOUT, "no sign of life during "),
+    "rank 0 hangs": ("rank() == 0 and time.sleep(600)", Status.TIMEOUT, "no report during "),
+    "rank 1 hangs": ("rank() == 1 and time.sleep(600)", Status.TIMEOUT, "no report during "),
 }  # fmt: skip
 ENDS_S = 5.0
 

@@ -285,7 +285,7 @@ def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):
             "in use by others: 2 other processes (PIDs <pid>)",
         ),
         ("Process 4711 has 3.00 GiB memory in use.", "Process <pid> has 3.00 GiB memory in use."),
-        ("process 4711 cannot be ended", "process <pid> cannot be ended"),
+        ("process 4711 cannot be killed", "process <pid> cannot be killed"),
     ],
 )
 def test_scrubbing_keeps_the_message_and_drops_private_parts(text, expected):

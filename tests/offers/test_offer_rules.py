@@ -146,7 +146,7 @@ def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
 
 
 def test_every_shipped_offer_is_valid_and_unique():
-    """They are read unchanged; nothing cleans them at run time."""
+    """Shipped offers are read unchanged; nothing cleans them at run time."""
     offers = embedded_offers().offers
     for offer in offers:
         check(offer, date(2026, 11, 27))

@@ -138,7 +138,7 @@ def test_price_without_peers_of_its_kind_is_compared_with_others_at_twice_the_to
 
 
 def test_single_other_provider_is_enough_to_doubt_a_price():
-    assert "one other provider" in doubt(offer("feed", 0.01), offer("a", 7.0))
+    assert "only other provider" in doubt(offer("feed", 0.01), offer("a", 7.0))
     assert doubt(offer("feed", 0.01)) is None
     assert doubt(offer("feed", 0.01), offer("feed", 7.0, region="elsewhere")) is None
 

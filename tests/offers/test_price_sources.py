@@ -418,7 +418,7 @@ def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
 
 
 def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads(monkeypatch):
-    """Its prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own sources."""
+    """The ledger's prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own sources."""
     monkeypatch.setattr(gpurentalprices, "own_sources", lambda: ())
     replay = Replay("gpurentalprices.json")
     table = offers(gpurentalprices.SOURCE, replay)
@@ -442,7 +442,7 @@ def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_r
 
 
 def test_a_cloud_with_its_own_source_is_not_read_from_the_ledger(monkeypatch):
-    """Both would name its machines differently, and each offer would be listed twice."""
+    """The two sources would name its machines differently, and each offer would be listed twice."""
 
     def clouds_beside(*sources):
         monkeypatch.setattr(gpurentalprices, "own_sources", lambda: sources)

@@ -36,7 +36,7 @@ WITHOUT_END = json.dumps(
         },
     }
 ).encode()
-"""Otherwise each offer would be compared with each set in which it claims to be complete."""
+"""Without a limit, each offer would be compared with each set in which the file claims to be complete."""
 
 
 class Acme:

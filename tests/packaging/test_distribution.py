@@ -159,7 +159,9 @@ def test_release_workflow_needs_no_secret_and_requires_a_matching_tag():
     assert publish["permissions"] == {"id-token": "write"}
     assert all("uses" in step for step in publish["steps"])
     assert "secrets." not in f"{workflow}"
-    (checked,) = (step["run"] for step in build["steps"] if step.get("name") == "The tag is the version")
+    (checked,) = (
+        step["run"] for step in build["steps"] if step.get("name") == "Check that the tag is the version"
+    )
     for tag, status in ((f"v{__version__}", 0), ("v999.0.0", 1)):
         tagged = os.environ | {
             "GITHUB_REF_NAME": tag,

@@ -21,7 +21,7 @@ QUESTIONS = {
 @pytest.mark.timing
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_loaded_library_answers_within_a_third_of_a_second_of_cpu(question, monkeypatch, tmp_path):
-    """The minimum of seven; tests/cli/test_startup.py limits the start-up of a command."""
+    """The minimum of seven; tests/cli/test_startup.py limits the startup of a command."""
     monkeypatch.setenv("GPUBENCH_RESULTS", str(tmp_path))
     ask = QUESTIONS[question]
     ask()

@@ -138,7 +138,7 @@ def test_interval_from_another_cards_run_combines_run_and_transfer_errors(vgg16)
 
 
 def test_part_of_a_cards_deviation_is_attributed_to_the_card_itself(vgg16):
-    """It applies to that chip and to no other. An excess far from the level belongs to the workload."""
+    """That part applies to that chip and to no other. An excess far from the level belongs to the workload."""
     case, level = case_on(vgg16, T4), ask(vgg16, T4)[T4].samples_per_s
     for slow, fast, moved in ((0.9, 1.1, (1.1 / 0.9) ** 0.7), (2.3, 4.6, 2.0), (0.1, 0.2, 2.0)):
         runs = (run_of(T4, (case, level * factor)) for factor in (slow, fast))
@@ -601,7 +601,7 @@ def test_a_model_that_only_shares_a_name_has_no_anchor(vgg16):
 
 
 def test_large_workloads_are_within_their_intervals_without_their_own_reading():
-    """As for a model without readings on the card: the level alone, compared with the readings."""
+    """The level alone is compared with the readings, as for a model without readings on the card."""
     errors, inside = {}, []
     for question, rate in steps_as_a_graph():
         name = question.profile.name

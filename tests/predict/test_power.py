@@ -70,7 +70,7 @@ def test_rate_of_a_power_limited_card_is_independent_of_its_stated_peak(stated):
 
 
 def test_the_power_limit_of_an_h100_pcie_counts_once():
-    """Its peak is stated at 1755 MHz, an SXM's at 1980: clock and power together lower it no more than power alone."""
+    """The PCIe card's peak is stated at 1755 MHz, the SXM's at 1980: clock and power together lower it no more than power alone."""
     clock = held_fp32(H100_PCIE) / H100_PCIE.sm_count / (held_fp32(H100_SXM) / H100_SXM.sm_count)
     watts = H100_PCIE.tdp_w / H100_PCIE.sm_count / (H100_SXM.tdp_w / H100_SXM.sm_count)
     assert watts**COEFFICIENTS.power_exponent <= clock < 1

@@ -89,7 +89,7 @@ class NoDriver(Backend):
 
 @pytest.fixture
 def machine(monkeypatch) -> Callable[..., AmdBackend]:
-    """``machine(...)``: a machine whose library reports these cards."""
+    """``machine(...)``: a machine with a library that reports these cards."""
 
     def be(*cards: tuple[Any, ...]) -> AmdBackend:
         monkeypatch.setattr(amd, "open_library", lambda: Library(*cards))
@@ -205,7 +205,7 @@ def test_the_partitions_of_a_card_are_listed_instead_of_the_whole_card(machine) 
 
 
 def test_a_library_without_these_keys_leaves_the_readings_unknown() -> None:
-    """As in amdsmi 6.0, where the clock is ``cur_clk`` and the energy counter ``power``."""
+    """An example is amdsmi 6.0, where the clock is ``cur_clk`` and the energy counter ``power``."""
     library: Any = Library(MI300X)
     library.amdsmi_get_clock_info = lambda *_: {"cur_clk": 132, "max_clk": 2100}
     library.amdsmi_get_energy_count = lambda _: {"power": 1, "counter_resolution": 15.3, "timestamp": 1}

@@ -194,7 +194,7 @@ TOO_OLD = (
             "modprobe nvidia_uvm",
         ),
         ({"compute": fails("something new" + ADVICE)}, "something new", "fix what torch reports"),
-        ({"init": "__import__('os').abort()"}, "ended by signal 6 (SIGABRT)", "fix what torch reports"),
+        ({"init": "__import__('os').abort()"}, "killed by signal 6 (SIGABRT)", "fix what torch reports"),
         ({"name": "Tesla T4"}, "disagree on the name", "by its UUID"),
         ({"sm_count": 108}, "disagree on the SM count", "by its UUID"),
     ],

@@ -208,7 +208,7 @@ def test_an_answer_says_how_its_batch_was_chosen():
 
 
 def test_an_answer_says_how_its_step_fits():
-    """As in ``gpubench memory``; a dash if nothing is known."""
+    """It uses the words of ``gpubench memory``, or a dash if nothing is known."""
     told = predict_all(question_of(), [load_specs()[T4]])
     (column,) = (n for n, each in enumerate(answered(Predictions(told))[0].columns) if each.title == "Memory")
     (row,) = answered(Predictions(told))[0].rows

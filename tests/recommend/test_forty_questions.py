@@ -177,7 +177,7 @@ JOBS = [
              lambda: job(deadline_hours=5), ("oci BM.GPU.H100.8", 1.3889, 33.333)),
     Question("What is fastest for 32 dollars?", "H100 for 30.00 in 10 h; 8x H100 is 33.33",
              lambda: job(sort="time", budget_usd=32), ("lambda gpu_1x_h100", 10.0, 30.0)),
-    Question("With 10 minutes of start-up?", "(33.333 + 0.1667) x 0.45",
+    Question("With 10 minutes of startup?", "(33.333 + 0.1667) x 0.45",
              lambda: job(startup_minutes=10), ("vast RTX 5090", 33.5, 15.075)),
     Question("Billed by the hour?", "34 x 0.45", lambda: job(billing_minutes=60), ("vast RTX 5090", 33.333, 15.3)),
     Question("Both, on an H100?", "10.1667 h, billed 11 x 3.00",

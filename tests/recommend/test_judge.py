@@ -215,7 +215,9 @@ def test_each_filter_keeps_only_matching_offers(options, left):
 
 def test_an_empty_answer_says_which_filter_removed_how_many():
     offers = [offer(H100, 3.0), offer(H100, 4.0), offer(L4, 0.4, kind="historic")]
-    with pytest.raises(MisuseError, match="of 3: the setting max-usd-per-hour removed 2"):
+    with pytest.raises(
+        MisuseError, match="none of the 3 offers is left: the setting max-usd-per-hour removed 2"
+    ):
         rank_of(offers, {H100: 3000.0}, max_usd_per_hour=1)
 
 

@@ -128,7 +128,7 @@ def test_concurrent_jobs_share_the_price_of_their_machine():
 def test_start_up_decides_a_short_job():
     """4.32 M images. H100: 0.4 h + 0.25 h at 3.00 = 1.95 USD. L4: 2.4 h + 0.25 h at 0.60 = 1.59 USD.
 
-    Without start-up the H100 costs 1.20 USD and the L4 1.44 USD.
+    Without startup the H100 costs 1.20 USD and the L4 1.44 USD.
     """
     offers, job = [offer(H100, 3.0), offer(L4, 0.6)], {"samples": 4.32e6}
     assert rank_of(offers, RATES, **job).rows[0].offer.gpu_key == H100

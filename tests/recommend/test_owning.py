@@ -383,7 +383,7 @@ def test_owning_pays_off_within_its_life_exactly_when_its_job_costs_less_than_re
 
 
 def test_start_up_cost_counts_in_the_break_even():
-    """1.08e7 / 3,000 / 3600 = 1 h. Rented it is 1.5 h of 2.99 with half an hour of start-up, 4.485 for an hour
+    """1.08e7 / 3,000 / 3600 = 1 h. Rented it is 1.5 h of 2.99 with half an hour of startup, 4.485 for an hour
     of work: 21,000 / (4.485 - 0.12675) = 4,818 h, not the 7,334 of a life without starts. Tax is on both."""
     for tax in (0.0, 0.2):
         job = {"samples": 1.08e7, "startup_minutes": 30, "tax": tax}

@@ -70,7 +70,7 @@ def test_half_of_the_draws_are_below_the_printed_cost_and_nine_tenths_within_its
 @settings(max_examples=15, deadline=None)
 @given(markets, questions)
 def test_the_higher_of_two_rows_costs_less_in_at_least_half_of_the_draws(market, question):
-    """So a lower row never has a higher P(best) in dollars: order and chances use the same prices."""
+    """A lower row never has a higher P(best) in dollars, because order and chances use the same prices."""
     ranking, drawn = ranked(market, **question)
     costs = [row.cost_usd.value for row in ranking.rows]
     assert costs == sorted(costs)
@@ -104,7 +104,7 @@ def test_the_expected_price_of_a_listing_does_not_depend_on_filters():
 
 
 def test_a_certain_charge_moves_both_ends_of_a_cost_equally():
-    """A wide speed and an old listing, for a job that costs less than its egress."""
+    """The speed is uncertain and the listing old, for a job that costs less than its egress."""
     old = [(H100, 0.20, HOST | {"price_date": "2026-08"}), (H100, 0.40, HOST | {"provider": "other"})]
     asked = {"width": 1.8, "samples": 1e7}
     for plain, sent in zip(

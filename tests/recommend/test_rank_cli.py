@@ -34,7 +34,7 @@ def table_of(shown: str) -> str:
 
 
 def assert_in_order(rows, figure):
-    """Rows rise by a figure: first those within the fit, then the guesses beyond it."""
+    """Assert that rows are in ascending order of a figure: those within the fit, then the guesses outside it."""
     for is_guess in (False, True):
         part = [row[figure] for row in rows if ("OUT_OF_DOMAIN" in row["findings"]) == is_guess]
         assert part == sorted(part)

@@ -249,7 +249,7 @@ def test_purchase_answer_lists_the_assumptions_behind_the_compared_rent():
 
 
 def test_a_wider_choice_never_costs_more():
-    """Whatever the prices, the first row of a wider choice is no worse, and within one choice it is the best."""
+    """Whatever the prices are, the first row is the best of its choice, and a wider choice has no worse one."""
 
     def least(*words, **given):
         rows = ask(*words, **given)["rows"]
@@ -262,7 +262,7 @@ def test_a_wider_choice_never_costs_more():
 
 
 def test_a_filter_changes_no_figure_of_remaining_offers():
-    """Nor do the chances change, if the excluded offers could not have led: each GPU has its own 2,000 draws."""
+    """Chances stay too if the excluded offers could not have led, because each GPU has its own 2,000 draws."""
     every = answer("--count", "8", "--gpu", "tesla t4,rtx 5090,rtx 3090,l40s", "--limit", "400")
     some = answer("--count", "8", "--gpu", "rtx 5090,rtx 3090,l40s", "--limit", "400")
     rows = {row.offer: row for row in every.rows}

@@ -47,7 +47,7 @@ def generated():
     ],
 )
 def test_bf16_of_another_vendor_follows_from_the_rate_in_its_row(gpu, precision, runs):
-    """Its target is not a compute capability; NVIDIA's is, and there hardware support begins at 8.0."""
+    """Another vendor's target is not a compute capability; NVIDIA's is, and hardware support begins at 8.0."""
     question = question_of(load_profiles()["llama_1b"], precision, batch_size=1)
     answer = case_for(question, require_spec(gpu))
     assert isinstance(answer, Refusal) != runs

@@ -297,7 +297,7 @@ GIVEN = [
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: given.provider)
 @pytest.mark.parametrize("name", ["vgg16", "llama-3.1-8b"])
 def test_each_tool_accepts_its_task_by_its_own_schema(given, name):
-    """As in skypilot 0.14.1 and dstack 0.22.5; `tests/data/schemas` has the source."""
+    """The schemas are those of skypilot 0.14.1 and dstack 0.22.5; `tests/data/schemas` has the source."""
     row = row_of(given, spot=given.pricing is Pricing.SPOT)
     work = work_of(row, RankRequest(workloads=(name,)), 5)
     tasks = tasks_of(row, work, 5)

@@ -25,7 +25,7 @@ ASKED = {
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 3 years"),
     "too small a sum": ("--max-purchase-usd 500", r"\$500 does not cover a card and a PC; the PC is assumed to cost \$1,000"),
-    "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*used: the job in"),
+    "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*\(used\): the job in"),
     "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of that is for a PC for the cards; `--have pc` leaves that out"),
     "the server in a sum": ("--max-purchase-usd 100000", r"\$12,000 of that is for a GPU server: these cards do not fit a desktop"),
@@ -123,7 +123,7 @@ def test_a_default_batch_that_does_not_fit_gives_way_to_the_largest_that_does():
     (mine,) = found.owned
     assert mine.row.estimate.case.batch_size == 1
     assert mine.row.estimate.batch_choice == "largest"
-    assert "Smaller batch to fit: 1x RTX 3090 at 1; others at 2." in found.said("caution")
+    assert "Smaller batch to fit in memory: 1x RTX 3090 at 1; others use 2." in found.said("caution")
     kept = rank("llama-3.1-8b", **asked, batch_size=2)
     assert not kept.owned
     (removed,) = [text for text in kept.said("asked") if text.startswith("Your 1x RTX 3090 is not ranked: ")]
@@ -165,7 +165,7 @@ def test_the_cost_of_owning_a_quoted_machine_states_its_own_life_and_use():
     quote = "2x RTX 4090, 100 USD, host 0 USD, 2 years, 80 %, 380 W"
     found = rank("vgg16", have=[quote], draws=50)
     (told,) = [t for t in found.said("answer") if t.startswith("Owning 2x RTX 4090 costs ")]
-    assert told.endswith("if it works 80 % of all hours for 2 years, after a purchase for $100.")
+    assert told.endswith("if it is busy 80 % of all hours for 2 years, after a purchase for $100.")
 
 
 def test_the_rent_that_owning_is_compared_with_is_named_as_that_of_the_same_work():
@@ -235,7 +235,7 @@ def test_a_model_that_fits_no_gpu_is_refused_for_its_memory():
 
 @pytest.mark.parametrize("name", ["gpu", "provider", "region"])
 def test_a_blank_name_is_refused(name):
-    """It is what an unset variable of a shell becomes: ``--region "$REGION"``."""
+    """An unset shell variable gives this: ``--region "$REGION"``."""
     with pytest.raises(MisuseError, match=rf"{name} is empty: give a value, or leave it out"):
         rank("vgg16", draws=50, **{name: [" "]})
 

@@ -70,7 +70,7 @@ def at_a_pace(run: Run, factor: float) -> Run:
 
 
 def test_the_spread_between_cards_includes_the_shared_runs() -> None:
-    """A contributor whose shared run changes the spread sees the new value here."""
+    """If a shared run changes the spread, its contributor sees the new value here."""
     assert card_spread(shared_runs()) == CARD
 
 

@@ -441,7 +441,7 @@ def test_a_run_id_that_is_not_a_file_name_is_refused(tmp_path, make_run, run_id)
 
 
 def test_runs_of_a_nested_results_folder_are_not_the_users_own(tmp_path, make_run):
-    """As in a fresh checkout, with an example in the results folder and no run yet."""
+    """A fresh checkout has an example in the results folder and no run yet."""
     store.write_run(tmp_path / "example", make_run())
     assert store.read_runs(tmp_path).runs == ()
     for named in (tmp_path / "example", tmp_path / "example" / "runs"):

@@ -228,7 +228,7 @@ def told_in(lines: list[str]) -> int:
 
 
 def test_a_run_from_elsewhere_continues_in_a_folder_that_has_no_runs_yet(writers, tmp_path):
-    """Its lock is checked before the folder is created."""
+    """The run's lock is checked before the folder is created."""
     writers.close(*CASES)
     first = writers.start(*NEW)
     last = writers.first_at_a_gate(first)

@@ -474,7 +474,7 @@ def test_no_dot_hides_the_name_of_an_answer(shown):
 
 
 def assert_told_alike(still, answered):
-    """The same words; the script has six digits of each figure, so a last digit may round the other way."""
+    """Both have the same words. The script has six digits of each figure, so a last digit may round the other way."""
     number = re.compile(r"\d+(?:\.\d+)?")
     texts = [json.dumps(each) for each in (still, answered)]
     assert len({number.sub("0", text) for text in texts}) == 1
@@ -500,7 +500,7 @@ def test_a_model_without_its_own_job_is_answered_equally_with_and_without_script
     tmp_path,
     monkeypatch,
 ):
-    """Its job, this many hours of one GPU, is a round number of samples on the page, for every reader."""
+    """Such a model's job, so many hours of one GPU, is a round number of samples on the page for every reader."""
     samples.of_few_models(monkeypatch)
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []

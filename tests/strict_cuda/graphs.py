@@ -62,7 +62,7 @@ class Step(NamedTuple):
 
 
 class Before(NamedTuple):
-    """The state of a stream before its capture, to be restored afterwards."""
+    """The state of a stream before its capture, to be restored afterward."""
 
     issued: int
     seen: Seen

@@ -82,7 +82,7 @@ def test_a_sound_device_passes_every_part_and_is_confirmed(inside_gpu, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("end", "told"), [("die", "SIGKILL"), pytest.param("hang", "sign of life", marks=pytest.mark.slow)]
+    ("end", "told"), [("die", "SIGKILL"), pytest.param("hang", "no report", marks=pytest.mark.slow)]
 )
 def test_a_process_that_dies_or_hangs_loses_only_its_part(inside_gpu, tmp_path, monkeypatch, end, told):
     device = inside_gpu()

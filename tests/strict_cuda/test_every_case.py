@@ -177,7 +177,7 @@ REST = {
 
 
 def test_among_image_models_only_those_with_attention_have_fp8():
-    """They are named here; a rule decides whether the others are refused."""
+    """Those models are named here; a rule decides whether the others are refused."""
     assert [has_fp8_layers(name) for name in ("vit_b16", "unet_ddpm", "resnet50", "vgg16")] == [
         True,
         True,
@@ -298,7 +298,7 @@ def test_a_language_model_is_captured_with_each_kind_of_checkpointing(gpu, name,
 
 
 def test_selective_checkpointing_is_unsupported_if_torch_lacks_it(gpu, monkeypatch):
-    """As under torch 2.4."""
+    """Torch 2.4 lacks it."""
     monkeypatch.delattr(torch.utils.checkpoint, "CheckpointPolicy", raising=False)
     recipe = load_workload("llama_1b").recipe.changed({"checkpointing": Checkpointing.SELECTIVE})
     done = gpu.measure("llama_1b", precision=Precision.BF16, batch_size=2, **recipe.fields)

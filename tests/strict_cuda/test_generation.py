@@ -41,7 +41,7 @@ def kernels(gpu, work) -> int:
 
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_each_token_is_on_the_host_before_the_next_one_starts(gpu, execution):
-    """So each token takes the time of its kernels, and not their issue time, which is a fiftieth of that."""
+    """Each token takes the time of its kernels, not their issue time, which is a fiftieth of that."""
     work = work_of(gpu, execution)
     turn = Turn(work)
     prompt, token = kernels(gpu, lambda: turn.start(0)), kernels(gpu, turn.go_on)

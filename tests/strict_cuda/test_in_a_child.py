@@ -76,7 +76,7 @@ def test_a_model_that_cannot_be_captured_is_measured_eagerly_unless_a_graph_was_
 
 
 def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environment, tmp_path):
-    """As in a container with CUDA but without NVML; the remark gives the reason, and the run notes the lack."""
+    """A container with CUDA but without NVML has such a GPU. The remark gives the reason, and the run notes the lack."""
     environment = gpu_environment(memory_bytes=150_754_820_096 - 646 * 10**6)  # as torch saw it on one
     del environment["LD_LIBRARY_PATH"]
     program = ("-c", IN_SHORT + RUN_IT)

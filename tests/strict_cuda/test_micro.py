@@ -95,7 +95,7 @@ def test_a_product_too_large_for_the_device_is_measured_at_half_its_size_and_say
 
 
 def test_products_that_never_fit_are_named_and_the_rest_is_measured(run):
-    """They are those of strict fp32 and of the proof that it is strict."""
+    """Without memory for a matrix product, strict fp32 is not even proven."""
     never = Machine(
         cost=lambda name: KERNELS_S.get(name, 1e-4), faults=[Fault("aten::mm", no_memory, times=10**6)]
     )

@@ -103,7 +103,7 @@ def test_graph_is_refused_if_the_model_keeps_state_in_new_tensors(measured, kind
     assert "carries tensors from step to step" in done.reason
 
 
-# The rate of the one is scheduled on the host; the other hides an Adam whose step count is on the host.
+# One schedules its learning rate on the host; the other contains an Adam that counts its steps on the host.
 NOT_CAPTURED = {"hooks", "two in one"}
 
 

@@ -43,7 +43,7 @@ def step_s(done) -> float:
 
 @pytest.mark.parametrize("steps", [1, 6])
 def test_a_round_waits_for_the_device_only_at_its_edges(gpu, steps):
-    """Once before, once after, and once for the loss, whatever the number of steps."""
+    """It waits once before, once after, and once for the loss, whatever the number of steps."""
     work = work_of(gpu, acting(lambda out: None))
     loop = Loop(
         advance=work.step, edge_loss=work.edge_loss, clock=gpu.desk.clock(), batches=len(work.batches)
@@ -97,7 +97,7 @@ def test_images_are_channels_last_in_every_step_of_such_a_case(gpu):
 
 
 def test_cudnn_tries_its_algorithms_on_each_new_shape(gpu):
-    """As its record says; the first step of a shape includes the trials."""
+    """The record says so too; the first step on a shape includes the trials."""
     (ready,) = (message for message in gpu.line.sent if isinstance(message, Ready))
     assert ready.cudnn_benchmark is True
     assert torch.backends.cudnn.benchmark is True

@@ -166,7 +166,7 @@ def test_headline_error_for_unseen_harness_and_gpu_is_within_its_limit(documents
 
 @pytest.mark.slow
 def test_predicted_seconds_without_an_owned_gpu_are_within_the_limit(documents):
-    """Neither harness nor GPU seen, one vote for each pair of them; the fit has no anchor."""
+    """The fit saw neither the harness nor the GPU and has no anchor; each pair of the two has one vote."""
     level = documents["harness"]["no_gpu_owned"]
     assert level["mape"] < 0.19
     assert level["median_ape"] < 0.13
@@ -176,7 +176,7 @@ def test_predicted_seconds_without_an_owned_gpu_are_within_the_limit(documents):
 
 @pytest.mark.slow
 def test_errors_on_the_pairs_of_the_first_table_are_within_limits(outcomes):
-    """They are of the rows that shipped before the newest cards were added; the committed list has them too."""
+    """These pairs are of the rows that shipped before the newest cards were added; the committed list has them too."""
     outcome = outcomes["harness"]
     added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
     sources = outcome.table.source[outcome.pairs.y]

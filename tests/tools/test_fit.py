@@ -244,7 +244,7 @@ OLD = mlperf("amd-mi325x-256gb", 20.0)
 
 @pytest.fixture
 def shift_with(monkeypatch):
-    """The deviation of CDNA4 from these runs; None if they say nothing of it."""
+    """The deviation of CDNA4 that follows from these runs; None if they say nothing about it."""
 
     def shift(*runs: PublishedRun) -> float | None:
         monkeypatch.setattr("tools.calibrate.load_mlperf", lambda: runs)
@@ -259,7 +259,7 @@ def shift_with(monkeypatch):
 
 def test_an_architecture_without_rows_gains_on_its_predecessor_what_one_submitter_measured(shift_with):
     slow, fast = (shift_with(OLD, mlperf("amd-mi355x-288gb", minutes)) for minutes in (20.0, 10.0))
-    assert slow < KNOWN["CDNA3"][0], "its data sheet promises more than equal times"
+    assert slow < KNOWN["CDNA3"][0], "its datasheet promises more than equal times"
     assert fast - slow == pytest.approx(np.log(2) / (1 + 0.3**2 / 0.5**2))
     both = shift_with(OLD, mlperf("amd-mi355x-288gb", 10.0), mlperf("amd-mi355x-288gb", 20.0, system="two"))
     assert both == pytest.approx((slow + fast) / 2), "each card has one vote"

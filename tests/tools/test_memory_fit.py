@@ -66,7 +66,7 @@ def test_a_nearly_full_card_is_censored() -> None:
 
 
 def test_the_memory_fit_covers_other_vendors_cards_for_models_without_convolutions() -> None:
-    """Their factor and interval are those of NVIDIA cards; with convolutions the bound is the widest."""
+    """Such models get the factor and interval of NVIDIA cards; with convolutions the bound is the widest."""
     scores = score_left_out(TABLE)
     plain, wide = scores["others not convolving"], scores["others convolving"]
     assert (plain.readings, wide.readings) == (33, 105)

@@ -171,7 +171,7 @@ def other_vendors() -> Iterator[str]:
             ("amd-mi355x-288gb", "v5.1"), ("amd-mi325x-256gb", "v5.0"), ("amd-mi300x-192gb", "v5.0"),
         )
     )  # fmt: skip
-    yield f"gives it {mi355x[0]:.2f} of a B200 (predicted for 8B: {mi355x[1]:.2f}), an MI325X {mi325x[0]:.2f} ({mi325x[1]:.2f}), an MI300X {mi300x[0]:.2f} ({mi300x[1]:.2f})"
+    yield f"it reaches {mi355x[0]:.2f} of a B200 (predicted for 8B: {mi355x[1]:.2f}), an MI325X {mi325x[0]:.2f} ({mi325x[1]:.2f}), an MI300X {mi300x[0]:.2f} ({mi300x[1]:.2f})"
 
 
 def over_a_b200(gpu_key: str, name: str) -> float:
@@ -260,7 +260,7 @@ def levels() -> Iterator[str]:
     assert [round(ratio) for _, ratio, _ in levels_on_an_h200("cnn")] == [3, 3, 3, 3]
     yield "On an H200 `cnn` is predicted three times too fast"
     vgg = [1 / ratio - 1 for _, ratio, _ in levels_on_an_h200("vgg16")]
-    yield f"predicted from data sheets, {percent(min(vgg))} to {percent(max(vgg))} % too slow"
+    yield f"predicted from datasheets, {percent(min(vgg))} to {percent(max(vgg))} % too slow"
 
 
 def small_networks() -> Iterator[str]:
@@ -352,7 +352,7 @@ def headline() -> Iterator[str]:
     yield f"Ampere and newer ({newer['pairs']:,} pairs): {percent(newer['mape'], 1)} / {percent(newer['median_ape'], 1)} %"
     assert document()["heaviest_source"]["harness"] == "lambda-pytorch"
     assert document()["heaviest_source"]["share"] == pytest.approx(1 / 3, abs=0.03)
-    yield "a third of the votes is lambda-pytorch's"
+    yield "a third of the votes are lambda-pytorch's"
     differences = between_harnesses(found)
     middle = percent(median(differences), 1)
     yield f"{len(differences)} ratios measured by two harnesses differ by {percent(fmean(differences), 1)} / {middle} %"
@@ -361,7 +361,7 @@ def headline() -> Iterator[str]:
 def between_harnesses(found: Outcome) -> list[float]:
     """The difference between harnesses in the ratio of two GPUs, at equal model and precision.
 
-    Each harness has the median of its batches; each two harnesses count once.
+    Each harness has the median of its batches; each pair of harnesses counts once.
     """
     table, x, y = found.table, found.pairs.x, found.pairs.y
     per_sample = table.log_seconds - np.log(table.batch)
@@ -425,10 +425,10 @@ def not_confirmed() -> Iterator[str]:
     whole, level = document(), document()["no_gpu_owned"]
     strangers = committed("stranger", "all pairs")
     ends = percent(whole["mape"]), percent(float(strangers["mape"]))
-    yield f"**Predictions err by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
+    yield f"**Predictions are off by {ends[0]} to {ends[1]} % on average, {percent(whole['median_ape'])} % in the median**"
     plain = whole["geometric_mean"]
     yield f"({whole['targets']} cards, Maxwell to Blackwell; the plain rule of peak and bandwidth: {percent(plain['mape'])} and {percent(plain['median_ape'])} %)"
-    yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of them. If you own no GPU, seconds are off by {percent(level['mape'])} % on average"
+    yield f"the 90 % intervals contain {percent(whole['coverage_90'])} % of the pairs. If you own no GPU, times are off by {percent(level['mape'])} % on average"
 
 
 def own_runs() -> Iterator[str]:

@@ -109,7 +109,7 @@ def test_hugging_face_model_runs_the_same_kernels_as_the_standard_decoder(config
 
 @pytest.mark.slow
 def test_the_loss_is_unchunked_by_default_and_chunks_are_suggested_if_they_help(config, traced_here):
-    """2,048 scores of 50,000 words, in float32 and more than once, are most of the memory of such a small model."""
+    """2,048 scores of 50,000 words, in float32 and more than once, are most of this small model's memory."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
     (answer,) = memory(config(sizes), gpu="RTX 3060", batch_size=16)
@@ -198,7 +198,7 @@ def test_code_and_types_that_a_config_names_are_ignored(config, tmp_path):
 
 
 def test_no_private_field_of_transformers_gets_through(config):
-    """Versions before 5.3 load the kernel, and thus the code, that such a field of a config names."""
+    """Versions before 5.3 load the kernel that one of these fields names, and thus its code."""
     private = {"_attn_implementation_internal": "org/kernel", "_name_or_path": "org/model"}
     hostile = private | {"trust_remote_code": True}
     fields = LLAMA | hostile | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4} | hostile}
@@ -235,7 +235,7 @@ def test_a_config_without_a_model_is_one_line(config, fields, message):
 
 
 def test_a_torch_that_transformers_does_not_support_is_one_line(config, monkeypatch):
-    """As torch 2.4, for which transformers has configs but no models."""
+    """Torch 2.4 is one: for it, transformers has configs but no models."""
     import_module("gpubench_workloads._hugging_face")._types.cache_clear()
     monkeypatch.setattr(transformers.utils, "is_torch_available", lambda: False)
     with pytest.raises(MisuseError) as caught:

@@ -482,7 +482,7 @@ def _own(model: Callable[[], nn.Module]) -> Workload:
 
 
 class LookedAtPairs(Pairs):
-    """The same with a check of its bytes, which no trace can follow."""
+    """The same, with a check of its bytes, which no trace can follow."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert x.untyped_storage()[0] >= 0

@@ -309,7 +309,7 @@ def test_a_step_without_its_process_group_is_refused_with_a_group_that_works(loa
 
 
 def test_an_optimizer_made_by_a_function_updates_as_torch_does_on_a_gpu(load):
-    """It takes no ``fused``; torch then updates all parameters at once, with temporary tensors of their size."""
+    """The function takes no ``fused``; torch then updates all parameters at once, with temporary tensors of their size."""
 
     def peak(optimizer: str) -> float:
         source = pair(optimizer=optimizer).replace("16", "1600")
@@ -469,7 +469,7 @@ def test_inputs_and_steps_of_any_form_are_traced(load, kind):
 
 
 def test_a_shared_model_of_a_file_keeps_its_values_through_a_trace(load):
-    """Its inputs are in the file too, so the memory of a step cannot be traced as it is built."""
+    """The inputs are in the file too, so the memory of a step cannot be traced as it is built."""
     source = KINDS["one model"].replace("torch.randn(n, 8),", "DATA[:n],")
     workload = load("DATA = torch.randn(512, 8)\n" + source)
     profile_workload(workload)

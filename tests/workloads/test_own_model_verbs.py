@@ -35,7 +35,7 @@ BAD = {
     "no build": Bad("x = 1\n", "defines neither build(batch_size) nor WORKLOAD", log=False),
     "syntax error": Bad("def build(n:\n    return\n", "syntax error in line 1 of mine.py: "),
     "exits": Bad("import sys\nsys.exit(0)\n", "calls sys.exit(0) (mine.py line 2)"),
-    "exits at once": Bad("import os\nos._exit(0)\n", "ended with status 0 while building"),
+    "exits at once": Bad("import os\nos._exit(0)\n", "exited with status 0 while building"),
     "prints 100 MB": Bad(f"for _ in range(100):\n    print('x' * 10**6)\n{LINEAR}", "printed more than 8.00 MiB"),
     "never returns": Bad("while True:\n    pass\n", "no answer within 1.00 s"),
     "wrong shapes": Bad(LINEAR.replace("randn(n, 4)", "randn(n, 5)"), "cannot run one training step on its own batch"),
@@ -141,7 +141,7 @@ def test_a_process_that_ends_while_measuring_leaves_a_log(gpubench: Run) -> None
     )
     assert done.returncode == 4, done.stderr
     (line,) = (each for each in done.stderr.splitlines() if "failed: " in each)
-    assert "ended with status 7" in line
+    assert "exited with status 7" in line
     log = Path(line.partition(" (its output is in ")[2].removesuffix(")"))
     assert "so far so" in log.read_text(encoding="utf-8")
 

@@ -65,7 +65,7 @@ class Skips(Net):
 
 
 class Tapped(Net):
-    """Its head reads what some blocks wrote."""
+    """A net whose head reads what some blocks wrote."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         x, seen = self.words(tokens), []
