@@ -112,7 +112,8 @@ def test_prices_after_the_as_of_date_do_not_count(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text(
         "provider,instance,gpu_key,gpu_count,region,on_demand_usd_per_h,price_date\n"
-        "aws,g4dn.xlarge,nvidia-tesla-t4-16gb,1,us-east-1,0.20,2026-10-14\n",
+        "aws,g4dn.xlarge,nvidia-tesla-t4-16gb,1,us-east-1,0.20,2026-10-14\n"
+        "aws,g4dn.2xlarge,nvidia-tesla-t4-16gb,1,us-east-1,0.70,2026-10-01\n",
         encoding="utf-8",
     )
 

@@ -45,7 +45,7 @@ from gpubench.profile.growth import (
 )
 from gpubench.profile.operators import ReadsAt, groups_of, on_meta, states_of
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
-from gpubench.profile.values import given
+from gpubench.profile.values import Known, given
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.units import MIB
@@ -267,6 +267,8 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
     except MisuseError as error:
         if error.__cause__ is None:
             raise
+        with suppress(Exception):  # whatever fails here fails again below
+            return _built_with_reads(workload, batch_size)
         cause = error
         with _disable_current_modes():
             # The shapes of lazy weights come from a forward pass, which costs nothing on the meta device
@@ -291,6 +293,15 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
         for held in (module._parameters, module._buffers):  # noqa: SLF001 - torch's own swaps refuse fakes
             held.update({name: fake(each) for name, each in held.items() if each is not None})
     return replace(task, batches=with_tensors(task.batches, fake))
+
+
+def _built_with_reads(workload: Workload, batch_size: int) -> Task:
+    """Build a task of fake tensors with code that reads values which it computes itself, such as rates."""
+    known = Known()
+    with _disable_current_modes(), torch.device("meta"), known.followed(), known.reading() as reads:
+        workload.build(batch_size, _SEED + 1)  # a workload with shorter ones keeps what it built before
+    with given(reads):
+        return workload.build(batch_size, _SEED)
 
 
 def _own_copy(workload: Workload, batch_size: int, task: Task) -> Task:

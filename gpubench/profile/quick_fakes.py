@@ -189,10 +189,17 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         warnings.simplefilter("ignore")
         quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
         named = autocast_on_cpu("cuda", "meta")  # where the tensors are, with the rules of a GPU
-        for rules in (plain_encoders(), rules_without_values(), cuda_rules(), named):
+        for rules in (plain_encoders(), _no_draws(), rules_without_values(), cuda_rules(), named):
             after.enter_context(rules)
         with quick as mode, _plain_casts(), _plain_copies():
             yield mode
+
+
+@contextmanager
+def _no_draws() -> Iterator[None]:
+    """Draw no truncated normal weights inside the block, as on the meta device: torch rejects by value."""
+    with replaced(nn.init, _no_grad_trunc_normal_=lambda tensor, *_, **__: tensor):
+        yield
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from memory_cases import case_of
 from torch import Tensor, nn
 
+from gpubench.discovery import load_workload
 from gpubench.models import CardClass, MemoryBasis, Precision, TaskKind
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import need_of
@@ -202,6 +204,54 @@ def test_what_is_read_only_in_inference_costs_no_graph_in_training() -> None:
     profile = trace_workload(_of(Exits)).profile
     assert (profile.is_eager_only, profile.is_eager_in_inference) == (False, True)
     assert {step.task for step in profile.memory} == {*TaskKind}
+
+
+RATES = """
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+BUILT = []
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        nn.init.trunc_normal_(self.layers[0].weight, std=0.02)  # which torch rejects by value
+        weight = self.layers[0].weight
+        BUILT.append(weight.is_meta or isinstance(weight, FakeTensor))
+        self.rates = [rate.item() for rate in torch.linspace(0, 0.5, 3{device})]
+
+    def forward(self, x):
+        assert self.rates == [0, 0.25, 0.5]
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+def build(n):
+    return Net(), torch.randn(n, 8), torch.randn(n, 8), nn.MSELoss()
+"""
+"""A file of a model with a rate of each layer, as in models that drop paths."""
+
+
+@pytest.mark.parametrize("device", ["", ", device='cpu'"])
+def test_values_read_while_a_model_is_built_need_no_real_build_to_trace_it(tmp_path, device: str) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(RATES.format(device=device))
+    workload = load_workload(str(path))
+    built = _built(workload)
+    del built[:]  # what the check of the file built
+    traced = trace_workload(workload, on_cpu_s=0)
+    assert traced.why_on_cpu is None
+    assert not traced.profile.is_eager_only
+    assert {step.task for step in traced.profile.memory} == {*TaskKind}
+    assert built
+    assert all(built)
+
+
+def _built(workload: Workload) -> list[bool]:
+    task = workload.build(2, 0)
+    return sys.modules[type(task.model).__module__].BUILT
 
 
 def test_a_read_that_no_step_noted_still_fails() -> None:
