@@ -1,4 +1,4 @@
-"""The expected slowdown of a card that was measured before it reached its working temperature."""
+"""The expected slowdown of a card that was measured before it reached its operating temperature."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 
 from gpubench.stats import CONFIDENCE, deviations_of, student_t_quantile
 
-# Default share by which a step gets longer per degree: 1.5 % over 25 degrees.
+# Default relative increase in step time per degree: 1.5 % over 25 degrees.
 USUAL_PER_C = 0.0006
-# Further rise of a card that is still warming up, beyond its last launch [degrees C].
+# Further temperature rise of a card still warming up, after its last launch [degrees C].
 USUAL_RISE_C = 25.0
 # Time constant of a card that is steady from launch to launch but still gets hotter within them.
 USUAL_CONSTANT_S = 60.0
-# The same for a card that slows more than usual per degree, such as in a laptop that heats up (assumed).
+# The same for a card that slows more than usual per degree, as in a laptop that heats up (assumed).
 SLOW_CONSTANT_S = 120.0
 STEADY_C_PER_S = 1 / 30
 """One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
@@ -27,9 +27,9 @@ MOVED_C = 2.0
 MOVED_CLOCK = 0.002
 # Minimum sum of squared temperature deviations of a run's launches for estimating a slope.
 LEAST_SQUARES_C = 4.0
-# Default share by which a step gets longer from a cold card to a warm one.
+# Default relative increase in step time from a cold card to a warm one.
 USUAL_PER_LAUNCH = USUAL_PER_C * USUAL_RISE_C
-# Default share by which a step gets longer per share by which the clock falls, if only the clock limits it.
+# Default relative increase in step time per relative drop in clock, if only the clock limits it.
 USUAL_PER_CLOCK = 1.0
 # Minimum sum of squared deviations of the launches' warmth; three launches one minute apart have 0.4.
 LEAST_SQUARES_WARMTH = 0.1
@@ -82,8 +82,8 @@ def _largest_slope(
 ) -> float:
     """Regress the logarithm of the step time on a cause, with each case centered at its own mean.
 
-    The result is the upper end of the slope, at least 0. If the launches are too noisy to resolve the usual
-    slope, the result is that value, or the lower end of the slope if it is larger.
+    The result is the upper bound of the slope, at least 0. If the launches are too noisy to resolve the usual
+    slope, the result is that value, or the slope's lower bound if that is larger.
     """
     known = [(row, by) for row, by in zip(rows, causes, strict=True) if len(row) > 1 and None not in by]
     causing = [d for _, by in known for d in deviations_of([each or 0.0 for each in by])]
@@ -102,7 +102,7 @@ def _times(row: Sequence[Moment]) -> list[float]:
 
 
 def _warmth(row: Sequence[Moment]) -> list[float]:
-    # Warmth of the card at each launch: 0 at the first, approaching 1 at its working temperature.
+    # Warmth of the card at each launch: 0 at the first, approaching 1 at its operating temperature.
     times_s = _times(row)
     return [1 - math.exp(-max(at_s - times_s[0], 0.0) / USUAL_CONSTANT_S) for at_s in times_s]
 
@@ -120,7 +120,7 @@ def slowing_to_come(
     """Return the share by which a longer run may be slower than these launches.
 
     For a card that is still warming up, the result is the largest of three estimates: a further rise of
-    ``USUAL_RISE_C`` above its last launch, since it cooled between cases and would not during long work; the
+    ``USUAL_RISE_C`` above its last launch, since it cooled between cases and would not during long runs; the
     trend over the launches; and the fall of its clock. If it was steady, the slope within the launches is
     used. Without a temperature, a changing clock implies the usual rise. None for a single launch, or if the
     temperature is unknown and the clock is steady.
@@ -129,7 +129,7 @@ def slowing_to_come(
         moments: The launches of one case.
         per_c: Slowdown per degree.
         per_launch: Slowdown from the first launch to a warm card.
-        per_clock: Slowdown for each share by which the clock falls.
+        per_clock: Slowdown per relative drop in clock.
     """
     celsius = [each.temperature_c for each in moments if each.temperature_c is not None]
     is_known = len(celsius) == len(moments)
@@ -161,7 +161,7 @@ def _fall_to_come(moments: Sequence[Moment]) -> float:
 def is_warming_up(moments: Sequence[Moment]) -> bool:
     """Return whether the clock moved or the temperature rose between the last two launches.
 
-    Also true if the temperature rose within the launches at over twice the limit of ``--publish``, or if the
+    Also true if the temperature rose within the launches faster than twice the ``--publish`` limit, or if the
     clock fell since the first launch while the temperature rose: heat lowers this card's clock, and cooling
     between cases hides how much.
     """

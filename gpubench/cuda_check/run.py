@@ -199,7 +199,7 @@ def case_of(
 
 
 def expected_bytes(case: Case) -> float:
-    """Return the peak memory of a case by the memory model [B]."""
+    """Return the peak memory of a case from the memory model [B]."""
     return planned_peak_bytes(load_profiles()[case.workload].at_precision(case.precision), case)
 
 
@@ -298,7 +298,7 @@ def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
     """Compare a part of the harness with an independent implementation.
 
     The clock is compared with a hand-written loop and CUDA events, graph replays with a hand-captured graph,
-    the energy counter with the integrated power, and rounds with telemetry with rounds without it.
+    the energy counter with the integrated power, and rounds with telemetry against rounds without.
     """
     case = msgspec.structs.replace(proof_case(work.launcher.device), execution=execution)
     work.add(**{what: _proven(work, what, case)})
@@ -336,7 +336,7 @@ def try_cases(work: Work) -> None:
         PartEndedError: If a case did not answer in time, or the device is lost.
     """
     cases = list(usual_cases(work.launcher.device, work.amounts.workloads))
-    longest_s, late = 0.0, "no time left: --full tries it"
+    longest_s, late = 0.0, "no time left: use --full"
     for number, case in enumerate(cases):
         if work.launcher.lost is not None:
             raise PartEndedError(PartState.FAILED, work.launcher.lost)
@@ -398,7 +398,7 @@ def _tried(
 def inject_faults(work: Work) -> None:
     """Capture a model that synchronizes, then exceed a memory cap; after each fault, try a valid case.
 
-    The first valid case already runs under the cap, which saves the start of a process.
+    The first valid case already runs under the cap, which saves starting a process.
     """
     amp, cap = capability.best_amp(work.launcher.device), work.amounts.cap_bytes
     _note(work, waiting=_tried(work, WAITING, waiting_case(amp)))
@@ -443,7 +443,7 @@ def check_cuda(
     on_part: OnPart = lambda *_: None,
     module: str = MODULE,
 ) -> CudaCheck:
-    """Check the CUDA path of a device, and write every reading to a file as soon as it is made.
+    """Check the CUDA path of a device, and write every reading to a file as soon as it is taken.
 
     Args:
         device: An NVIDIA GPU.
@@ -458,7 +458,7 @@ def check_cuda(
 
     Raises:
         MisuseError: If the device is not an NVIDIA GPU.
-        NoDeviceError: If something else computes on it, or torch cannot open it; the file has the reason.
+        NoDeviceError: If something else computes on it, or torch cannot open it; the file gives the reason.
         StorageError: If the file cannot be written.
         InterruptedRunError: After Ctrl-C or SIGTERM; the file has the readings so far.
     """
@@ -499,7 +499,7 @@ def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
         if work.launcher.lost is not None:
             ended = work.log(part, state=PartState.LEFT_OUT, reason=scrub(work.launcher.lost))
         elif left_s < LEAST_PART_S:
-            ended = work.log(part, state=PartState.LEFT_OUT, reason="no time left: --full does it")
+            ended = work.log(part, state=PartState.LEFT_OUT, reason="no time left: use --full")
         else:
             on_part(work.log(part, state=PartState.RUNNING), number, count)
             ended = _do(work, part)
@@ -521,7 +521,7 @@ def _do(work: Work, part: PartLog) -> PartLog:
         if part.name in OPENING:
             work.log(part, state=ended.state, reason=scrub(str(error)))
             raise
-    except Exception as error:  # noqa: BLE001 - the file also records faults of gpubench itself
+    except Exception as error:  # noqa: BLE001 - the file also records bugs in gpubench itself
         ended = PartEndedError(PartState.FAILED, f"{type(error).__name__}: {error}", traceback_of(error))
     return work.log(
         part,

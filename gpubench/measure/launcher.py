@@ -72,7 +72,7 @@ class Child(ChildProcess[messages.Report]):
     def memory_words(self) -> str:
         """Return a remark on the memory limit of this container; empty if it has none."""
         limit = memory_limit_bytes()
-        return "" if limit is None else f" (this container may use {format_bytes(limit)})"
+        return "" if limit is None else f" (this container's limit: {format_bytes(limit)})"
 
 
 STOPPING_S = 2.0
@@ -129,7 +129,7 @@ _Report = TypeVar("_Report")
 
 
 class JobOverError(Exception):
-    """A job of several processes ended without a request."""
+    """A job of several processes ended on its own."""
 
     def __init__(self, over: messages.JobOver) -> None:
         super().__init__(over.reason)
@@ -189,7 +189,7 @@ class Record:
 
 
 def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> messages.Event:
-    # A launch without a result leaves the figure of the earlier launches.
+    # A launch without a result keeps the earlier launches' figure.
     if done.status is Status.OK or measurement.status is not Status.OK:
         return messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=done.kept)
     return messages.Remark(
@@ -201,7 +201,7 @@ def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> me
 
 # A child that ends at its deadline needs a moment to report that.
 GRACE_S = 1.0
-# Under a time limit, a run with cases starts no micro-benchmark after this share of the time left.
+# Under a time limit, a run with cases starts micro-benchmarks only within this share of the remaining time.
 MICRO_SHARE = 0.1
 # Time of the slowest micro-benchmark [s].
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
@@ -316,7 +316,7 @@ class Launcher:
             self.close()
 
     def _eagerly(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        # Plan the eager version of a case that no CUDA graph can capture, unless an execution was requested.
+        # Plan the eager version of a case that no CUDA graph can capture, unless one was requested by name.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -337,7 +337,7 @@ class Launcher:
         """Return the next report, which must be of one of these kinds, and pass on phase reports before it.
 
         Raises:
-            JobOverError: If the job ended without a request.
+            JobOverError: If the job ended on its own.
             ChildEndedError: If the report is of another kind, or the child sends over ``MOST_REPORTS``.
         """
         while seen.reports < MOST_REPORTS:
@@ -352,13 +352,13 @@ class Launcher:
                 case messages.JobOver():
                     raise JobOverError(report)
                 case _:
-                    raise ChildEndedError(f"sent {type(report).__name__} out of step")
+                    raise ChildEndedError(f"sent {type(report).__name__} out of turn")
         raise ChildEndedError(f"sent more than {MOST_REPORTS:,} reports in a row")
 
     def train_to_quality(self, planned: PlannedCase) -> Iterator[TimeToQuality]:
         """Train a workload to its goal from one seed after another, and yield its row after each.
 
-        All seeds use the same process. A row with missing seeds has the reason.
+        All seeds use the same process. A row with missing seeds gives the reason.
         """
         goal = GOALS[planned.case.workload]
         row = TimeToQuality(
@@ -457,7 +457,7 @@ class Launcher:
                 Status.TIMEOUT, f"skipped: a case takes at least {least}, but the time limit leaves {left_s}"
             )
         try:
-            self._child_of(unit.group)  # before the time of the case is computed
+            self._child_of(unit.group)  # before computing the case's share of time
             order = messages.MeasureCase(
                 reference=unit.planned.reference,
                 case=unit.planned.case,
@@ -469,7 +469,7 @@ class Launcher:
             done = self.cut_short(seen, error)
             if done.status is not Status.OUT_OF_MEMORY:
                 return done
-            # Another process reported the error alone; batch and phase show the user what to reduce.
+            # Another process reported only the error; batch and phase show the user what to reduce.
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         if self._is_joined and done.launch.stopped:
@@ -583,7 +583,7 @@ class Launcher:
         try:
             report = self._next(child, starts, Progress())
         except JobOverError as error:
-            self._no_job = error.over.reason  # the others would not join the next one either
+            self._no_job = error.over.reason  # other ranks would not join the next job
             raise
         if isinstance(report, messages.Ready):
             return report
@@ -594,7 +594,7 @@ class Launcher:
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         # Keep the first process's report, preferably a torch process's, and the packages of all processes.
-        # ``of_all`` means that it computes with all CPU threads, a number that the run stores.
+        # ``of_all`` means that it uses all CPU threads; the run stores their count.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
@@ -606,11 +606,11 @@ class Launcher:
         then, now = self._threads, ready.cpu_threads
         if requested and now != requested:
             self.close()
-            raise MisuseError(f"torch computes on {now} CPU threads instead of the requested {requested}")
+            raise MisuseError(f"torch uses {now} CPU threads instead of the requested {requested}")
         if not requested and then is not None and now is not None and then != now:
             self.close()
             raise MisuseError(
-                f"torch now computes on {now} CPU threads, but on {then} when the run began: set "
+                f"torch now uses {now} CPU threads, but used {then} when the run began: set "
                 f"OMP_NUM_THREADS={then} and the same CPU affinity, or start a new run"
             )
 

@@ -250,7 +250,7 @@ class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
 
 
 class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
-    """The processes of a job ended without a request from the parent: the reason, and the case's status.
+    """The processes of a job ended on their own: the reason, and the case's status.
 
     ``traceback`` is as in ``CaseDone``.
     """

@@ -1,6 +1,6 @@
 """Checks the assumptions of the harness, in the measuring process, against hand-written and independent code.
 
-The results are raw readings, which their reader judges.
+The results are raw readings, which the caller judges.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def bare_graph(work: Work) -> Callable[[], None]:
     """Capture one training step in a CUDA graph as in a tutorial; return its replay.
 
     It is one graph of one batch, in its own memory, and trains the same weights. Anything that the harness
-    adds to a replay, or leaves out of the captured step, shows in the ratio.
+    adds to a replay, or leaves out of the captured step, changes the time ratio.
     """
     step = step_by_hand(work, in_graph=True)
     side = torch.cuda.Stream()
@@ -156,7 +156,7 @@ WORKLOAD = Workload(
 )
 
 WARM_S = 1.0
-"""Time for steps between the first ones, in which cuDNN tries its algorithms, and the first block [s]."""
+"""Warm-up time between the first steps, in which cuDNN tries its algorithms, and the first block [s]."""
 
 
 def prove(order: Prove, context: WorkerContext) -> Proven:
@@ -225,7 +225,7 @@ def _graph(order: Prove, context: WorkerContext) -> GraphProof:
 
 
 def _load(order: Prove, context: WorkerContext) -> LoadProof:
-    """Run steps without a pause under telemetry, then measure what that telemetry costs."""
+    """Run steps without a pause, with telemetry, then measure what that telemetry costs."""
     _, loop, steps = _running(order, context)
     telemetry, clock = context.telemetry, loop.clock
     with sampling(telemetry, clock.now_s) as drain:

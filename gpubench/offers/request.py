@@ -63,7 +63,7 @@ class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
     results: Results = None
 
 
-ACCEPT_OUTLIERS = Option("Accept prices above 5 times or below a fifth of the last one.")
+ACCEPT_OUTLIERS = Option("Accept prices over 5 times or under a fifth of the previous one.")
 
 
 class RefreshRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ DISTURBED = frozenset(
 )
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 EAGER_LIMIT = 1.10
-"""Factor over the same step in a CUDA graph above which an eager step is host-bound."""
+"""Ratio to the step's CUDA-graph time above which an eager step is host-bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +88,10 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
-    """Every measurement with a peak memory for the question's workload and task, newest first.
+    """Every measurement with peak memory for the question's workload and task, newest first.
 
-    Any recipe, number of GPUs and host load is accepted, because a peak gives only the memory of its own
-    case. Shipped runs are left out, because the model is compared with them (docs/memory.md, "Own readings").
+    Any recipe, number of GPUs and host load is accepted, because a peak describes only its own case.
+    Shipped runs are left out, because the model is compared with them (docs/memory.md, "Own readings").
     """
     return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
@@ -213,10 +213,10 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """The closest reading of each GPU from which a prediction of this case may start.
 
     The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ,
-    in that order of weight. If no reading matches, one with matrix products on the same units is accepted:
-    AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and is never an
-    anchor. A training step with fused chains of operators and one without never anchor each other. The user's
-    measurements are never mixed with others, because another harness adds its own error.
+    the first counting most and the last least. If no reading matches, one with matrix products on the same
+    units is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and
+    is never an anchor. A training step with fused chains of operators and one without never anchor each
+    other. The user's measurements are never mixed with others, because another harness adds its own error.
     """
     of_gpu = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
@@ -238,27 +238,27 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
 
 
 def differences(reading: Reading, case: Case) -> dict[str, str]:
-    """The differences between the reading's case and the predicted case, in words by field."""
+    """The differences between the reading's case and the predicted case, as text, by field."""
     mine = reading.case
     words = {
         "precision": f"measured at {mine.precision}",
         "weight_type": f"measured with {mine.weight_type} weights",
         "execution": f"measured {mine.execution.facts.words}",
-        "memory_format": f"measured {mine.memory_format}",
+        "memory_format": f"measured in {mine.memory_format} layout",
         "batch_size": f"measured at batch {mine.batch_size}",
     }
     return {name: text for name, text in words.items() if getattr(mine, name) != getattr(case, name)}
 
 
 def is_host_bound(measurement: Measurement) -> bool:
-    """Whether the measured speed depends on the processor as much as on the GPU."""
+    """Whether the measured speed depends on the CPU as much as on the GPU."""
     return any(f.kind is FindingKind.HOST_BOUND for f in measurement.findings)
 
 
 def fuses_chains(case: Case) -> bool:
     """Whether the case is a training step that fuses chains of operators.
 
-    It is False for inference, where the savings of compiling are fitted and either kind may be an anchor.
+    It is False for inference, where the savings from compiling are fitted and either kind may be an anchor.
     """
     is_fused = case.execution is Execution.COMPILE or case.stack is Stack.FUSED
     return is_fused and case.task is TaskKind.TRAIN

@@ -172,7 +172,7 @@ def _work(question: Question, case: Case) -> Work:
 def _arithmetic(case: Case, n: int) -> Arithmetic:
     """Return the arithmetic of n steps of one case.
 
-    The savings of compiling come from published rows for forward passes, and from the profile's chains for
+    The savings from compiling come from published rows for forward passes, and from the profile's chains for
     training.
     """
     joined = fuses_chains(case)

@@ -206,7 +206,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
             help="One data-parallel job over all GPUs (ddp), or one job per GPU.",
             panel=JOB,
             choices=(ParallelMode.INDEPENDENT, ParallelMode.DDP),
-            default="ddp with a job",
+            default="ddp for a job",
             way="setting",
         ),
     ] = None
@@ -233,7 +233,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Share of work repeated after spot interruptions, for example 0.2.",
             JOB,
-            default="from one interruption in 24 h",
+            default="one interruption per 24 h",
             way="setting",
         ),
     ] = None
@@ -242,14 +242,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
         Option(
             "Share of training work repeated after a private host fails, for example 0.05.",
             JOB,
-            default="from one failure in a week",
+            default="one failure per week",
             way="setting",
         ),
     ] = None
     storage_usd_per_month: Annotated[
-        NotNegative, Option("Storage while the job runs.", JOB, way="setting")
+        NotNegative, Option("Monthly storage cost while the job runs.", JOB, way="setting")
     ] = 0.0
-    egress_usd: Annotated[NotNegative, Option("Total egress of the job.", JOB, way="setting")] = 0.0
+    egress_usd: Annotated[NotNegative, Option("Total egress cost of the job.", JOB, way="setting")] = 0.0
     tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB, way="setting")] = 0.0
 
     hour_worth_usd: Annotated[

@@ -40,7 +40,7 @@ def command(monkeypatch, tmp_path):
 
 BAD = check(clock=clock(by_hand=blocks(1.2)))
 OPEN = check(clock=clock(by_hand=blocks(1.0, noise=0.05)))
-LATE = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: --full does it")
+LATE = with_part(check(), "graph", state=PartState.LEFT_OUT, reason="no time left: use --full")
 CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off during timed: its time was over")
 
 

@@ -142,7 +142,7 @@ def settings_page() -> str:
 
 SETTINGS_HEAD = """# Settings
 
-Options that rarely change are settings in a file of the current folder: `gpubench.toml`, or else the table
+Options that rarely change are settings in a file in the current folder: `gpubench.toml`, or else the table
 `[tool.gpubench]` of `pyproject.toml`. They are not on the command line.
 
 ```toml
@@ -153,9 +153,10 @@ utilization = 0.6
 line = ["GeForce", "RTX"]
 ```
 
-The last line, on stderr, lists the settings in use, as does `settings` in the JSON. An unknown name is refused with the nearest
-known one. Files in parent folders are ignored. `gpubench.rank()` reads no file: there, each setting is a keyword, with `_`
-instead of `-`. A range is text, as in `"0.2-0.5"`; a list is a TOML list or text with commas. A removed option says what to use instead.
+The last stderr line lists the settings in use, as does `settings` in the JSON. An unknown name fails and the message suggests
+the nearest known one. Files in parent folders are ignored. `gpubench.rank()` reads no file: there, each setting is a keyword,
+with `_` instead of `-`. A range is a string: `"0.2-0.5"`; a list is a TOML list or text with commas. A removed option says what
+to use instead.
 """
 
 FIRST_SCREEN = ("rank", "resnet50", "--as-of", DAY)

@@ -11,7 +11,7 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
     if request.dump is not None:
         calls = nvidia.dump()
         files.write_file(request.dump, nvidia.dump_text(calls).encode(), hint="choose another file")
-        output.say(f"wrote {request.dump}: {len(calls)} driver calls, UUIDs and process numbers masked")
+        output.say(f"wrote {request.dump}: {len(calls)} driver calls, UUIDs and process IDs masked")
     report = probe.probe()
     keys = sorted({device.gpu_key for device in report.devices if device.gpu_key})
     beside = {"specifications": {key: specs.load_specs()[key] for key in keys}}
@@ -37,6 +37,6 @@ def overview() -> None:
         *screen(ranking),
         parts.Paragraph(
             text="For your own job: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py; "
-            "gpubench list shows the models, gpubench --help every verb"
+            "models: gpubench list; all verbs: gpubench --help"
         ),
     )
