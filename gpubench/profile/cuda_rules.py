@@ -14,7 +14,7 @@ only in the documentation, and CUDA computes its logarithms in half precision.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, reduce
 from inspect import signature
@@ -103,15 +103,27 @@ _grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
 
 @contextmanager
 def rules_without_values() -> Iterator[None]:
-    """Let operators run without values inside the block for which torch has no rule, or one for few types."""
+    """Let products of groups, as in a mixture of experts, take any type without values inside the block."""
+    rules = {} if _grouped_mm is None else {"_grouped_mm": partial(_grouped_product, _grouped_mm)}
+    with _on_meta(rules, only_with_override=True):
+        yield
+
+
+@contextmanager
+def rules_of_losses() -> Iterator[None]:
+    """Let losses for which torch has no rule run on the meta device inside the block."""
+    with _on_meta(RULES):
+        yield
+
+
+@contextmanager
+def _on_meta(rules: Mapping[Any, Callable[..., Any]], *, only_with_override: bool = False) -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     try:
         allowed = _override(library)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-            if allowed and _grouped_mm is not None:
-                library.impl("_grouped_mm", partial(_grouped_product, _grouped_mm), "Meta", **allowed)
-            for operator, rule in RULES.items():
+            for operator, rule in rules.items() if allowed or not only_with_override else ():
                 library.impl(operator, rule, "Meta", **allowed)
         yield
     finally:

@@ -206,7 +206,7 @@ class _Made:
     ) -> None:
         self.workload, self.recipe = workload, recipe
         self._mode, self._reads_at = mode, reads_at
-        self._shorter = [_Made(each, recipe, mode) for each in (workload.shorter or ())[:2]]
+        self._shorter = [_Made(each, recipe, mode, reads_at) for each in (workload.shorter or ())[:2]]
         self._built: dict[int, _Built] = {}
         self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
 

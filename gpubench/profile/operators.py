@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +28,7 @@ from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, with_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
-from gpubench.profile.cuda_rules import rules_without_values
+from gpubench.profile.cuda_rules import rules_of_losses, rules_without_values
 from gpubench.profile.growth import LARGE_BATCHES, longer
 from gpubench.profile.kernels import (
     FusedCalls,
@@ -36,7 +36,7 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
 )
-from gpubench.profile.values import Known, Reads, given, noted
+from gpubench.profile.values import Known, Reads, are_checks, given, noted
 from gpubench.tensors import (
     EveryCall,
     autocast_on_cpu,
@@ -142,12 +142,13 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
     try:
         if known.has_missed:
             began_s = time.process_time()
-            reads = _read_on_cpu(workload, batch_size, until_s)
-            read_s = time.process_time() - began_s
-            with suppress(Exception), torch.device("meta"):
-                task = on_meta(workload, batch_size)
-                found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
-                return replace(found, why_on_cpu=why, read_s=read_s)
+            with suppress(MisuseError):  # a trace on the CPU may do without what failed, or says why not
+                reads = _read_on_cpu(workload, batch_size, until_s)
+                read_s = time.process_time() - began_s
+                with suppress(Exception), torch.device("meta"), rules_of_losses():
+                    task = on_meta(workload, batch_size)
+                    found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
+                    return replace(found, why_on_cpu=why, read_s=read_s)
         return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
     except _OutOfTimeError:
         slow = f"{why}; on the CPU it took too long, so every value that it reads was taken as 1"
@@ -187,12 +188,20 @@ def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> Re
         batch_size, read_s, kept_bytes = large, time.process_time() - began_s, grows * kept_bytes
 
     def at(batch_size: int) -> Mapping[TaskKind, Reads]:
-        if batch_size not in found:
+        if batch_size not in found and all(are_checks(*each) for each in _pairs(found[n] for n in seen)):
+            found[batch_size] = last.reads
+        elif batch_size not in found:
             with _disable_current_modes():
                 found[batch_size] = _trace_with_known(workload, batch_size, Known()).reads
         return found[batch_size]
 
     return at
+
+
+def _pairs(found: Iterable[Mapping[TaskKind, Reads]]) -> Iterator[tuple[Reads, Reads]]:
+    # What each task read at the first batch and at the last.
+    first, *_, last = found
+    yield from ((first.get(kind, {}), last.get(kind, {})) for kind in {*first, *last})
 
 
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
@@ -202,7 +211,7 @@ def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
 
 def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen:
     """Trace on the meta device with the values that follow from the batch."""
-    with torch.device("meta"), known.followed():  # for what the step itself creates too
+    with torch.device("meta"), rules_of_losses(), known.followed():  # for what the step creates too
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
         return _trace_task(task, workload.tasks, lambda _: known.reading())
@@ -247,8 +256,12 @@ def _read_on_cpu(workload: Workload, batch_size: int, until_s: float) -> dict[Ta
                     require_finite(loss)
                     loss.backward()
         model.eval()
-        with noted() as read[TaskKind.INFER], torch.no_grad():
-            forward(model, inputs)
+        try:
+            with noted() as read[TaskKind.INFER], torch.no_grad():
+                forward(model, inputs)
+        except RuntimeError:  # the model may call autograd itself
+            with noted() as read[TaskKind.INFER], torch.enable_grad():
+                forward(model, inputs)
     return read
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -16,14 +17,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gpubench.profile.cuda_rules import RULES
 from gpubench.tensors import EveryCall, storage_id, tensors_in, with_tensors
+from gpubench.units import MIB
 
 # Largest tensors with values beside a trace: masks, lengths and positions of a batch
 _MOST_FLOATS = 2**16
-_MOST_INTEGERS = 2**22
+_MOST_BYTES = 4 * MIB
+# All of them together, and the CPU time after which no more are computed
+_MOST_KEPT_BYTES = 512 * MIB
+_MOST_KNOWN_S = 10.0
 _READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _TO_HOST = {Tensor.numpy, Tensor.tolist, Tensor.__array__}
 _INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
@@ -31,7 +38,8 @@ _ON_HOST = {*_TO_HOST, *_INDEXING, torch.tensor}
 _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what ``item()`` calls
 
 Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
-Reads = dict[Hashable, list[Any]]
+Key = tuple[Any, tuple[int, ...], Any]
+Reads = dict[Key, list[Any]]
 """What one pass read, in order, by the operator that read it, and by shape and kind of its tensor."""
 
 
@@ -70,7 +78,7 @@ def noted() -> Iterator[Reads]:
         for mask in _masks(func, args):
             _note(reads, torch.nonzero, mask, int(mask.count_nonzero()))
         out = func(*args, **kwargs)
-        if _reads(func):
+        if _reads(func, args):
             _note(reads, func, args[0], out)
         return out
 
@@ -87,7 +95,7 @@ def given(reads: Reads) -> Iterator[Reads]:
         masks = [(torch.nonzero, mask) for mask in _masks(func, args)]
         if masks and all(_key(*each) in answers for each in masks):
             return func(*_by_counts(args, [next(answers[_key(*each)]) for each in masks]), **kwargs)
-        if _reads(func) and (key := _key(func, args[0])) in answers:
+        if func not in RULES and _reads(func, args) and (key := _key(func, args[0])) in answers:
             found = next(answers[key])
             return found.like(args[0]) if isinstance(found, _Selected) else copy.deepcopy(found)
         return func(*args, **_kept_on_meta(func, args, kwargs))
@@ -108,8 +116,10 @@ class Known:
         self.has_missed = False
         self._reads: Reads = {}
         self._others_as_1 = others_as_1
-        # By storage, so that a view has the values of its base; it is kept, so that no other gets its id
-        self._values: dict[int, tuple[Any, Tensor]] = {}
+        # By storage, so that a view has the values of its base; a weak reference keeps its id from others
+        self._values: dict[int, tuple[StorageWeakRef, Tensor]] = {}
+        self._bytes = 0
+        self._until_s = time.process_time() + _MOST_KNOWN_S
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -149,7 +159,11 @@ class Known:
         return out
 
     def _on_operator(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if _reads(func):
+        if time.process_time() > self._until_s:
+            self._values.clear()
+        if func in RULES:  # the kernel of a GPU copies the lengths to the host
+            _note(self._reads, func, args[0], None)
+        elif _reads(func, args):
             with self._missing():
                 return self._read(func, args, kwargs)
         if func is _NUMBER and self._others_as_1 and args[0].is_meta:
@@ -192,10 +206,14 @@ class Known:
 
     def _follow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
         """Compute the values of a result if all its arguments have them; what else was written has none."""
+        names = (spec.name for spec in func._schema.arguments)  # noqa: SLF001 - the only place where torch marks them
+        bound = {**dict(zip(names, args, strict=False)), **kwargs}
         written = [
             tensor
-            for spec, value in zip(func._schema.arguments, args, strict=False)  # noqa: SLF001 - the only place where torch marks them
-            if spec.alias_info is not None and spec.alias_info.is_write
+            for spec in func._schema.arguments  # noqa: SLF001 - as above
+            if (value := bound.get(spec.name)) is not None
+            and spec.alias_info is not None
+            and spec.alias_info.is_write
             for tensor in tensors_in([value])
         ]
         made = [tensor for tensor in tensors_in([out]) if storage_id(tensor) not in self._values]
@@ -216,11 +234,18 @@ class Known:
         with _disable_current_modes():
             values = torch.zeros(storage.nbytes() // meta.element_size(), dtype=meta.dtype, device="cpu")
             values.as_strided(meta.shape, meta.stride(), meta.storage_offset()).copy_(real)
-        self._values[storage_id(meta)] = storage, values
+        self._values[storage_id(meta)] = StorageWeakRef(storage), values
+        self._bytes += values.nbytes
+        if self._bytes > _MOST_KEPT_BYTES:
+            self._values = {key: held for key, held in self._values.items() if not held[0].expired()}
+            self._bytes = sum(held[1].nbytes for held in self._values.values())
+            if self._bytes > _MOST_KEPT_BYTES / 2:
+                self._values, self._bytes = {}, 0
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return tensor.numel() <= (_MOST_FLOATS if tensor.is_floating_point() else _MOST_INTEGERS)
+    is_float = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.numel() <= _MOST_FLOATS if is_float else tensor.nbytes <= _MOST_BYTES
 
 
 @cache
@@ -233,8 +258,12 @@ def _blank(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
+def _reads(func: Any, args: Sequence[Any]) -> bool:
+    return _is_reading(func) and bool(args) and isinstance(args[0], Tensor)
+
+
 @cache
-def _reads(func: Any) -> bool:
+def _is_reading(func: Any) -> bool:
     # Indexing has a size that depends on values only with a mask, which is counted apart
     return func in _TO_HOST or (bool(_READING & {*getattr(func, "tags", ())}) and not _is_index(func))
 
@@ -251,7 +280,9 @@ def _masks(func: Any, args: Sequence[Any]) -> list[Tensor]:
 
 
 def _by_counts(args: Sequence[Any], counts: Sequence[int]) -> tuple[Any, ...]:
-    """The arguments of an indexing, with the places that each mask selects instead of the mask."""
+    """The arguments of an indexing; without values, with the places that each mask selects instead of it."""
+    if type(args[0]) is Tensor and not args[0].is_meta:
+        return (*args,)
     found: list[Any] = []
     left = iter(counts)
     for each in args[1]:
@@ -270,7 +301,7 @@ def _kept_on_meta(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dic
     return kwargs
 
 
-def _key(func: Any, tensor: Tensor) -> Hashable:
+def _key(func: Any, tensor: Tensor) -> Key:
     # Autocast changes the type of a float, but not its kind
     kind = "float" if tensor.is_floating_point() else tensor.dtype
     return func, tuple(tensor.shape), kind
@@ -278,14 +309,26 @@ def _key(func: Any, tensor: Tensor) -> Hashable:
 
 def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
     """Note what was read from a tensor, and return it: of tensors, their sizes."""
-    answer = copy.deepcopy(found)
     parts = [*tensors_in([found])]
-    if parts:
+    answer: Any
+    if not parts:
+        answer = copy.deepcopy(found)
+    else:
         types = (None if part.dtype is tensor.dtype else part.dtype for part in parts)
         shapes = (part.shape for part in parts)
         answer = _Selected(tuple(zip(shapes, types, strict=True)), isinstance(found, Tensor))
     reads.setdefault(_key(func, tensor), []).append(answer)
     return answer
+
+
+def are_checks(one: Reads, other: Reads) -> bool:
+    """Return whether only single numbers were read from two batches, the same ones if they are no floats."""
+    if one.keys() != other.keys() or any(shape for _, shape, _ in one):
+        return False
+    pairs = [pair for key in one for pair in itertools.zip_longest(one[key], other[key])]
+    return all(
+        type(a) is type(b) and (isinstance(a, float) or (isinstance(a, int) and a == b)) for a, b in pairs
+    )
 
 
 def _listless(index: Any) -> Any:

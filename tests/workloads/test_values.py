@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gpubench.discovery import load_workload
 from gpubench.models import CardClass, MemoryBasis, Precision, TaskKind
+from gpubench.profile.cuda_rules import rules_of_losses
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import need_of
 from gpubench.profile.operators import reads_at, seen_at, seen_on_meta
@@ -254,6 +255,59 @@ def _built(workload: Workload) -> list[bool]:
     return sys.modules[type(task.model).__module__].BUILT
 
 
+def test_a_model_that_differentiates_itself_is_read_with_gradients() -> None:
+    """As in force fields: the output is a gradient, in inference too."""
+
+    class Force(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            energy = self.layer(x).square().sum()
+            assert not torch.isnan(energy)
+            return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+    profile = profile_workload(_of(Force))
+    assert profile.is_eager_only
+    assert {step.task for step in profile.memory} == {*TaskKind}
+
+
+def test_a_result_written_by_keyword_has_its_new_value() -> None:
+    known = Known()
+    with known.followed(), torch.device("meta"):
+        count = torch.zeros((), dtype=torch.long)
+        torch.sum(torch.ones(5, dtype=torch.long), 0, out=count)
+        assert count.item() == 5
+
+
+def test_a_tensor_with_values_is_indexed_by_its_mask() -> None:
+    known = Known()
+    with known.followed(), torch.device("meta"):
+        every = torch.from_numpy(np.arange(9))
+        assert every[every % 3 == 0].tolist() == [0, 3, 6]
+
+
+def test_tensors_that_are_gone_are_not_kept() -> None:
+    known = Known()
+    with known.followed(), torch.device("meta"):
+        for _ in range(400):
+            last = torch.zeros(1024, 1024, dtype=torch.int32) + 1
+        assert last.sum().item() == 2**20
+    kept = sum(values.nbytes for _, values in known._values.values())
+    assert kept <= 512 * 2**20
+
+
+def test_a_check_of_results_does_not_limit_the_batches_that_are_traced() -> None:
+    class Checked(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.second(self.layer(x))
+            assert not out.isnan().any()
+            assert out.abs().mean().item() >= 0
+            return out
+
+    seen = {n: seen_at(_of(Checked), n, math.inf) for n in (2, 4)}
+    large = reads_at(_of(Checked), seen, until_s=-math.inf)(4096)
+    assert large == seen[4].reads
+
+
 def test_a_read_that_no_step_noted_still_fails() -> None:
     with pytest.raises(Exception, match="nonzero"):
         trace_memory(_of(Routed), ways=(), reads_at=lambda _: {TaskKind.TRAIN: {("other", (), None): [1]}})
@@ -291,7 +345,7 @@ def test_a_ctc_loss_needs_no_values() -> None:
     traced = trace_workload(_speech(), 0)
     assert traced.why_on_cpu is None
     assert traced.profile.memory
-    assert not traced.profile.is_eager_only
+    assert traced.profile.is_eager_only  # a GPU's kernel copies the lengths to the host
     with gpu_without_values():
         task = _speech().build(2, 0)
         scores = task.model(task.batches[0][0])
@@ -313,7 +367,7 @@ def test_the_second_step_of_a_recurrent_layer_is_not_traced_step_by_step() -> No
         calls.append(func)
         return func(*args, **kwargs)
 
-    with EveryCall(call):
+    with EveryCall(call), rules_of_losses():
         seen_on_meta(_speech(again=True), 2)
     assert len(calls) < 10 * STEPS
 
