@@ -38,6 +38,8 @@ PUBLISHED = {
 }
 
 MOVED = frozenset({"ops_per_step", "gb_fp32_per_sample", "gb_fp32_fixed"})
+FROM_CPU = frozenset({"convnext_large"})
+"""Rows traced on the CPU, which the fit uses: its layouts add a few copies to those of the meta device."""
 
 
 @cache
@@ -69,7 +71,7 @@ def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
     row, found = table(task)[model], {}
     stated = {"model", "source", "approximate", "tokens_per_sample"}  # nothing that a trace gives
     assert set(DECIMALS) == set(row) - stated
-    is_exact = is_of_this_torch(row["source"])
+    is_exact = is_of_this_torch(row["source"]) and model not in FROM_CPU
     for column, value in totals(profile_of(model), task).items():
         last_digit = 10.0 ** Decimal(row[column]).as_tuple().exponent
         apart = 0.0 if is_exact or column not in MOVED else OF_ANOTHER_TORCH
