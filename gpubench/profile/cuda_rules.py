@@ -105,19 +105,21 @@ _grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
 def rules_without_values() -> Iterator[None]:
     """Let products of groups, as in a mixture of experts, take any type without values inside the block."""
     rules = {} if _grouped_mm is None else {"_grouped_mm": partial(_grouped_product, _grouped_mm)}
-    with _on_meta(rules, only_with_override=True):
+    with _registered(rules, only_with_override=True):
         yield
 
 
 @contextmanager
 def rules_of_losses() -> Iterator[None]:
     """Let losses for which torch has no rule run on the meta device inside the block."""
-    with _on_meta(RULES):
+    with _registered(RULES):
         yield
 
 
 @contextmanager
-def _on_meta(rules: Mapping[Any, Callable[..., Any]], *, only_with_override: bool = False) -> Iterator[None]:
+def _registered(
+    rules: Mapping[Any, Callable[..., Any]], *, only_with_override: bool = False
+) -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     try:
         allowed = _override(library)

@@ -171,7 +171,8 @@ def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> Re
     """Return what a step of each task reads at a batch size.
 
     Batches other than those seen are traced if all that is read follows from the batch. Otherwise large
-    batches run on the CPU if they take little time and memory; the function raises an error for others.
+    batches run on the CPU if they take little time and memory. Others get the reads of the largest one seen
+    if these only check results; else the function raises an error.
     """
     found = {batch_size: each.reads for batch_size, each in seen.items()}
     if not any(found.values()):
@@ -188,11 +189,12 @@ def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> Re
         batch_size, read_s, kept_bytes = large, time.process_time() - began_s, grows * kept_bytes
 
     def at(batch_size: int) -> Mapping[TaskKind, Reads]:
-        if batch_size not in found and all(are_checks(*each) for each in _pairs(found[n] for n in seen)):
-            found[batch_size] = last.reads
-        elif batch_size not in found:
-            with _disable_current_modes():
-                found[batch_size] = _trace_with_known(workload, batch_size, Known()).reads
+        if batch_size in found:
+            return found[batch_size]
+        if last.read_s and all(are_checks(*each) for each in _pairs(found[n] for n in seen)):
+            return last.reads
+        with _disable_current_modes():
+            found[batch_size] = _trace_with_known(workload, batch_size, Known()).reads
         return found[batch_size]
 
     return at
@@ -256,11 +258,11 @@ def _read_on_cpu(workload: Workload, batch_size: int, until_s: float) -> dict[Ta
                     require_finite(loss)
                     loss.backward()
         model.eval()
-        try:
-            with noted() as read[TaskKind.INFER], torch.no_grad():
-                forward(model, inputs)
-        except RuntimeError:  # the model may call autograd itself
-            with noted() as read[TaskKind.INFER], torch.enable_grad():
+        with noted() as read[TaskKind.INFER]:  # both attempts, as a trace makes both
+            try:
+                with torch.no_grad():
+                    forward(model, inputs)
+            except RuntimeError:  # the model may call autograd itself
                 forward(model, inputs)
     return read
 

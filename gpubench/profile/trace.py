@@ -82,9 +82,8 @@ def trace_workload(
 ) -> Traced:
     """Trace the profile of a workload, and say how it was traced.
 
-    It is built and traced on the meta device, where nothing is allocated or computed; a model that reads
-    tensor values cannot run there and is traced on the CPU; if that takes too long, on the meta device again,
-    with every value taken as 1.
+    It is built and traced on the meta device, where nothing is allocated or computed. Values that a model
+    reads follow from its batch, or come from one step on the CPU; if that takes too long, each is taken as 1.
 
     Args:
         workload: Any workload.
@@ -119,26 +118,29 @@ def trace_workload(
         memory, _ = _memory(workload.built(lambda build: build, tasks=(TaskKind.TRAIN,)), variants_s, **how)
     if not memory and is_trained and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
-    reads = traced.reads_at(BATCHES[0])
     contiguous = None
     if missing is None and has_time():
-        needs_values = on_cpu and not memory
-        contiguous = why_contiguous(workload, None if needs_values else next(iter(reads.values()), {}))
-    by_value = not memory and (memory_untraced or "").startswith(BY_VALUE)
-    is_eager = TaskKind.TRAIN in reads or by_value
+        reads = next(iter(traced.reads_at(BATCHES[0]).values()), {})
+        contiguous = why_contiguous(workload, None if on_cpu and not memory else reads)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
-    memory = tuple(_narrowed(step, decode, weight_type) for step in memory)
     profile = msgspec.structs.replace(
         traced.profile,
-        memory=memory,
+        memory=tuple(_narrowed(step, decode, weight_type) for step in memory),
         memory_untraced=memory_untraced,
         is_contiguous_only=contiguous is not None,
-        is_eager_only=is_eager,
-        is_eager_in_inference=TaskKind.INFER in reads and not is_eager,
         why_no_amp=next(iter(refused), None),
         saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
-    return replace(traced, profile=profile, why_contiguous=contiguous)
+    return replace(traced, profile=_with_eager_tasks(profile, traced), why_contiguous=contiguous)
+
+
+def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfile:
+    """Add which steps no CUDA graph can capture, since they read values on the host."""
+    reads = traced.reads_at(BATCHES[0])
+    by_value = not profile.memory and (profile.memory_untraced or "").startswith(BY_VALUE)
+    is_eager = TaskKind.TRAIN in reads or by_value
+    in_inference = TaskKind.INFER in reads and not is_eager
+    return msgspec.structs.replace(profile, is_eager_only=is_eager, is_eager_in_inference=in_inference)
 
 
 def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:

@@ -322,12 +322,12 @@ def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
 
 
 def are_checks(one: Reads, other: Reads) -> bool:
-    """Return whether only single numbers were read from two batches, the same ones if they are no floats."""
+    """Return whether two batches were only checked: they read single floats, and the same conditions."""
     if one.keys() != other.keys() or any(shape for _, shape, _ in one):
         return False
     pairs = [pair for key in one for pair in itertools.zip_longest(one[key], other[key])]
     return all(
-        type(a) is type(b) and (isinstance(a, float) or (isinstance(a, int) and a == b)) for a, b in pairs
+        type(a) is type(b) and (isinstance(a, float) or (isinstance(a, bool) and a == b)) for a, b in pairs
     )
 
 

@@ -19,7 +19,7 @@ from gpubench.profile.memory import need_of
 from gpubench.profile.operators import reads_at, seen_at, seen_on_meta
 from gpubench.profile.quick_fakes import gpu_without_values
 from gpubench.profile.trace import profile_workload, trace_workload
-from gpubench.profile.values import Known, given, noted
+from gpubench.profile.values import Known, are_checks, given, noted
 from gpubench.tensors import EveryCall
 from gpubench.workload import Task, Workload, seeded
 
@@ -270,6 +270,35 @@ def test_a_model_that_differentiates_itself_is_read_with_gradients() -> None:
     assert {step.task for step in profile.memory} == {*TaskKind}
 
 
+def test_reads_of_a_model_that_differentiates_itself_stay_in_order() -> None:
+    """Without gradients its first attempt at inference fails after some reads; the second reads them again."""
+
+    class Force(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            energy = self.layer(x).square().sum()
+            assert torch.isfinite(energy)
+            force = torch.autograd.grad(energy, x, create_graph=True)[0]
+            assert not torch.isnan(force).any()
+            return force
+
+    assert seen_at(_of(Force), 2, math.inf).read_s > 0, "in another order its trace fails, and takes the CPU"
+    profile = profile_workload(_of(Force))
+    assert {step.task for step in profile.memory} == {*TaskKind}
+
+
+def test_values_are_unknown_once_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpubench.profile.values._MOST_KNOWN_S", -1.0)
+    known = Known(others_as_1=True)
+    with known.followed(), torch.device("meta"):
+        steps = 0
+        left = torch.tensor(10**6)
+        while left > 0 and steps < 100:
+            left -= 1
+            steps += 1
+        assert known.has_missed
+
+
 def test_a_result_written_by_keyword_has_its_new_value() -> None:
     known = Known()
     with known.followed(), torch.device("meta"):
@@ -293,6 +322,35 @@ def test_tensors_that_are_gone_are_not_kept() -> None:
         assert last.sum().item() == 2**20
     kept = sum(values.nbytes for _, values in known._values.values())
     assert kept <= 512 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "only_checked"),
+    [
+        ([True, 0.5], [True, 0.7], True),
+        ([True, 0.5], [False, 0.5], False),  # another way through the model
+        ([3, 0.5], [3, 0.5], False),  # a count may differ in a larger batch
+        ([True, 0.5], [True], False),
+    ],
+)
+def test_only_conditions_and_floats_can_be_checks(
+    one: list[object], other: list[object], only_checked: bool
+) -> None:
+    key = (torch.ops.aten.item.default, (), "float")
+    assert are_checks({key: one}, {key: other}) is only_checked
+    assert not are_checks({(key[0], (4,), key[2]): one}, {(key[0], (4,), key[2]): one})
+
+
+def test_what_follows_from_a_large_batch_is_read_from_it() -> None:
+    class Counted(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.layer(x.float())
+            return out if x.sum() < 100 * WIDTH else self.second(out)
+
+    workload = _of(Counted, lambda n: torch.ones(n, WIDTH, dtype=torch.uint8))
+    seen = {n: seen_at(workload, n, -math.inf) for n in (2, 4)}
+    small, large = (reads_at(workload, seen, -math.inf)(n)[TaskKind.TRAIN] for n in (4, 4096))
+    assert ([*small.values()], [*large.values()]) == ([[True]], [[False]])
 
 
 def test_a_check_of_results_does_not_limit_the_batches_that_are_traced() -> None:
