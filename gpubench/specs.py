@@ -145,7 +145,8 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
             f"{plain(name, 80)!r} is {stated} GPUs, and this is about one: name {plain(gpu, 80)!r}"
         )
     if {"laptop", "mobile", "notebook"}.isdisjoint(names.normalize(name).replace("-", " ").split()):
-        return unknown_name("GPU", name, nearest_keys(name) or others or NO_GPU_NEAR)
+        near = names.nearest(name, architectures(), cutoff=0.75)  # a short name of a card resembles many
+        return unknown_name("GPU", name, near or nearest_keys(name) or others or NO_GPU_NEAR)
     known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)
     return MisuseError(
         f"there is no figure for {plain(name, 80)!r}: each laptop's maker sets the power, and thus speed, of "
@@ -278,6 +279,12 @@ def matching_keys(name: str) -> tuple[str, ...]:
         MisuseError: If there is none; the message has similar known names.
     """
     return known_keys(name) or (require_spec(name).key,)
+
+
+@cache
+def architectures() -> tuple[str, ...]:
+    """Return the architectures of the table, each once."""
+    return tuple(dict.fromkeys(spec.architecture for spec in load_specs().values() if spec.architecture))
 
 
 def known_keys(name: str) -> tuple[str, ...]:

@@ -322,6 +322,14 @@ def test_an_architecture_names_its_cards_whether_or_not_their_keys_have_it(archi
     assert meant_by(architecture, load_specs()) == of_it
 
 
+def test_a_misspelled_architecture_is_named_and_a_card_is_not_taken_for_one():
+    for typed, meant in (("hoper", "Hopper"), ("blackwel", "Blackwell"), ("amper", "Ampere")):
+        with pytest.raises(MisuseError, match=rf"unknown GPU '{typed}'; nearest known: {meant}\b"):
+            matching_keys(typed)
+    with pytest.raises(MisuseError, match="nearest known: nvidia-h100"):
+        matching_keys("h1oo")
+
+
 def test_no_name_matches_two_devices():
     seen: dict[str, str] = {}
     for key, spec in load_specs().items():

@@ -31,7 +31,7 @@ from gpubench.recommend.economics import Market, prices_of
 from gpubench.recommend.factors import GATES, HostNeed, Reason, cooling_of, factor_filters, lacks
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
-from gpubench.specs import known_keys, load_specs, unknown_gpu
+from gpubench.specs import architectures, known_keys, load_specs, unknown_gpu
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
 from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
@@ -440,7 +440,7 @@ def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
     providers = {provider for provider in found.values() if provider}
     gpus = {name: known_keys(name) for name, provider in found.items() if not provider}
     for name in (name for name, keys in gpus.items() if not keys):
-        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs()]))
+        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs(), *architectures()]))
     gpu_keys = frozenset(chain(*gpus.values()))
     return Filter(
         "--exclude",

@@ -79,9 +79,10 @@ def test_a_provider_or_a_gpu_is_excluded_by_name(names, left):
     assert {each.rule for each in ranking.excluded} == {"--exclude"}
 
 
-def test_an_exclusion_that_matches_nothing_is_refused_with_the_nearest_name():
-    with pytest.raises(MisuseError, match="unknown provider or GPU 'limu'; nearest known: lium"):
-        rank_of([offer(H100, 2.0, provider="lium")], {H100: 3000.0}, excluded=("limu",))
+@pytest.mark.parametrize(("typed", "meant"), [("limu", "lium"), ("blackwel", "Blackwell")])
+def test_an_exclusion_that_matches_nothing_is_refused_with_the_nearest_name(typed, meant):
+    with pytest.raises(MisuseError, match=f"unknown provider or GPU '{typed}'; nearest known: {meant}"):
+        rank_of([offer(H100, 2.0, provider="lium")], {H100: 3000.0}, excluded=(typed,))
 
 
 def test_without_a_job_lost_work_is_lost_throughput():
