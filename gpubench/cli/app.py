@@ -25,6 +25,8 @@ _HELP_WIDTH = 120
 # Threshold of garbage collection. With Python's default, 700, rescanning offers takes a fifth of a ranking.
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
+# Values that people write without their option
+_NAMED = {"--workload": "a workload", "--gpu": "a GPU"}
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -164,5 +166,9 @@ def _misuse(error: click.UsageError) -> str:
         also = [name for name, each in table.VERBS.items() if word.lower() in each.also_called]
         also += [*nearest(word, table.VERBS, cutoff=0.75), *models_like(word.lower())]  # it may be a model
         words = words if also else f"No such command or model {word!r}; `gpubench list` shows the models."
+    elif error.ctx and words.startswith("Got unexpected extra argument"):
+        flags = {flag for each in error.ctx.command.params for flag in each.opts}
+        takes = [f"{what} with {flag}" for flag, what in _NAMED.items() if flag in flags]
+        words += f"; name {listing(takes)}" if takes else ""
     meant = f" Did you mean '{also[0]}'?" if also else ""
     return f"{words}{meant} (see {path} --help)"

@@ -59,6 +59,9 @@ def test_every_gpu_name_that_completion_offers_is_accepted():
         (("rank", "-gpu", "L4"), "No such option '-g'. Did you mean '--gpu'? (see gpubench rank --help)"),
         (("rank", "-x"), "No such option '-x'. (see gpubench rank --help)"),
         (("predict", "nosuch"), "No such command 'nosuch'. (see gpubench predict --help)"),
+        (("predict", "show", "resnet50", "L4"), "name a workload with --workload and a GPU with --gpu"),
+        (("report", "resnet50"), "(resnet50); name a workload with --workload (see gpubench report --help)"),
+        (("doctor", "L4"), "Got unexpected extra argument (L4) (see gpubench doctor --help)"),
         (("rank", "resnet50", "2x L4"), "2x L4 is a GPU, not a workload: write it after --gpu"),
     ],
 )
