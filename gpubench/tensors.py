@@ -153,6 +153,7 @@ def autocast_on_cpu(*devices: str) -> Iterator[None]:
         yield
 
 
+_MOVING = {"cuda", "pin_memory", "to"}
 _CHANGING = (torch.dtype, torch.memory_format, Tensor)
 
 
@@ -165,10 +166,12 @@ class OffGpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
+        name = getattr(func, "__name__", "")
+        if not kwargs and name not in _MOVING:
+            return func(*args)  # nearly every call, and each attribute of a tensor is one
         kwargs = dict(kwargs or {})
         if _is_gpu(kwargs.get("device")):
             del kwargs["device"]
-        name = getattr(func, "__name__", "")
         if name in {"cuda", "pin_memory"}:
             return args[0]
         if name == "to" and (_is_gpu(args[1] if len(args) > 1 else None) or len(args) == 1):
