@@ -71,7 +71,7 @@ def memory(
         One answer per workload.
 
     Raises:
-        MisuseError: If a name, a precision or the batch is unknown or impossible.
+        MisuseError: If a name is unknown, or the precision or the batch is impossible.
     """
 
 def predict(
@@ -84,13 +84,13 @@ def predict(
     prompt_tokens: int | None = None, new_tokens: int | None = None, stack: Literal["torch", "plain",
     "no-flash", "fused"] | None = None, context: int | None = None, lora: bool = False, qlora: bool = False,
 ) -> Predictions:
-    """Predict the throughput of a workload on GPUs by name, using this user's results.
+    """Predict the throughput of a workload on the named GPUs, using the user's own results.
 
     Returns:
         For each GPU key, an estimate, or a refusal with its reason.
 
     Raises:
-        MisuseError: If a name, a precision or the batch is unknown or impossible.
+        MisuseError: If a name is unknown, or the precision or the batch is impossible.
     """
 
 def probe() -> ProbeReport:

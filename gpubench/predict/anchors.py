@@ -1,4 +1,4 @@
-"""Selects the measurements from which a prediction may start: GPU rows of the same workload and task."""
+"""Selects the measurements that a prediction may start from: GPU readings of the same workload and task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DISTURBED = frozenset(
 )
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 EAGER_LIMIT = 1.10
-"""Ratio to the step's CUDA-graph time above which an eager step is host-bound."""
+"""Ratio of eager to CUDA-graph step time above which an eager step counts as host-bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class Reading:
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
-    """Return usable GPU measurements of the question's workload, task and recipe; own first, newest first.
+    """Return the usable GPU readings of the question's workload, task and recipe: own first, newest first.
 
     Shipped timings of a hand-written loop come last. A prediction never starts from a CPU, a MIG slice, a
     shared GPU, or a GPU missing from the specification table.
@@ -88,16 +88,16 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
-    """Every measurement with peak memory for the question's workload and task, newest first.
+    """Return every measurement of the question's workload and task that has a peak memory, newest first.
 
-    Any recipe, number of GPUs and host load is accepted, because a peak describes only its own case.
-    Shipped runs are left out, because the model is compared with them (docs/memory.md, "Own readings").
+    Any recipe and number of GPUs is accepted, host-bound or not, because a peak describes only its own case.
+    Shipped runs are left out, because the memory model is checked against them.
     """
     return [reading for reading in _read(question, own) if reading.peak_memory_bytes]
 
 
 def _read(question: Question, own: Sequence[Run], reference: Sequence[Run] = ()) -> list[Reading]:
-    """Every undisturbed measurement of the question's workload and task on a known GPU."""
+    """Return every undisturbed measurement of the question's workload and task on a known GPU."""
     found: list[Reading] = []
     bases: tuple[Literal["measured", "reference"], ...] = ("measured", "reference")
     for basis, runs in zip(bases, (own, reference), strict=True):
@@ -124,7 +124,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
     assert m.samples_per_s is not None  # ``_is_of`` has excluded the others
     low, high = m.samples_per_s_low, m.samples_per_s_high
     spread = None if low is None or high is None else math.log(high / low) / 2
-    # An answer covers any card of this model, in any host
+    # The answer must hold for any card of this model, in any host
     noise = math.hypot(UNKNOWN_NOISE if spread is None else spread, ELSEWHERE)
     has_interval = basis == "reference" or spread is not None
     host_bound = is_host_bound(m)
@@ -152,7 +152,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
 
 
 def _loops(question: Question) -> list[Reading]:
-    """GPU-bound steps of the question's workload that were timed by a hand-written loop."""
+    """Return the GPU-bound steps of the question's workload that a hand-written loop timed."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
     if (
@@ -198,25 +198,26 @@ def _loops(question: Question) -> list[Reading]:
 
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
-    """The specification of a measured device; None for a CPU, a MIG slice, or an unknown GPU."""
+    """Return the specification of a measured device; None for a CPU, a MIG slice, or an unknown GPU."""
     if device.is_cpu or device.mig_enabled or device.gpu_key is None:
         return None
     return find_spec(device.gpu_key)
 
 
 def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Reading | None:
-    """The first reading of exactly this case on this GPU, in order of preference."""
+    """Return the first reading of exactly this case on this GPU; the readings are in order of preference."""
     return next((r for r in readings if r.spec.key == gpu_key and r.case == case), None)
 
 
 def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
-    """The closest reading of each GPU from which a prediction of this case may start.
+    """Return, for each GPU, the reading closest to this case that a prediction may start from.
 
-    The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ,
-    the first counting most and the last least. If no reading matches, one with matrix products on the same
-    units is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and
-    is never an anchor. A training step with fused chains of operators and one without never anchor each
-    other. The user's measurements are never mixed with others, because another harness adds its own error.
+    The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ;
+    a difference in execution counts most, one in batch least. If no reading matches, one that runs its matrix
+    products on the same units is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says
+    nothing about a GPU and is never an anchor. A training step that fuses chains of operators and one that
+    does not never anchor each other. The user's measurements are never mixed with others, because another
+    harness adds its own error.
     """
     of_gpu = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
@@ -238,7 +239,7 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
 
 
 def differences(reading: Reading, case: Case) -> dict[str, str]:
-    """The differences between the reading's case and the predicted case, as text, by field."""
+    """Describe, by field, how the reading's case differs from the predicted case."""
     mine = reading.case
     words = {
         "precision": f"measured at {mine.precision}",

@@ -42,7 +42,7 @@ class Predictions(dict[str, Estimate | Refusal]):
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """The estimates, best first, with guesses outside the fit after all others."""
+        """The estimates, best first; those outside the range of the fit come after all others."""
 
         def place(each: Estimate) -> tuple[bool, float]:
             joules = each.joules_per_sample.value
@@ -52,11 +52,11 @@ class Predictions(dict[str, Estimate | Refusal]):
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        """The GPUs without a figure, with the reason."""
+        """The GPUs without a figure, each with its reason."""
         return tuple(answer for answer in self.values() if isinstance(answer, Refusal))
 
     def __repr__(self) -> str:
-        """Return the number of estimates, and the first few; the dict has all of them."""
+        """Return the number of estimates and the first few of them; the dict has all."""
         lines = [
             f"  {gpu_name(each.gpu_key)}: {each.interval.rate(each.case.sample_unit)}, {each.basis}"
             for each in self.estimates
@@ -108,7 +108,7 @@ _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memor
 
 
 def as_brief_records(answers: Predictions) -> dict[str, Any]:
-    """The document of `predict show --json --brief`: the case, and the decisive figures of the best GPUs.
+    """Return the document of `predict show --json --brief`: the case, and the best GPUs' main figures.
 
     Sorting by energy adds the joules per sample. A power limit adds them too, along with its effects.
     """
@@ -130,7 +130,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
 
 
 def reasons(estimate: Estimate) -> str:
-    """Explain a figure by its basis, the bottleneck of the step, the calibration, and caveats."""
+    """Explain an estimate: its basis, the bottleneck of the step, the rows behind it, and caveats."""
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
@@ -147,7 +147,7 @@ def reasons(estimate: Estimate) -> str:
 
 
 def evidence_on(estimate: Estimate) -> str:
-    """Return the number of published rows for its GPU in the calibration, and the nearest GPU if none."""
+    """Say how many published rows the calibration has for this GPU, or for the nearest GPU if none."""
     fitted = load_calibration().of(estimate.case.task)
     if scored := fitted.apart_by_gpu.get(estimate.gpu_key):
         return f"{count(scored, 'published row')} of this GPU (scored separately)"
@@ -172,9 +172,9 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
 
     Args:
         estimates: The estimates to draw. A prediction without an interval is constant; a measurement too
-            short to have one is drawn with 5 %.
+            short to have one is drawn with a half-width of 5 %.
         n: Number of draws.
-        seed: Equal seeds give equal draws: one GPU has the same error for every workload.
+        seed: Equal seeds give equal draws, so a GPU has the same error for every workload.
         common_share: Share of the variance that predictions from one starting point have in common; None uses
             the calibration's.
 
@@ -212,7 +212,7 @@ def most_of(estimate: Estimate) -> float:
 
 
 def log_deviation(estimate: Estimate) -> float:
-    """Standard deviation of the log throughput, from the interval; 0 for a host-bound guess."""
+    """Return the standard deviation of the log throughput, from the interval; 0 for a host-bound guess."""
     if estimate.low is None or estimate.high is None or estimate.low <= 0:
         return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95
     if estimate.at_peak:

@@ -1,4 +1,4 @@
-"""The calibration: the content of data/calibration.json, and the choice of the file."""
+"""The calibration: what data/calibration.json contains, and which file is used."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ CALIBRATION_VERSION = 6
 # Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB.
 MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
-# Published jobs, each run on two different numbers of GPUs. The shares of ``scaling`` are fitted to them.
+# Published jobs, each run on two GPU counts. The shares of ``scaling`` are fitted to them.
 JOBS = "scaling.csv"
-# Tables of the package that the fit reads. It gets the work of a published row from the workload's profile.
+# Tables of the package that the fit reads. The work of a published row comes from the workload's profile.
 INPUTS = (JOBS, "gpus.csv", "mlperf.csv", "workload_profiles.json")
-# Smallest usual error assumed for a pair (log).
+# Smallest typical log error assumed for a pair of GPUs.
 LEAST_SCALE = 0.02
-# Largest log slowdown that counts as the card's; beyond it, the level is wrong for the workload.
+# Largest log slowdown attributed to the card; beyond it, the level is wrong for the workload.
 MOST_SLOW = 0.8
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """The usual |log error| of a ratio between two GPUs: a sum of four nonnegative terms.
+    """The typical |log error| of a ratio between two GPUs: a sum of four nonnegative terms.
 
     Attributes:
-        base: For every pair.
-        gap: For each e-fold between the ratio of the bandwidths and the ratio of the peaks.
-        crossing: If one of the two has tensor cores for the step's arithmetic and the other has none.
-        slow: For each e-fold by which the measured GPU is slower than its level, as under a power limit, on a
-            shared card or on a slow host. Faster readings err no more than others. This term is fitted
-            separately, so it never narrows an interval.
+        base: Added for every pair.
+        gap: Added for each e-fold by which the bandwidth ratio differs from the peak ratio.
+        crossing: Added if only one of the two GPUs has tensor cores for the step's arithmetic.
+        slow: Added for each e-fold by which the measured GPU is slower than its level, as under a power
+            limit, on a shared card or on a slow host. Faster readings err no more than others. This term is
+            fitted separately, so it never narrows an interval.
     """
 
     base: float
@@ -58,9 +58,9 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         host_s_per_operator: Host time per kernel by source [s].
         deviations: By architecture, log factors on compute, tensor cores and bandwidth relative to the
             datasheet.
-        scale: Usual error of a ratio between two GPUs, which ``factor`` multiplies; None for levels.
-        other_vendors: Log half-width of the 90 % interval of GPUs that were never fitted, by ``group_names``.
-            If there are rows in half precision, their half-width is listed under the ``halved`` name.
+        scale: Typical error of a ratio between two GPUs, which ``factor`` multiplies; None for levels.
+        other_vendors: Log half-width of the 90 % interval for other vendors' GPUs, which are never fitted, by
+            ``group_names``. Half precision has an entry of its own, named by ``halved``, if it has rows.
         factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log.
             ``known`` is for GPUs of an architecture with rows, ``stranger`` for all others.
     """
@@ -73,7 +73,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     other_vendors: dict[str, float]
 
     def half_width(self, spec: GpuSpec, usual: float = 1.0, *, half: bool = False) -> float:
-        """Log half-width of the 90 % interval of a GPU.
+        """Return the log half-width of the 90 % interval of a GPU.
 
         Args:
             spec: The GPU.
@@ -89,7 +89,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return self.same_gpu(spec, usual)
 
     def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """Log half-width of a ratio between two cases on one GPU; its level cancels for any vendor."""
+        """Return the log half-width of a ratio between two cases on one GPU; its level cancels out."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -98,13 +98,13 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_names(spec: GpuSpec) -> tuple[str, str]:
-    """The groups of GPUs that share an interval with this one: its architecture, then its product line."""
+    """Return the groups that a GPU shares an interval with: its architecture, then its product line."""
     line = f"{spec.vendor} {spec.line}"
     return f"{line} {architecture_of(spec.key)}", line
 
 
 def halved(group: str) -> str:
-    """The name of a group in half precision, which runs on matrix cores."""
+    """Return the name of a group for steps in half precision, which run on matrix cores."""
     return f"{group} at half precision"
 
 
@@ -112,12 +112,12 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """The fit for one task.
 
     Attributes:
-        rows, sources: Published measurements of the task, and their sources.
-        rows_by_gpu: Published rows of the task behind each GPU.
-        apart_by_gpu: The same for other vendors' GPUs. These rows are not fitted; they show the error of the
-            fit on other vendors' GPUs.
-        ratio: For predictions from a measured GPU.
-        level: For predictions without one.
+        rows, sources: Numbers of published measurements of the task, and of their sources.
+        rows_by_gpu: Number of published rows of the task for each GPU.
+        apart_by_gpu: The same for other vendors' GPUs. These rows are not fitted; they show how large the
+            error of the fit is on those GPUs.
+        ratio: The fit for predictions that start from a measured GPU.
+        level: The fit for predictions from datasheets alone.
     """
 
     rows: int
@@ -129,13 +129,13 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
-    """The fit of scaling to several GPUs, see ``scaling``.
+    """The fit for scaling to several GPUs (see ``scaling``).
 
     Attributes:
         logs: Logs of the shares, in the order of ``scaling.SHARES``.
         covariance: Covariance of those logs.
-        noise: Additional usual log error for each doubling of the GPUs.
-        factor: Half-width of the 90 % interval over the usual error.
+        noise: Additional typical log error for each doubling of the GPU count.
+        factor: Ratio of the 90 % interval's half-width to the typical error.
         other_vendors: Log half-width of the interval of GPUs that are not in the fit; None if no
             published job ran on them.
     """
@@ -151,9 +151,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a prediction needs besides the tables.
 
     Attributes:
-        inputs: SHA-256 of each table that it was made from, and of the user's own runs if they were added.
+        inputs: SHA-256 of each table behind the fit, and of the user's own runs if they were added.
         train, infer: The fit for each task.
-        scaling: The fit of scaling to several GPUs.
+        scaling: The fit for scaling to several GPUs.
         common_share: Share of an error's variance that all predictions from one anchor have in common.
     """
 
@@ -166,14 +166,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     common_share: float
 
     def of(self, task: TaskKind) -> Fitted:
-        """The fit for a task."""
+        """Return the fit for a task."""
         return self.infer if task is TaskKind.INFER else self.train
 
     @property
     def stale(self) -> tuple[str, ...]:
         """Tables that have changed since the fit.
 
-        Tables that are not installed have the hashes recorded in the shipped calibration.
+        A table that is not installed is represented by its hash in the shipped calibration.
         """
         now = read_calibration(data_path(SHIPPED)).inputs | {
             name: hash_of(data_bytes(name)) for name in INPUTS
@@ -182,14 +182,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
-    """Usual |log error| of each pair, (n,).
+    """Return the typical |log error| of each pair, (n,).
 
     Args:
         scale: From the calibration.
         own: (n,) GPUs that were measured, or one.
         target: (n,) GPUs that are predicted.
-        mode: (n,) arithmetic of most of the step.
-        beyond: (n,) log of the measured time over the level's; NaN if unknown.
+        mode: (n,) arithmetic that most of the step uses.
+        beyond: (n,) log ratio of the measured time to the level's; NaN if unknown.
     """
     features = pair_features(own, target, mode, beyond)
     usual = features @ np.array([scale.base, scale.gap, scale.crossing, scale.slow])
@@ -197,7 +197,7 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: F
 
 
 def pair_features(own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
-    """The factors of the four terms of ``Scale`` for each pair, (n, 4)."""
+    """Return what multiplies each of the four terms of ``Scale``, for each pair, (n, 4)."""
     each = np.arange(len(mode))
     measured = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
     peaks = np.log(own.peaks[measured, mode] / target.peaks[each, mode])
@@ -218,7 +218,7 @@ def read_calibration(path: Path) -> Calibration:
     """Read a calibration.
 
     Raises:
-        MisuseError: If it cannot be read, is damaged, or of another schema.
+        MisuseError: If it cannot be read, is damaged, or has another schema version.
     """
     hint = "delete it or run gpubench predict calibrate"
     calibration = read_json(path, Calibration, MOST_BYTES, what="a calibration", hint=hint, follow_links=True)
@@ -235,5 +235,5 @@ def own_calibration_path() -> Path:
 
 
 def hash_of(table: bytes) -> str:
-    """SHA-256 of a table, which a calibration stores for each input."""
+    """Return the SHA-256 that a calibration stores for an input table, or a seal for its content."""
     return hashlib.sha256(table).hexdigest()

@@ -1,8 +1,8 @@
-"""The capacity of a card: the largest context of decoders with 1 to 70 billion parameters, by kind of use.
+"""The capacity of a card: the longest context of decoders with 1 to 70 billion parameters, by kind of use.
 
-It is computed from a shipped trace of each decoder (data/capacity.json, written by ``python -m tools.make
-capacity``): a step on one sequence, as linear functions of its length. As everywhere, the upper end of the
-interval must fit.
+The package ships traces of a step of each decoder on one sequence (data/capacity.json, written by ``python -m
+tools.make capacity``). They give the memory as linear functions of the sequence length. As everywhere, the
+upper end of the interval must fit.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from gpubench.profile.memory import device_of, largest_of
 CAPACITY_FILE = "capacity.json"
 UNIT_TOKENS = 1024
 MOST_UNITS = 1024
-"""Longest context to try, in units; no decoder here has a longer one."""
+"""Longest context to try, in units of ``UNIT_TOKENS``; no decoder in the file has a longer one."""
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (
-    "Longest context for which the upper end of a trace (95 %) fits, in steps of 1,024 tokens; K is 1,024. "
+    "Longest context that fits, judged by the upper end of a trace (95 %), in steps of 1,024 tokens; K is "
+    "1,024. "
     "Training: one sequence, AdamW, all in bfloat16, all blocks recomputed, the loss in 8 chunks; adapters "
-    "of rank 16 on attention, QLoRA with an NF4 base. Decoding: one sequence, its prompt computed at once; "
+    "of rank 16 on attention, QLoRA with an NF4 base. Decoding: one sequence, its prompt in a single pass; "
     "an engine that splits the prompt reaches longer contexts."
 )
 
@@ -38,7 +39,7 @@ class Member(Record, frozen=True, kw_only=True):
 
     Attributes:
         way: full, LoRA, QLoRA, or decoding at a number of bits.
-        step: A sample is 1,024 tokens of one sequence.
+        step: The memory of the step; a sample is 1,024 tokens of one sequence.
     """
 
     model: str
@@ -106,7 +107,7 @@ def capacity_of(spec: GpuSpec) -> Capacity:
     """Return the capacity of a card.
 
     Raises:
-        MisuseError: If its memory is unknown.
+        MisuseError: If the card's memory is unknown.
     """
     card = card_of(spec)
     if card is None:

@@ -1,4 +1,4 @@
-"""Published figures for a card and a standard workload, to compare with an answer."""
+"""Published training rates of standard workloads on a card, to compare with predictions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ READINGS_FILE = "card_readings.csv"
 
 
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One published rate of training.
+    """One published training rate.
 
     Attributes:
-        math: ``fp32``, ``tf32``, or ``amp`` for either of its types.
-        software: The software and, if stated, its source of data.
+        math: ``fp32``, ``tf32``, or ``amp`` for both kinds of AMP.
+        software: The software and, if stated, where its training data came from.
     """
 
     workload: str
@@ -42,20 +42,20 @@ def _readings() -> dict[tuple[str, str, str], CardReading]:
 
 
 def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading | None:
-    """Return the published figure for a workload on a card at a precision; None if there is none."""
+    """Return the published rate of a workload on a card at a precision; None if there is none."""
     math = "amp" if precision.is_amp else str(precision)
     return _readings().get((workload, gpu_key, math))
 
 
-# A batch this many times as large or small may explain a difference of rates.
+# A batch size that differs by more than this factor may explain a different rate.
 _FAR = 4
 
 
 def within(predicted: Interval, reading: CardReading, batch_size: int) -> Interval:
     """Return an interval widened to include a reading; an interval without ends is unchanged.
 
-    A rate rises with the batch. The faster rate of a far larger batch does not contradict the prediction, nor
-    does the slower rate of a far smaller one; they widen nothing.
+    Throughput rises with the batch size. A faster rate at a far larger batch therefore does not contradict
+    the prediction, nor does a slower rate at a far smaller one. Neither widens the interval.
 
     Args:
         predicted: The prediction at ``batch_size``.

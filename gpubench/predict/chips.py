@@ -1,4 +1,4 @@
-"""GPUs for the fit and its predictions: datasheet values as arrays, and relations between GPUs."""
+"""GPUs as the fit and its predictions see them: datasheet figures as arrays, and relations between GPUs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gpubench.models import GpuSpec, Precision
 from gpubench.predict.question import FITTED_VENDOR, capability_of
 from gpubench.specs import load_specs
 
-REFERENCE_L2_BYTES = 6 * 2**20  # L2 of a V100 or an RTX 3090, for which the share of the bandwidth is stated
+REFERENCE_L2_BYTES = 6 * 2**20  # L2 of a V100 or an RTX 3090; the fitted bandwidth shares refer to it
 DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
-"""Architectures of other vendors whose FP32 rate counts two operations per lane."""
+"""Other vendors' architectures with an FP32 rate that counts two operations per lane."""
 
 
 class Mode(IntEnum):
@@ -32,8 +32,8 @@ class Mode(IntEnum):
 
 
 REFERENCE_WIDTH = {Mode.TF32: 512.0, Mode.HALF: 1024.0}
-"""FLOP per clock of a multiprocessor's tensor cores for which the efficiencies are stated: Turing's in half
-precision; half of that in TF32."""
+"""FLOP per clock of a multiprocessor's tensor cores that the fitted efficiencies refer to: Turing's in half
+precision, and half of that in TF32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,15 @@ class Chips:
         tensor: (n, 3) whether tensor cores run that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) whether each lane has two FP32 pipes; training seldom fills the second.
-        width: (n, 3) log of FLOP per clock of one multiprocessor over ``REFERENCE_WIDTH``; 0 if unknown.
-        l2: (n,) log of the L2 cache over ``REFERENCE_L2_BYTES``; 0 if unknown.
-        power, clock: (n,) logs relative to the usual value for the compute capability: watts per
-            multiprocessor (inf if unknown), and the clock at which the peaks are stated.
+        width: (n, 3) log ratio of one multiprocessor's FLOP per clock to ``REFERENCE_WIDTH``; 0 if unknown.
+        l2: (n,) log ratio of the L2 cache's size to ``REFERENCE_L2_BYTES``; 0 if unknown.
+        power, clock: (n,) logs relative to the median for the compute capability: watts per multiprocessor
+            (inf if unknown), and the clock at which the peaks are stated.
         product: (n,) share of the peak that large matrix products on tensor cores reach at the full clock, as
             measured on the GPU or its nearest relative.
-        product_best: (n,) the best share measured in its family.
-        product_read: (n,) whether a share was measured in its family; if not, both shares are the usual one.
-        nvidia: (n,) whether it is a GPU from NVIDIA.
+        product_best: (n,) the best share measured in the GPU's family.
+        product_read: (n,) whether the family has a measured share; if not, both shares are assumed.
+        nvidia: (n,) whether the GPU is from NVIDIA.
     """
 
     peaks: Floats
@@ -71,10 +71,10 @@ class Chips:
 
 
 def chips_of(specs: Sequence[GpuSpec]) -> Chips:
-    """Values of the specification table as arrays.
+    """Return the datasheet figures of GPUs as arrays.
 
-    A GPU without tensor cores runs half precision and TF32 at its FP32 rate. The rate of a tensor core is NaN
-    if it is not stated, so nothing is predicted from it.
+    A GPU without tensor cores runs half precision and TF32 at its FP32 rate. A tensor-core rate that is not
+    stated is NaN, so nothing is predicted from it.
     """
     powers, products = list(map(power_and_clock, specs)), list(map(product_rate, specs))
     by_mode = [_by_mode(spec) for spec in specs]
@@ -100,7 +100,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
 
 @cache
 def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
-    """Peak, whether tensor cores compute it, and width, by ``Mode``."""
+    """Return, by ``Mode``, the peak, whether it is that of tensor cores, and the width."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
@@ -123,7 +123,7 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
 
 
 class PowerAndClock(NamedTuple):
-    """Logs relative to the usual value for the compute capability: watts per multiprocessor, stated clock."""
+    """Logs of watts per multiprocessor and of the stated clock, mostly relative to similar GPUs."""
 
     power: float
     clock: float
@@ -135,13 +135,13 @@ UNLIMITED = PowerAndClock(power=inf, clock=0.0)
 
 @cache
 def power_and_clock(spec: GpuSpec) -> PowerAndClock:
-    """Power and clock of a GPU relative to others of its compute capability; ``UNLIMITED`` if unknown.
+    """Return power and clock of a GPU relative to others of its compute capability, or ``UNLIMITED``.
 
-    Peaks are stated at a clock that not every card can sustain. A chip's power grows with about the 2.5th
-    power of its clock, so the clock that a card sustains grows with its watts per multiprocessor to the power
-    of about 0.4 (fitted). That clock is compared with the one at which the peak is stated. A peak stated at a
-    lower clock is not reduced a second time, and no amount of power raises a card above its peak. A row for
-    several cards has the figures of the variant with the least power.
+    Peaks are stated at a clock that not every card can sustain. A chip's power draw grows roughly as its
+    clock to the power of 2.5, so the clock that a card sustains grows roughly as its watts per multiprocessor
+    to the power of 0.4 (fitted). That clock is compared with the one at which the peak is stated. A peak
+    stated at a lower clock is not reduced a second time, and no power limit raises a card above its peak. A
+    row for several cards has the figures of the variant with the least power.
     """
     if spec.variants:
         return min(power_and_clock(load_specs()[key]) for key in spec.variants)
@@ -154,7 +154,7 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
 
 @cache
 def _usual() -> Mapping[str, PowerAndClock]:
-    # Medians of each compute capability in the specification table, leaving out rows for several cards.
+    # Medians by compute capability over the specification table, leaving out rows for several cards.
     found: dict[str, list[PowerAndClock]] = {}
     for spec in load_specs().values():
         own = _logs(spec)
@@ -176,15 +176,15 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
 # --- large matrix products, as measured ---------------------------------------------------------------------
 
 UNREAD_SHARE = 0.75
-"""Share of the peak in large products if no GPU of the family was measured."""
+"""Assumed share of the peak in large products if no GPU of the family was measured."""
 UNREAD_GEFORCE_SHARE = 0.85
 """The same for GeForce cards. Their rated peak is half of what the tensor cores could do, so it is easier to
 reach."""
-_POWER_EXPONENT = 0.48  # fitted exponent of the clock of a measured card as a function of its power
+_POWER_EXPONENT = 0.48  # fitted: the clock of a measured card grows as its power to this exponent
 
 
 class ProductRate(NamedTuple):
-    """Share of the peak of tensor cores in large products at the full clock, and the best of its family."""
+    """Share of the tensor-core peak that large products reach at the full clock, and its family's best."""
 
     share: float
     best: float
@@ -193,11 +193,11 @@ class ProductRate(NamedTuple):
 
 @cache
 def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
-    """The rate of large products on a GPU: measured on it or its nearest relative, else the usual share.
+    """Return the rate of large products on a GPU: measured there or on its nearest relative, else assumed.
 
-    Relatives belong to the same family. Those of the same compute capability come first, and of several, the
-    one with the most similar power per multiprocessor. GeForce cards have no relatives, because their rated
-    peak differs from that of other cards with the same chip.
+    Relatives belong to the same family. Those of the same compute capability come first, then those with the
+    most similar power per multiprocessor. GeForce cards have no relatives, because their rated peak differs
+    from that of other cards with the same chip.
 
     Args:
         spec: The GPU.
@@ -226,7 +226,7 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
 @cache
 def _products_read() -> Mapping[GpuSpec, tuple[float, float]]:
-    # The usual and the best reading of each GPU of data/product_rates.csv, as shares of the peak.
+    # The typical and the best reading of each GPU in data/product_rates.csv, as shares of the peak.
     rows = [(load_specs()[row["gpu_key"]], row) for row in data_rows("product_rates.csv")]
     peak = {spec: spec.fp16_tensor_flops_per_s or np.nan for spec, _ in rows}
     return {s: (float(r["flops_per_s"]) / peak[s], float(r["best_flops_per_s"]) / peak[s]) for s, r in rows}
@@ -240,12 +240,12 @@ def _family(spec: GpuSpec) -> tuple[int, int] | None:
 
 
 def architecture_of(gpu_key: str) -> str:
-    """The architecture of a GPU; the GPU's own key if none is stated."""
+    """Return the architecture of a GPU, or the GPU's own key if none is stated."""
     return load_specs()[gpu_key].architecture or gpu_key
 
 
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
-    """The last known architecture of the same family before this one; None if there is none."""
+    """Return the newest known architecture of the same family that is older than this; None without one."""
     lineages = _lineages()
     if architecture not in lineages:
         return None
@@ -259,7 +259,7 @@ def predecessor(architecture: str, known: Collection[str]) -> str | None:
 
 
 class _Lineage(NamedTuple):
-    """The family of an architecture, and its position in the family's order."""
+    """The families of an architecture, and its position in their order."""
 
     families: frozenset[str]
     age: tuple[int, int]
@@ -267,11 +267,11 @@ class _Lineage(NamedTuple):
 
 @cache
 def _lineages() -> Mapping[str, _Lineage]:
-    """Family and age of each architecture for which they are known.
+    """Return family and age of each architecture for which they are known.
 
     NVIDIA is one family, ordered by lowest compute capability. Other vendors do not number their GPUs that
-    way, so each of their product lines (AMD's Instinct and Radeon) is a family, ordered by the year of its
-    first card.
+    way, so each of their product lines (AMD's Instinct and Radeon) is a family. Its architectures are ordered
+    by the year of their first card.
     """
     found: dict[str, _Lineage] = {}
     for key, spec in load_specs().items():
@@ -289,10 +289,10 @@ def _lineages() -> Mapping[str, _Lineage]:
 
 @cache
 def chips() -> Mapping[str, str]:
-    """Chip (die) of each NVIDIA GPU of the specification table, from data/chips.csv."""
+    """Return the chip (die) of each NVIDIA GPU in the specification table, from data/chips.csv."""
     return {row["gpu_key"]: row["chip"] for row in data_rows("chips.csv") if row["chip"]}
 
 
 def chip_of(gpu_key: str) -> str:
-    """The chip of a GPU; the GPU's own key if its chip is unknown."""
+    """Return the chip of a GPU, or the GPU's own key if its chip is unknown."""
     return chips().get(gpu_key, gpu_key)

@@ -1,9 +1,9 @@
-"""The time of one generated token: reading weights and cache from memory once, plus a fixed time.
+"""The time to generate one token: reading weights and cache from memory once, plus a fixed time.
 
-Two numbers are fitted on 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the data
-sheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted with the same two
-numbers and marked as not validated. ``tests/decode_fit.py`` has the fit; a test checks that it still gives
-these numbers.
+Two numbers are fitted to 58 published decode rates of llama.cpp at batch 1 on 12 GPUs: the share of the
+datasheet's bandwidth that is reached, and a fixed time per token. Other engines are predicted with the same
+two numbers and marked as not validated. ``tests/decode_fit.py`` has the fit; a test checks that it still
+gives these numbers.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ BANDWIDTH_SHARE = 0.931137888108705
 FIXED_S = 0.0033595253159264837
 """Fixed time per token [s]."""
 HALF_WIDTH = 0.3414250190429823
-"""Log of the factor of the interval: the largest error of a left-out GPU, taken as the median over its
-rows."""
+"""Log half-width of the interval. For each left-out GPU, the median error over its rows is taken; this is the
+largest of them."""
 COMPUTE_SHARE = 0.5
-"""Assumed share of the dense tensor peak that products with few rows reach. It matters only at large batches,
-which no published row covers."""
+"""Assumed share of the dense tensor peak that matrix products with few rows reach. It matters only at large
+batches, which no published row covers."""
 
 
 class TokenTime(NamedTuple):
-    """Time of one token of every sequence in the batch [s], with the ends of its interval."""
+    """Time to generate one token for every sequence in the batch [s], with its interval."""
 
     value: float
     low: float
@@ -35,7 +35,7 @@ class TokenTime(NamedTuple):
 
 
 def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: GpuSpec) -> TokenTime | None:
-    """Predict the time of one token of every sequence; None if the card's bandwidth is unknown.
+    """Predict the time to generate one token for every sequence; None if the bandwidth is unknown.
 
     Args:
         work: What one token reads and computes.

@@ -52,13 +52,13 @@ from gpubench.units import Watts
 
 @takes_options_of(PredictRequest)
 def predict(request: PredictRequest) -> Predictions:
-    """Predict the throughput of a workload on GPUs by name, using this user's results.
+    """Predict the throughput of a workload on the named GPUs, using the user's own results.
 
     Returns:
         For each GPU key, an estimate, or a refusal with its reason.
 
     Raises:
-        MisuseError: If a name, a precision or the batch is unknown or impossible.
+        MisuseError: If a name is unknown, or the precision or the batch is impossible.
     """
     from gpubench.record.store import own_runs
 
@@ -141,14 +141,14 @@ def estimate(
     most_sharing: int = 1,
     may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
-    """Answer the question for each GPU: measured there, else a shipped reading, else predicted.
+    """Answer the question for each GPU: measured there, else from a shipped reading, else predicted.
 
     Args:
         question: Workload, precision, execution, task and batch.
         specs: The GPUs to answer for. If the default batch does not fit, the largest that does is used.
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
-        most_sharing: Largest number of GPUs to shard a case over (FSDP) that does not fit on one.
+        most_sharing: Largest number of GPUs over which to shard (FSDP) a case that does not fit on one.
         may_fit: Whether to answer for a case that may not fit, instead of refusing it.
 
     Returns:
@@ -175,7 +175,7 @@ def _estimates(
     most_sharing: int,
     may_fit: bool,
 ) -> dict[str, Estimate | Refusal]:
-    # The answers of ``estimate`` to a checked question, not yet compared with another execution mode.
+    # Answers a checked question as ``estimate`` does, but without comparing another execution mode.
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     to_predict: list[_ToPredict] = []
@@ -207,17 +207,17 @@ def _estimates(
 
 
 MOST_GAIN = 2.5
-"""Assumed limit of the speedup of a compiled training step over its CUDA graph. An H200 ran VGG16 1.35 times
-as fast (batch 128, in a loop outside gpubench, November 2026). In 40 published readings of 20 cards, compiled
-GPT-2 is 1.1 to 2.05 times as fast as the prediction for its graph."""
+"""Assumed limit on the speedup of a compiled training step over its CUDA graph. On an H200, compiled VGG16
+ran 1.35 times as fast (batch 128, in a loop outside gpubench, November 2026). In 40 published readings of 20
+cards, compiled GPT-2 is 1.1 to 2.05 times as fast as the prediction for its graph."""
 
 
 def _within_graph_range(answer: Estimate | Refusal, graph: Estimate | Refusal) -> Estimate | Refusal:
-    """Return a compiled step with a speed between that of its CUDA graph and ``MOST_GAIN`` times that.
+    """Keep the speed of a compiled step between that of its CUDA graph and ``MOST_GAIN`` times that.
 
-    An anchored speed of the graph and an unanchored one of the compiled step could contradict each other. The
-    unanchored speed is moved to the nearest end of the range, and its interval then includes the whole range,
-    up to the peak of the GPU. Any other pair of answers is left unchanged.
+    If only the graph's speed is anchored, the two could contradict each other. The compiled step's speed is
+    then moved to the nearest end of the range, and its interval includes the whole range, up to the peak of
+    the GPU. Any other pair of answers is left unchanged.
     """
     if isinstance(answer, Refusal) or isinstance(graph, Refusal):
         return answer
@@ -290,7 +290,7 @@ def _placed(
         if shared.fits:
             return replace(on_one, fit=shared, fewest_gpus=fewest_gpus)
         batch = shared.largest_batch
-        one = "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 each"
+        one = "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 fits on each"
         there = f"largest batch {batch:,} each" if batch else one
         reason = f"{reason}; over {fewest_gpus} GPUs with FSDP: {there}"
     return Refusal(gpu_key=spec.key, reason=reason)
@@ -305,7 +305,7 @@ def estimate_at_largest_batch(
     most_sharing: int = 1,
     may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
-    """Answer for each GPU at its own largest batch, as found in a run on it or by the memory model.
+    """Answer for each GPU at its own largest batch, found by a run on that GPU or by the memory model.
 
     The arguments and answers are those of ``estimate``; the batch of the question is ignored.
     """
@@ -382,7 +382,7 @@ def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
         samples_per_s=case.batch_size / whole_s,
         half_width=math.log(slow_s / whole_s),
         most_samples_per_s=case.batch_size / least_s,
-        method=f"{prompt.method}; the time of later tokens is fitted to {VALIDATED_ENGINE}, not validated "
+        method=f"{prompt.method}; the time of later tokens is fitted to {VALIDATED_ENGINE} and not validated "
         "for torch",
     )
 

@@ -1,6 +1,6 @@
 """The memory that a case needs on a card, and the largest batch that fits.
 
-A measured peak of the same case, on any GPU, replaces the model. A peak at another batch can raise it.
+A measured peak of the same case, on any GPU, replaces the model's. A peak at another batch can raise it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 def fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryFit | None:
-    """Return whether the case fits on a card; it does if it has run there. None if its memory is unknown.
+    """Judge whether the case fits on a card; it does if it has run there. None if the memory is unknown.
 
     Args:
         question: Workload and task.
         case: Precision and batch size.
         spec: The card.
         readings: The peaks from ``peaks_of`` for the workload and task, in order of preference.
-        accumulate: Micro-batches that the batch is split into; a measured peak applies only to 1.
+        accumulate: Micro-batches that the batch is split into; a measured peak counts only if it is 1.
     """
     card = card_of(spec)
     if card is None:
@@ -71,14 +71,14 @@ def known_of(
 def doubts(
     made: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
 ) -> tuple[str, ...]:
-    """Return a line for each case of a plan that may not fit the device, unless its batch is to be searched.
+    """Return a line for each case of a plan that may not fit on the device.
 
-    The cases run anyway: the device decides.
+    The cases run anyway: the device decides. A case with a batch still to be searched is not checked.
 
     Args:
         made: The plan.
-        profiles: By the reference of the workload.
-        device: The device it will run on. A CPU is never checked, since it can swap.
+        profiles: By workload reference.
+        device: The device that the plan will run on. A CPU is never checked, since it can swap.
         runs: Earlier runs of this user.
     """
     card = card_of_device(device)
@@ -100,7 +100,7 @@ def doubts(
 def need_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryNeed:
-    """The memory need of the case on a card, or on its class if its memory is unknown."""
+    """Return the memory need of the case on a card, or on its class if the card's memory is unknown."""
     card = card_of(spec)
     known = known_of(question, case, spec.key, readings, accumulate)
     if card is None:
@@ -111,7 +111,7 @@ def need_of(
 def sharded_fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], gpu_count: int
 ) -> MemoryFit | None:
-    """Return whether the case fits on each of several cards that shard it (FSDP); None if they cannot.
+    """Judge whether the case fits on each of several cards that shard it (FSDP); None if they cannot.
 
     The batch on each card is unchanged.
     """
@@ -126,10 +126,9 @@ def sharded_fit_of(
 def fewest_sharing(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], most: int
 ) -> tuple[int, MemoryFit] | None:
-    """The fewest GPUs, 2 to ``most``, on which the sharded case fits, and its fit.
+    """Return the fewest GPUs, from 2 to ``most``, on which the sharded case fits, and its fit there.
 
-    If it fits on none of these numbers, return the one with the largest batch. None if the case cannot be
-    sharded.
+    If no number is enough, return the one with the largest batch. None if the case cannot be sharded.
     """
     tried: dict[int, MemoryFit | None] = {}
 
@@ -138,7 +137,7 @@ def fewest_sharing(
         return fit is not None and fit.fits
 
     best: tuple[int, MemoryFit] | None = None
-    # With the same recipe, each GPU needs less memory as their number grows
+    # With the same recipe, each GPU needs less memory the more GPUs there are
     by_fewest = question.profile.checkpointing_from
     for _, alike in groupby(range(2, most + 1), lambda count: checkpointing_over(by_fewest, count)):
         counts = list(alike)
@@ -152,17 +151,17 @@ def fewest_sharing(
 
 
 def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading]) -> int:
-    """The largest batch of the case that fits on a card of known memory; 0 if none does."""
+    """Return the largest batch of the case that fits on a card of known memory; 0 if none does."""
     card = card_of(spec)
     assert card is not None
     return memory.largest_batch(question.profile, case, card, scale=scale_of(question, case, readings))
 
 
 def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    """The scale for a case, from peaks of cases that differ only in the batch; 1 without any.
+    """Return the factor on the model's memory for a case, from peaks with the same recipe; 1 without any.
 
-    It is the geometric mean over cases on the same number of GPUs if there are any, else on one. Among these,
-    cases with the same use of autocast are preferred. Small steps are ignored.
+    It is the geometric mean over peaks on the same number of GPUs if there are any, else on one. Of those,
+    peaks with the same use of autocast are preferred. Small steps are ignored.
     """
     alike = [reading for reading in readings if _alike(reading.case, case)]
     if case.gpu_count > 1 and not alike:
@@ -185,7 +184,7 @@ def _alike(one: Case, two: Case) -> bool:
 def measured_peak(
     case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> MeasuredMemory | None:
-    """The largest measured peak of this case, in the same execution mode if there is one.
+    """Return the largest measured peak of this case, in the same execution mode if there is one.
 
     Both types of half precision take the same memory; strict fp32 takes more than TF32.
     """

@@ -1,4 +1,4 @@
-"""The answers of `gpubench memory` and the report: the need of a step, the cards it fits on, and fixes."""
+"""The answers of `gpubench memory` and the report: a step's memory need, the cards it fits on, and fixes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ MOST_NAMES = 3
 
 
 class Fix(Record, frozen=True, kw_only=True):
-    """One change, and the need of the step after it.
+    """One change that reduces the memory a step needs, and the need after it.
 
     Attributes:
         what: The change in words.
@@ -89,16 +89,16 @@ class CardAnswer(Record, frozen=True, kw_only=True):
     fixes: tuple[Fix, ...] = ()
 
     def names(self, most: int | None = MOST_NAMES) -> str:
-        """Return at most this many names of the cards: "RTX 4090, L4, A2 and 7 more"."""
+        """Return the names of the cards, at most this many: "RTX 4090, L4, A2 and 7 more"."""
         return listing(map(gpu_name, self.gpu_keys), most)
 
 
 MOST_WITH_FIXES = 8
-"""Largest number of card sizes for which the short document also states what would make the step fit."""
+"""With more card sizes than this, the short document does not state what would make the step fit."""
 
 
 class MemoryAnswer(Record, frozen=True, kw_only=True):
-    """The need of one step and, card by card, whether it fits.
+    """The memory that one step needs and, card by card, whether it fits.
 
     Attributes:
         gpu_key: The card for which the need is stated, preferably one on which the step fits.
@@ -122,7 +122,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return f"{self.case.label}{cut}"
 
     def __repr__(self) -> str:
-        """Return the need, and whether it fits by size; ``cards`` has all details and fixes."""
+        """Return the need, and by card size whether it fits; ``cards`` has all details and fixes."""
         answers = [f"  {names}: {fit}" for names, fit in self._answers()]
         return headed(f"<MemoryAnswer: {self._head()}", answers, len(answers))
 
@@ -173,9 +173,9 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         }
 
     def brief(self, *, with_cards: bool) -> dict[str, Any]:
-        """Return the document of ``gpubench memory --json --brief``: the need, and the cards that meet it.
+        """Return the document of ``gpubench memory --json --brief``: the need, and the answer for each card.
 
-        It has only the recipe fields that are set: an image network has no tokens.
+        It has only the recipe fields that are set: for example, an image network has no tokens.
         """
         whole = self.flat()
         recipe = {name: value for name, value in self.case.recipe.fields.items() if value}
@@ -244,11 +244,11 @@ def answer_memory(
     """Return the memory that a step needs, and whether it fits on each card.
 
     Args:
-        question: Workload, precision, task and batch; ``amp`` is the best of each card.
+        question: Workload, precision, task and batch; ``amp`` is the best mixed precision of each card.
         specs: The cards, at least one.
         own: This user's runs: a peak measured in the same case replaces the model.
-        fixes: Whether to find out what would make it fit if it does not.
-        changes: Changes to the question's case, by field: checkpointing, the number of GPUs that share it.
+        fixes: Whether to find out what would make the step fit where it does not.
+        changes: Changes to the question's case, by field, such as checkpointing or the number of GPUs.
         accumulate: Micro-batches that the batch is split into; their gradients are summed.
 
     Raises:
@@ -290,8 +290,8 @@ def answer_memory(
 
 
 def _representative(pairs: Iterable[tuple[GpuSpec, Case]], fitting: Collection[str]) -> tuple[GpuSpec, Case]:
-    # The card for which the need is stated. Preferably, the step fits on it, it runs today's torch, and it
-    # has GDDR memory, in that order.
+    # The card for which the need is stated. It is preferably one that the step fits on, then one that runs
+    # today's torch, then one with GDDR memory.
     return min(
         pairs,
         key=lambda pair: (
@@ -335,7 +335,7 @@ def _answer(
 def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """Changes that reduce the need of a step that does not fit, each with the need after it."""
+    """Yield the changes that reduce the need of a step that does not fit, each with the need after it."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
@@ -369,7 +369,7 @@ def _fixes(
 
 
 def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Changes that do the same work with less memory, in words and as fields of the case."""
+    """Yield the changes that do the same work with less memory, in words and as fields of the case."""
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
         yield what, {"precision": Precision.AMP_FP16}
@@ -386,7 +386,7 @@ def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[
 
 
 def _fewest_micro_batches(profile: WorkloadProfile, case: Case, card: CardMemory, scale: float) -> int:
-    # The number of micro-batches needed to fit; if no number is enough, one for each sample.
+    # The fewest micro-batches with which the step fits; if no number is enough, one for each sample.
 
     def fits(parts: int) -> bool:
         return judge_fit(profile, case, card, scale=scale, accumulate=parts).fits
@@ -409,7 +409,7 @@ _TRAINABLE_WORDS = {
 def _on_several(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """The fewest GPUs on which the split batch fits: with all weights on each, and with a share of them."""
+    """Yield the fewest GPUs on which the split batch fits: with all weights on each, and with a share."""
     modes = [(ParallelMode.DDP, "")]
     if question.profile.blocks is not None:  # FSDP shards a model by block
         modes.append((ParallelMode.FSDP, " with FSDP"))
@@ -449,13 +449,13 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
         One answer per workload.
 
     Raises:
-        MisuseError: If a name, a precision or the batch is unknown or impossible.
+        MisuseError: If a name is unknown, or the precision or the batch is impossible.
     """
     return answers_of(request)
 
 
 def answers_of(request: MemoryRequest, *, with_fixes: bool = True) -> MemoryAnswers:
-    """Answer as ``memory`` does; ``with_fixes``: whether to find out what would make the step fit."""
+    """Answer as ``memory`` does; ``with_fixes`` says whether to find out what would make the step fit."""
     from gpubench.record.store import own_runs
 
     request = _with_count(request)

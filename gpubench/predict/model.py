@@ -42,19 +42,19 @@ from gpubench.units import format_percent
 # workload or its software. In the published pairs, with each target's harness and GPU left out, it is 0.28
 # where the measured card is faster than its level and 0.34 where it is slower.
 OWN_SHARE = 0.3
-# Log deviation up to which that share applies, the half-width of a level. It falls to 0 at twice that, where
-# the level is wrong for the workload.
+# Log deviation up to which that share applies: a level's half-width. The share then falls, to 0 at twice that
+# deviation, where the level is wrong for the workload.
 OWN_LIMIT = 0.4
 # Log deviation above which a measured card is reported as slow: one standard deviation of a level.
 SLOW_LIMIT = 0.25
 SAME_GPU_SHARE = 0.5  # of the usual scale, if only batch, layout or execution change
-SMALLEST_PUBLISHED = 1_200_000  # parameters; narrower layers use little of the chip
+SMALLEST_PUBLISHED = 1_200_000  # parameters; the narrow layers of smaller models use little of the chip
 SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width below that, from readings of an H200
 # Log half-width of the rate of large products if no GPU of the family was measured. The A100, L40S and RTX
-# PRO 6000, each left out in turn, are within a factor of 1.12 (tests/predict/test_products.py).
+# PRO 6000, each left out in turn, are predicted within a factor of 1.12 (tests/predict/test_products.py).
 UNREAD_WIDTH = 0.25
 HELD = "limited to the best rate of matrix products in its family, so the interval is widened"
-DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution and kind of AMP
+DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution or kind of AMP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def predict_all(
 ) -> list[Prediction]:
     """Predict every unmeasured case of one question, each independently of the others.
 
-    The best AMP precision differs from GPU to GPU, so anchors, arithmetic and layout are those of each case.
+    The best AMP precision differs from GPU to GPU, so anchors, arithmetic and layout are chosen by case.
     """
     predictions: dict[int, Prediction] = {}
     for case in dict.fromkeys(case for _, case in open_cases):
@@ -119,7 +119,7 @@ def _predict(
     learned = fitted.ratio if anchors else fitted.level
     is_small = question.profile.parameters < SMALLEST_PUBLISHED
     times = _times(question, case, specs, learned, host)
-    # The distance of each anchor from its level, which is unknown for networks this small
+    # How far each anchor is from its level; this is not known for networks this small
     beyond = [math.nan if is_small else _beyond(question, each, fitted.level, host) for each in anchors]
     from_each = [
         _from_anchor(question, anchor, specs, case, learned, beyond=distance, host=host)
@@ -155,7 +155,7 @@ def _predict(
 
 
 def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    # Host seconds per operator, measured on this machine or the default; 0 inside a graph.
+    # Host seconds per operator: measured on this machine, else the default; 0 inside a graph.
     if case.execution is not Execution.EAGER:
         return 0.0
     operators = float(_work(question, case).operators[0])
@@ -260,13 +260,13 @@ def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) 
 
 
 def own_part(beyond: Floats | float) -> Floats:
-    """Return the card-specific part of log deviations from the level; 0 if one is NaN."""
+    """Return the card-specific part of log deviations from the level; 0 where the deviation is NaN."""
     known = np.nan_to_num(beyond)
     return np.asarray(OWN_SHARE * known * np.clip(2 - np.abs(known) / OWN_LIMIT, 0.0, 1.0))
 
 
 def _combine(batches: Sequence[_Batch]) -> _Batch:
-    """Average in log with weight 1 / width^2.
+    """Average the logs with weights 1 / width^2.
 
     The width does not shrink with the number of anchors, because most of the error is the target's.
     """
@@ -310,7 +310,7 @@ _PREFIX = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
 def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[float, float]) -> Chips:
-    """Datasheet figures of one card, corrected by the results of its micro-benchmarks.
+    """Return the datasheet figures of one card, corrected by the results of its micro-benchmarks.
 
     Args:
         chip: One GPU.
@@ -336,10 +336,10 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[flo
 
 
 def host_s_per_operator(readings: Sequence[Reading], operators: float) -> float | None:
-    """Host time per kernel on the user's machine [s], from cases run both eager and as a graph.
+    """Return the host time per kernel on the user's machine [s], from cases run both eager and as a graph.
 
     Args:
-        readings: Newest first; the newest graph of a case counts.
+        readings: Newest first; the newest graph reading of a case counts.
         operators: Kernels per step.
     """
     own = [r for r in readings if r.basis == "measured"]

@@ -23,11 +23,11 @@ DEEP = 0.6
 """Limits below this share of board power are far from most measurements and get wider intervals."""
 
 Ends = Annotated[tuple[float, float], "log"]
-"""Distance of the lower and the upper end from the law, in the logarithm."""
+"""Log distance of the lower and of the upper end from the law."""
 
 
 class Errors(Record, frozen=True, kw_only=True):
-    """The errors of the law on unseen cards: 5 % and 95 % quantiles of the worst card.
+    """The errors of the law on unseen cards: 5th and 95th percentiles of the worst card.
 
     Attributes:
         time, energy: Errors of the two factors.
@@ -43,11 +43,11 @@ class PowerLaw(Record, frozen=True, kw_only=True):
     Attributes:
         time: Knee, exponent and sharpness of the step in time; the knee is a limit over uncapped power.
         power: Knee and sharpness of the step in mean power.
-        share: Uncapped mean power of a training job over board power, then its 5 % and 95 % quantiles over
-            jobs and cards.
+        share: Ratio of a training job's uncapped mean power to board power, then its 5th and 95th percentiles
+            over jobs and cards.
         errors: By key: ``read`` if the uncapped power was measured, else ``assumed``. For limits below
             ``DEEP``, `` deep`` is appended.
-        readings, cards: Number of each behind the fit.
+        readings, cards: Numbers of readings and of cards behind the fit.
     """
 
     time: tuple[float, float, float]
@@ -74,11 +74,11 @@ class Capped(NamedTuple):
 
 
 def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
-    """Return log time and log mean power under a limit, over those without.
+    """Return the logs of time and of mean power under a limit, both relative to no limit.
 
     Args:
         law: The fit.
-        limit_over_power: The limit over the uncapped mean power of the job.
+        limit_over_power: Ratio of the limit to the uncapped mean power of the job.
     """
     log_ratio = math.log(limit_over_power)
     knee, exponent, sharpness = law.time
@@ -93,11 +93,11 @@ def _step(beyond: float, sharpness: float) -> float:
 
 
 def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
-    """Return the mean power of a training job without a user's limit [W].
+    """Return the mean power of a training job without a power limit [W].
 
     Args:
         spec: The card.
-        read_w: Measured for this job on this model of card; None uses the usual share of board power.
+        read_w: Power measured for this job on this model of card; None uses the usual share of board power.
     """
     if read_w is not None:
         return Interval(read_w)
@@ -107,16 +107,16 @@ def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
 
 
 def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped:
-    """Return time and energy of a job under a power limit, relative to those without.
+    """Return the time and energy of a job under a power limit, relative to no limit.
 
     Args:
         spec: The card.
         limit_w: The limit [W].
-        read_w: Measured mean power of the job without it; None uses the usual share of board power [W].
+        read_w: Measured mean power of the job without a limit; None uses the usual share of board power [W].
 
     Raises:
-        MisuseError: If the board power of the card is unknown, or the limit is below ``LEAST_SHARE`` of it or
-            not below it.
+        MisuseError: If the board power of the card is unknown, or the limit is not from ``LEAST_SHARE`` of it
+            to just below it.
     """
     law, board_w = load_power_law(), spec.tdp_w
     if board_w is None:

@@ -31,11 +31,11 @@ FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as th
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast does this workload run?
+    """How fast a workload runs, or how much memory it needs, in one setting.
 
     Attributes:
-        precision: ``amp`` is the best mixed precision of each GPU.
-        batch_size: Samples per step on one GPU; None is the workload's main batch.
+        precision: ``amp`` means the best mixed precision of each GPU.
+        batch_size: Samples per step on one GPU; None means the workload's main batch.
     """
 
     profile: WorkloadProfile
@@ -61,8 +61,8 @@ def question_of(
     """Return the question about a profile at a precision, with its weights in the type of that precision.
 
     Args:
-        profile: With the requested recipe.
-        precision: Its name; None is the usual one of the workload.
+        profile: The workload's profile, with the requested recipe.
+        precision: A precision's name; None means the workload's usual precision.
         asked: The requested recipe, by field.
         rest: Other fields of the question.
 
@@ -74,7 +74,7 @@ def question_of(
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
     reads_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
     infers_eagerly = rest.get("task") is TaskKind.INFER and reads_in_inference
-    # these loops never capture steps in graphs
+    # These steps are never captured in a CUDA graph
     if profile.is_eager_only or trained_eagerly or infers_eagerly:
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
@@ -103,7 +103,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_reasons(refused: Iterable[Refusal]) -> list[str]:
-    """Return the first three different reasons, for a short document."""
+    """Return the first three distinct reasons, for a short document."""
     return list(dict.fromkeys(each.reason for each in refused))[:3]
 
 
@@ -143,14 +143,14 @@ def _why_not_at(question: Question, precision: Precision) -> str | None:
 
 
 def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """The case that the question means on this GPU, or why it has no speed there."""
+    """Return the case that the question means on this GPU, or why its speed there is not predicted."""
     case = memory_case_for(question, spec)
     no_speed = None if isinstance(case, Refusal) else why_speed_untold(spec, case.precision)
     return case if no_speed is None else Refusal(gpu_key=spec.key, reason=no_speed)
 
 
 def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
-    """Return why a GPU has an answer for memory at a precision but none for speed; None if it has both.
+    """Return why only the memory, not the speed, is predicted at a precision on a GPU; None if both are.
 
     Without hardware for bf16, a model runs in fp16, which takes the same memory. Its speed is not predicted,
     because no published figure has weights cast to fp16.
@@ -165,7 +165,7 @@ SPEED_UNTOLD = "its speed is not predicted; in fp16 the work takes the same memo
 
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """The case for which to state the memory on this GPU, or why the GPU cannot run it."""
+    """Return the case to state the memory of on this GPU, or why the GPU cannot run it."""
     if spec.not_ranked_because is not None:
         return Refusal(gpu_key=spec.key, reason=spec.not_ranked_because)
     precision = (
@@ -184,7 +184,7 @@ def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 
 
 def case_at(question: Question, precision: Precision) -> Case:
-    """The case that the question means at a precision, for any GPU."""
+    """Return the case that the question means at a precision, for any GPU."""
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,
@@ -200,7 +200,7 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
-    """Whether a GPU computes in a precision, by compute capability or, for other vendors, by stated rate."""
+    """Whether a GPU has hardware for a precision, judged by compute capability or another vendor's rates."""
     if precision.within(capability_of(spec)):
         return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.needs_rate
@@ -212,16 +212,16 @@ def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:
-        return "its row of the specification table has no peak rates"
+        return "its row in the specification table has no peak rates"
     if capability is not None and capability < FIRST_KNOWN_CAPABILITY:
         return f"{spec.architecture} and older run about half as fast as the model says"
     mode = precision.facts.predicted_as
     if mode is None:
         return never_predicted(precision)
     if mode == "half" and spec.tensor_core_count != 0 and not spec.fp16_tensor_flops_per_s:
-        return "its row of the specification table has no FP16 tensor rate"
+        return "its row in the specification table has no FP16 tensor rate"
     if mode == "tf32" and not spec.tf32_tensor_flops_per_s:
-        return "its row of the specification table has no TF32 rate"
+        return "its row in the specification table has no TF32 rate"
     return None
 
 
@@ -237,6 +237,6 @@ def precision_of(text: str | None, profile: WorkloadProfile | None = None) -> Pr
 
 
 def capability_of(spec: GpuSpec) -> tuple[int, int] | None:
-    """Compute capability as numbers; None if it is unknown or the target name of another vendor."""
+    """Return the compute capability as numbers; None if unknown or another vendor's target (gfx942)."""
     major, dot, minor = (spec.compute_capability or "").partition(".")
     return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None

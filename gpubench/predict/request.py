@@ -120,7 +120,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases to forecast, and the output file."""
+    """The cases to forecast, and the file to write."""
 
     cases: Annotated[
         Path,
@@ -131,7 +131,7 @@ class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ]
-    output: Annotated[Path | None, Option("File for the seal.", short="-o", default="stdout")] = None
+    output: Annotated[Path | None, Option("File to write the seal to.", short="-o", default="stdout")] = None
 
 
 class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):

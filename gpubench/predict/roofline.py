@@ -1,8 +1,8 @@
 """An additive roofline of one step: the times of arithmetic, memory traffic and launches add up.
 
 For published models only totals are known (model_profiles.csv); for a workload, its operators. Because the
-model is a sum, coefficients fitted to totals apply to operators too. The maximum of arithmetic and traffic
-for each operator lacks this property and scored worse; see docs/decisions.md.
+model is a sum, coefficients fitted to totals apply to operators too. Taking the larger of arithmetic and
+traffic for each operator lacks this property and scored worse; see docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpubench.predict.chips import Chips, Mode, architecture_of, predecessor
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
 HALF_BYTES = 0.5  # share of the fp32 traffic, if ``Precision.in_half``
 CAST_BYTES = 6
-"""Bytes that autocast moves to cast one weight or its gradient: 4 on one side, 2 on the other."""
+"""Bytes that autocast moves to cast one weight or its gradient: 4 in fp32 and 2 in half precision."""
 HOST_POWER = 2.0
 """Host and GPU overlap imperfectly: step^2 = gpu^2 + host^2, as measured on an H200."""
 HOST_SHARE_LIMIT = 0.7
@@ -47,14 +47,15 @@ It was chosen to match measurements of adapters with fused kernels on an A100 an
 JOINED_FREES = 0.5
 """Share of the products of usual width that run at the measured rate if chains are joined.
 
-It was chosen on compiled GPT-2 on 16 cards: there, joining the chains removes half of the products' slowdown.
+It was chosen to match compiled GPT-2 on 16 cards, where joining the chains removes half of the products'
+slowdown.
 """
 USUAL_WIDTH = 512.0
 """Width of the products of published networks; for m x k times k x n, it is 1 / (1/m + 1/n + 1/k).
 
-That is twice the FLOPs over the bytes at 4 per element. The fit gives the slowdown of a product of that
-width, in addition to its traffic. The slowdown falls with the width: a product of infinite width runs at the
-measured rate.
+That is twice the ratio of FLOPs to bytes, at 4 bytes per element. The fit gives the slowdown of a product of
+that width, in addition to its traffic. The wider the product, the smaller the slowdown: one of infinite width
+runs at the measured rate.
 """
 ABOVE_STATED_CLOCK = 1.1
 """Largest ratio of the actual clock to the datasheet's: consumer cards boost a few percent above it."""
@@ -73,7 +74,7 @@ DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
 
 They are fitted per architecture. A factor per GPU would be learned from the few harnesses that ran on it, and
-does more harm than good on the next harness. docs/decisions.md has the figures.
+would do more harm than good on the next harness. docs/decisions.md has the figures.
 """
 
 
@@ -83,20 +84,19 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations per lane (GA10x and later).
         winograd_*: Gain of 3x3 convolutions of stride 1, which can need fewer multiplications than counted.
-            No published row has strict-FP32 convolutions on a dual-issue chip, so the priors are kept there.
-            The product of gain and efficiency stays below the peak there.
+            No published row has strict-FP32 convolutions on a dual-issue chip. For that combination, the
+            priors are kept, and gain times efficiency stays below the peak.
         depthwise: Share of the FP32 peak.
-        width, width_matmul: Exponents with which the efficiency of tensor cores falls as those of a
-            multiprocessor get wider, in convolutions and in products of usual width. A Hopper core does four
-            times the work of a Turing core per clock and is harder to feed.
+        width, width_matmul: Exponents with which the efficiency falls as a multiprocessor's tensor cores get
+            wider, in convolutions and in products of usual width. A Hopper core does four times the work of a
+            Turing core per clock and is harder to feed.
         cache: Exponent with which the traffic that reaches the memory falls as the L2 cache gets larger.
         operator_floor_s: Time of the smallest kernel [s].
         power_exponent: Exponent with which the sustained clock of a chip grows with its watts per
             multiprocessor.
         channels_last: Log gain of convolutions on tensor cores in that layout.
-        no_optimizer: Log of the factor by which steps without an optimizer, but with a copy from the host,
-            are slower.
-        fused: Log of the factor by which torch.compile reduces the traffic, as it keeps values in registers.
+        no_optimizer: Log slowdown of steps that have no optimizer but copy their input from the host.
+        fused: Log of the factor by which torch.compile reduces the traffic by keeping values in registers.
     """
 
     conv_fp32: float
@@ -126,15 +126,15 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The computation and traffic of n steps, or of one to be broadcast.
+    """The arithmetic operations and traffic of n steps, or of one step to be broadcast.
 
     Attributes:
         flops: (n, 4) FLOP per step by ``KINDS``.
         bytes_: (n,) bytes per step at 4 per element, without the optimizer.
         optimizer_bytes: (n,) bytes that stay at fp32 under AMP.
-        cast_bytes: (n,) bytes that autocast adds in half precision to cast weights and their gradients.
+        cast_bytes: (n,) bytes that autocast adds in half precision by casting weights and their gradients.
         operators: (n,) kernels per step.
-        wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``, which runs at the measured
+        wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``. It runs at the measured
             rate instead of the fitted one. 0 if the shapes of the products are unknown.
         chain_bytes, chain_operators: (n,) the parts of ``bytes_`` and ``operators`` outside products,
             convolutions and the optimizer: torch.compile joins chains of these operators.
@@ -159,7 +159,7 @@ class Arithmetic:
         half: (n,) whether activations move at 2 bytes per element.
         channels_last: (n,) layout of images.
         no_optimizer: (n,) whether the step ends with the backward pass.
-        compiled: (n,) whether torch.compile joined its operators; the savings are fitted to forward passes.
+        compiled: (n,) whether torch.compile joined the operators; the savings are fitted to forward passes.
         joined: (n,) whether torch.compile or fused kernels joined the chains of a training step, as listed in
             its profile.
     """
@@ -215,7 +215,7 @@ def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 
 
 
 def cast_bytes_of(profile: WorkloadProfile, task: TaskKind) -> float:
-    """Bytes that autocast moves in one step to cast weights, and in training their gradients back.
+    """Return the bytes that autocast moves in one step to cast weights and, in training, gradients back.
 
     0 if the weights are stored in half precision.
     """
@@ -233,7 +233,7 @@ def arithmetic_of(
     compiled: bool = False,
     joined: bool = False,
 ) -> Arithmetic:
-    """The arithmetic of n steps timed by gpubench at one precision; they always include the optimizer."""
+    """Return the arithmetic of n steps that gpubench times at one precision, always with the optimizer."""
     assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused other precisions
     mode = np.full(n, int(Mode[precision.facts.predicted_as.upper()]))
     return Arithmetic(
@@ -248,13 +248,13 @@ def arithmetic_of(
 
 
 def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
-    """The arithmetic in which most FLOPs of each step run, (n,)."""
+    """Return the arithmetic that most FLOPs of each step use, (n,)."""
     conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
     return np.where(conv, arithmetic.conv, arithmetic.matmul)
 
 
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
-    """Deviations of GPUs, (len(gpu_keys), 3), from their architecture or its last known predecessor.
+    """Return the deviations of each GPU's architecture or its newest known predecessor, (len(gpu_keys), 3).
 
     They are 0 if neither was fitted.
     """
@@ -284,7 +284,7 @@ def step_times(
         coefficients: From the calibration.
         host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
-        host_power: Exponent of the sum of GPU and host time: 1 is no overlap, infinity is complete overlap.
+        host_power: Exponent with which GPU and host time add up: 1 for no overlap, infinity for full overlap.
     """
     c = coefficients
     conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
@@ -314,7 +314,7 @@ def step_times(
 
 
 def moved_bytes(work: Work, half: Flags | bool, *, joined: Flags | bool = False) -> Floats:
-    """Bytes that each step reads and writes, (n,).
+    """Return the bytes that each step reads and writes, (n,).
 
     Args:
         work: n steps or one.
@@ -336,10 +336,11 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: b
         work: n steps or one.
         chips: n GPUs or one.
         arithmetic: Their arithmetic.
-        as_read: Whether tensor cores run at the best rate measured in their family, ``chips.product_best``,
-            and Winograd saves nothing on those of NVIDIA. Only one of 165 published readings of VGG there is
-            faster than this, by 2 %. On NVIDIA's FP32 pipes, 29 of 73 readings exceed the peak, by a factor
-            of up to 1.8, and so does VGG on the matrix instructions of a Radeon.
+        as_read: Whether to assume that tensor cores run at the best rate measured in their family,
+            ``chips.product_best``, and that Winograd saves nothing on NVIDIA's tensor cores. Only one of 165
+            published readings of VGG on those is faster than this, by 2 %. On NVIDIA's FP32 pipes, 29 of 73
+            readings exceed the peak, by a factor of up to 1.8, and so does VGG on the matrix instructions of
+            a Radeon.
     """
     saves = np.where(_pick(chips.tensor, arithmetic.conv) & chips.nvidia & as_read, 1.0, WINOGRAD_SAVES)
     tensor_share = chips.product_best if as_read else ABOVE_STATED_CLOCK
@@ -352,7 +353,7 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: b
 
 
 def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
-    """Log of the share of its stated clock that each chip sustains on its power, (n,); at most 0."""
+    """Return the log of the share of its stated clock that each chip's power sustains, (n,); at most 0."""
     sustained = coefficients.power_exponent * chips.power
     return np.asarray(np.minimum(0.0, sustained - chips.clock), dtype=float)
 
@@ -378,7 +379,7 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
 
 
 def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
-    """0 for FP32, 1 for FP32 on two pipes, 2 for TF32, 3 for half; FP32 without tensor cores."""
+    """Return 0 for FP32, 1 for FP32 on two pipes, 2 for TF32, 3 for half; without tensor cores, 0 or 1."""
     plain = np.where(chips.dual_issue, 1, 0)
     return np.where(_pick(chips.tensor, mode), np.where(mode == Mode.TF32, 2, 3), plain)
 
@@ -400,7 +401,7 @@ _T = TypeVar("_T")
 
 
 def take(table: _T, rows: NDArray[Any]) -> _T:
-    """Return the chosen rows of a dataclass of arrays, including nested dataclasses."""
+    """Return the chosen rows of a dataclass of arrays and of the dataclasses nested in it."""
 
     def chosen(value: Any) -> Any:
         return take(value, rows) if is_dataclass(value) else value[rows]
@@ -409,7 +410,7 @@ def take(table: _T, rows: NDArray[Any]) -> _T:
 
 
 def stack(tables: Sequence[_T]) -> _T:
-    """Concatenate dataclasses of arrays by row, including nested dataclasses."""
+    """Concatenate dataclasses of arrays by row, along with the dataclasses nested in them."""
 
     def joined(name: str) -> Any:
         values = [getattr(table, name) for table in tables]

@@ -2,7 +2,7 @@
 
 The cost is modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link.
 Buckets that are ready are sent during the backward pass. The GPUs wait for each other, which costs a share of
-the step with each doubling. The shares are fitted to published rows; see docs/prediction.md.
+the step for each doubling of the GPU count. The shares are fitted to published rows; see docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Link: TypeAlias = Literal["none", "nvlink", "fabric", "pcie", "host"]
 
 GRADIENT_BYTES = 4  # data parallel training exchanges fp32 gradients, under AMP too
 BACKWARD_SHARE = 2 / 3  # of the step: two of the three products of each layer
-BUCKET_BYTES = 25 * 1024**2  # nothing overlaps the last bucket of torch's DistributedDataParallel
+BUCKET_BYTES = 25 * 1024**2  # of torch's DistributedDataParallel; nothing overlaps the last bucket
 PCIE_LANES = 16
 _PCIE_LANE_BYTES_PER_S = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 SHARES = ("waiting", "hidden", "nvlink", "fabric", "pcie", "host")
 """The fitted shares, in the order of ``ScalingShares``: the share of the step lost with each doubling of the
-GPUs, the share of the backward pass that hides the exchange, and the share of each link's one-way rate that
-is reached."""
+GPU count, the share of the backward pass that hides the exchange, and the share of each link's one-way rate
+that is reached."""
 _SMALL = 1e-3
 
 
 class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Throughput of n GPUs over n times that of one, with a 90 % interval.
+    """Ratio of the throughput of n GPUs to n times that of one, with a 90 % interval.
 
     Attributes:
-        efficiency: 1 is perfect, at the same batch per GPU.
-        link: The link that carries the gradients; ``host`` is PCIe through the memory of the host.
+        efficiency: The ratio at the same batch per GPU; 1 is perfect.
+        link: The link that carries the gradients; ``host`` is PCIe through host memory.
         gradient_bytes: Bytes exchanged in each step per GPU, before the ring's factor.
-        exposed_s: Part of the exchange that the step waits for.
+        exposed_s: The part of the exchange time that the step waits for.
         log_deviation: Standard deviation of the log efficiency, for draws.
     """
 
@@ -59,12 +59,13 @@ class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """The exchange of one GPU's step: its bytes and link, and the time of the step without it.
+    """What one GPU exchanges in a step, and over which link.
 
     Attributes:
         rate: Rate of the link in one direction [B/s].
-        hidden_wholly: Whether the step never waits for it, as when weights are sent ahead of their use.
-        unhidden_bytes: The part that overlaps with nothing.
+        step_s: Time of the step without the exchange.
+        hidden_wholly: Whether the step never waits for the exchange, as when weights are sent before use.
+        unhidden_bytes: The part of the exchange that overlaps with nothing.
         cover_share: Share of the step that can overlap the exchange.
     """
 
@@ -85,8 +86,8 @@ def scaling(
     Args:
         question: Workload, batch per GPU and task; inference needs no exchange.
         spec: The GPU.
-        n: GPUs in one host, at least 1.
-        samples_per_s: Throughput of one of them.
+        n: Number of GPUs in one host, at least 1.
+        samples_per_s: Throughput of one GPU.
         sharded: Whether weights, gradients and optimizer states are sharded (FSDP); the weights are then
             gathered twice in each step.
 
@@ -131,10 +132,10 @@ def scaling(
 
 
 def _exchange(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool) -> Exchange:
-    """The exchange of a step: all gradients; with FSDP, also all weights for each of the two passes.
+    """Return the exchange of a step: all gradients; with FSDP, also all weights for each of the two passes.
 
-    Each of these three transfers moves half the bytes of an all-reduce of the same size. Each block is sent
-    ahead of its use, so they overlap with the whole step, except for the first block.
+    Each of FSDP's three transfers moves half the bytes of an all-reduce of the same size. Blocks are sent
+    before they are used, so all but the first can overlap with the whole step.
     """
     profile, (link, rate) = question.profile, link_of(spec)
     if not sharded:
@@ -154,7 +155,7 @@ def _exchange(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool
 
 
 def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> float:
-    """Log of the throughput of each of many GPUs over that of each of few."""
+    """Return the log ratio of the throughput per GPU on ``many`` GPUs to that on ``few``."""
     shares = dict(zip(SHARES, (math.exp(v) for v in logs), strict=True))
 
     def longer(n: int) -> float:
@@ -165,9 +166,9 @@ def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: in
 
 
 def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
-    """Usual error of ``log_efficiency``, from the uncertainty of the shares and from other effects.
+    """Return the typical error of ``log_efficiency``, from uncertain shares and from other effects.
 
-    Other effects, such as the feeding and logging of the harness, add up with each doubling.
+    Other effects, such as the harness's data loading and logging, grow with each doubling of the GPU count.
     """
     slope = slopes(fitted.logs, exchange, few, many)
     variance = float(slope @ np.array(fitted.covariance) @ slope)
@@ -175,7 +176,7 @@ def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) 
 
 
 def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
-    """Derivatives of ``log_efficiency`` with respect to the log of each share, (6,)."""
+    """Return the derivatives of ``log_efficiency`` with respect to the log of each share, (6,)."""
     at = tuple(map(float, logs))
     base = log_efficiency(at, exchange, few, many)
     result = np.zeros(len(SHARES))
@@ -187,7 +188,7 @@ def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many:
 
 
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
-    """The link that carries the gradients, and its rate in one direction [B/s].
+    """Return the link that carries the gradients, and its rate in one direction [B/s].
 
     NVLink and Infinity Fabric count if every GPU of this model has them (SXM, OAM), because offers do not
     say whether PCIe cards have a bridge. GeForce cards do not communicate directly over PCIe.
@@ -199,9 +200,9 @@ def link_of(spec: GpuSpec) -> tuple[Link, float]:
 
 
 def exposed_s(exchange: Exchange, n: int, share: float, hidden_share: float) -> float:
-    """Exchange time that the step waits for, at least that of the last bucket.
+    """Return the exchange time that the step waits for, which is at least that of the last bucket.
 
-    The backward pass hides at most as much as it takes, even if the fitted share exceeds 1.
+    The backward pass hides at most its own duration, even if the fitted share exceeds 1.
     """
     if n == 1 or exchange.hidden_wholly:
         return 0.0
@@ -215,5 +216,5 @@ _LINK_WORDS = {
     "nvlink": "NVLink",
     "fabric": "Infinity Fabric",
     "pcie": "PCIe",
-    "host": "PCIe through the memory of the host",
+    "host": "PCIe through host memory",
 }

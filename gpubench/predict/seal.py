@@ -27,8 +27,8 @@ from gpubench.units import figure_in, plain
 
 SEAL_VERSION = 1
 RATE = "samples_per_s"
-"""The column of a measurement, next to those of its case."""
-# Ignored columns, for a human reader
+"""The column of the measured throughput, next to the columns of its case."""
+# Columns for a human reader, which are ignored
 _REMARKS = frozenset({"source", "note"})
 _SWITCHES = ("lora", "qlora")
 
@@ -50,7 +50,7 @@ class Forecast(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Forecasts, and the versions behind them.
+    """Forecasts, and the version of the code and calibration behind them.
 
     Attributes:
         commit: The commit of the checkout that made the seal; None for an installed package.
@@ -75,10 +75,11 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def seal(cases: Path) -> Seal:
-    """Predict each line of a table, from the shipped data only.
+    """Predict the case on each line of a table, from the shipped data only.
 
     Raises:
-        MisuseError: If the table cannot be read, a line is not a valid case, or the user has a calibration.
+        MisuseError: If the table cannot be read, a line is not a valid case, or the user has a calibration of
+            their own.
     """
     requests = dict.fromkeys(request for request, _ in _lines(cases))
     made = Seal(
@@ -97,11 +98,11 @@ def score_sealed(sealed: Path, readings: Path) -> dict[str, Any]:
 
     Args:
         sealed: The seal.
-        readings: A table of cases, as for ``seal``, with the reading of each.
+        readings: A table of cases, as for ``seal``, with the measured throughput of each.
 
     Raises:
-        MisuseError: If the seal was changed or made with other coefficients, the user has a calibration, or
-            no reading can be used.
+        MisuseError: If the seal was changed or made with other coefficients, the user has a calibration of
+            their own, or no reading can be used.
     """
     made = read_seal(sealed)
     if made.coefficients != _coefficients():
@@ -155,7 +156,7 @@ def _forecast(request: PredictRequest) -> Forecast:
 
 
 def _coefficients() -> str:
-    # Nobody else has the user's own calibration, so nobody could score its forecasts.
+    # Nobody else has the user's own calibration, so nobody else could score its forecasts.
     if (own := own_calibration_path()).is_file():
         raise MisuseError(f"a seal needs the shipped calibration: move your own, {own}, to another folder")
     return hash_of(msgspec.json.encode(load_calibration(), order="sorted"))
@@ -165,7 +166,7 @@ def read_seal(path: Path) -> Seal:
     """Read a seal.
 
     Raises:
-        MisuseError: If it cannot be read, is of another schema, or was changed after it was sealed.
+        MisuseError: If it cannot be read, has another schema version, or was changed after it was sealed.
     """
     found = read_json(path, Seal, MOST_BYTES, what="a seal", follow_links=True)
     if found.schema_version != SEAL_VERSION:
@@ -181,7 +182,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
     try:
         table = csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines())
         table.fieldnames = names = [name.strip().casefold() for name in table.fieldnames or ()]
-        lines = list(table)
+        lines = [(table.line_num, cells) for cells in table]  # skips blank lines
     except csv.Error as error:
         raise MisuseError(f"{path}: not a CSV table ({error})") from None
     if not lines:
@@ -191,7 +192,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
         raise MisuseError(f"{path}: unknown column {plain(min(unknown), 40)!r}; known: {known}")
     if repeated := [name for name in names if names.count(name) > 1]:
         raise MisuseError(f"{path}: more than one column {repeated[0]!r}")
-    for number, cells in enumerate(lines, start=2):
+    for number, cells in lines:
         if None in cells:
             raise MisuseError(f"{path}, line {number}: more cells than columns")
         given = {name: (cell or "").strip() for name, cell in cells.items()}
@@ -202,7 +203,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
 
 
 def _case_of(given: dict[str, str]) -> PredictRequest:
-    """Return the case of a line, the same for each spelling of a GPU and for a default given explicitly."""
+    """Return the case on a line: the same one for every spelling of a GPU and with defaults spelled out."""
     switches = {name: given[name].casefold() for name in _SWITCHES if name in given}
     for name, cell in switches.items():
         if cell not in {"yes", "no"}:

@@ -129,6 +129,7 @@ def test_own_calibration_neither_seals_nor_scores(sealed, cases, tmp_path, monke
         ("workload,gpu,power_limit\nvgg16,T4,60\n", "unknown column 'power_limit'"),
         ("workload,gpu,GPU\nvgg16,T4,L4\n", "more than one column 'gpu'"),
         ("workload,gpu\nvgg16,T4,1\n", "line 2: more cells than columns"),
+        ("workload,gpu\nvgg16,T4\n\nvgg16,T4,1\n", "line 4: more cells than columns"),
         ("workload,gpu\nvgg16,\n", "line 2: a case needs exactly one GPU"),
         ("workload,gpu,batch_size\nvgg16,T4,0\n", "line 2: --batch-size"),
         ("workload,gpu,samples_per_s\nvgg16,T4,-1\n", None),
