@@ -1,7 +1,7 @@
 """AMD GPUs, read through AMD's library ``amdsmi``; without it, only torch sees them.
 
-This module follows the package's interface and was tested with the package on a mock of its C library. No AMD
-GPU was available.
+This module follows the interface of the ``amdsmi`` package and was tested with that package on a mock of its
+C library. No AMD GPU was available.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpubench.probe.backend import (
 from gpubench.specs import find_spec
 
 _T = TypeVar("_T")
-# Reduced formats of the matrix units by architecture, from AMD's CDNA and RDNA (WMMA) ISA guides.
+# Reduced-precision formats of the matrix units by architecture, from AMD's CDNA and RDNA (WMMA) ISA guides.
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx908": ("fp16", "bf16", "int8"),
     "gfx90a": ("fp16", "bf16", "int8"),
@@ -47,7 +47,7 @@ _ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
 def open_library() -> Any:
     """Return the ``amdsmi`` module with its library open; None if either is missing or finds no driver.
 
-    If the C library is missing, importing the package prints to stdout and fails.
+    If the C library is missing, importing the package prints to stdout and then fails.
     """
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -63,8 +63,8 @@ class AmdReadings(Readings):
     """Readings of one AMD GPU through the library, which stays open for other readers.
 
     Attributes:
-        place: PCI address without the function number, which partitions of one card share.
-        refused: The reason for each None, by field.
+        place: PCI address without the function number; all partitions of a card have the same.
+        refused: Why a value is None, by field.
     """
 
     def __init__(self, smi: Any, handle: Any, place: str) -> None:
@@ -102,7 +102,7 @@ class AmdReadings(Readings):
         return self.get("energy_j", _ENERGY, "energy_count", _energy)
 
     def compute_pids(self) -> tuple[int, ...] | None:
-        """List the processes on the GPU; the library does not say which of them only do graphics."""
+        """List the processes on the GPU, graphics included: the library does not tell them apart."""
         return self.get("compute_pids", _pids, "gpu_process_list")
 
     def memory_in_use_bytes(self) -> int | None:
@@ -118,13 +118,13 @@ class AmdReadings(Readings):
         pick: str | Callable[[Any], Any] | None = None,
         *arguments: Any,
     ) -> _T | None:
-        """Return a value from the library in SI units; None, with the reason noted, if it is implausible.
+        """Return a value from the library in SI units; None, with the reason noted, if there is none.
 
         Args:
             field: The field that the value is for.
-            convert: Converts the value.
+            convert: Converts the value to SI units, or raises ``ImplausibleError``.
             read: Function of the library, without its prefix ``amdsmi_get_``.
-            pick: Key of the value in the answer, or a function that extracts it; None for the answer itself.
+            pick: Key of the value in the answer, or a function that extracts it; None for the whole answer.
             arguments: Arguments besides the GPU.
         """
         function = f"amdsmi_get_{read}"
@@ -143,7 +143,7 @@ class AmdReadings(Readings):
 
 
 def _power(answer: Mapping[str, Any]) -> Any:
-    # Return the current socket power, which Instinct cards report; older cards report only a mean.
+    # Current socket power is what Instinct cards report; older cards report only a mean.
     kinds = ("current_socket_power", "average_socket_power", "socket_power")
     return next((answer[kind] for kind in kinds if answer.get(kind) not in {0, "N/A", None}), None)
 
@@ -158,7 +158,7 @@ def _pids(answer: Any) -> tuple[int, ...]:
 
 
 def listed() -> list[AmdReadings] | None:
-    """List the library's GPUs in its order, which is ROCm's; None if the library cannot be queried."""
+    """List the GPUs in the library's order, which is ROCm's; None if the library cannot be queried."""
     smi = open_library()
     if smi is None:
         return None
@@ -183,7 +183,7 @@ class AmdBackend(Backend):
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
                 what="an AMD GPU is present, but AMD's library does not report it",
-                fix=f"{pip_install('amdsmi')}, for the release of the installed ROCm; without it the GPU is "
+                fix=f"{pip_install('amdsmi')}, in the release of the installed ROCm; until then, the GPU is "
                 "timed without telemetry",
                 exit_code=0,
                 backend=self.name,
@@ -202,10 +202,10 @@ class AmdBackend(Backend):
     def open_readings(self, device: DeviceProfile) -> Readings:
         """Open the readings of one GPU; all are unknown for a GPU that only torch sees.
 
-        They are unknown for a partition too: the library reports power and clocks of the whole card.
+        They are unknown for a partition too, because the library reports power and clocks of the whole card.
 
         Raises:
-            DeviceGoneError: If the library no longer lists it.
+            DeviceGoneError: If the library no longer lists this GPU.
         """
         if device.mig_enabled or ONLY_IN_TORCH in device.unavailable.values():
             return Readings()
@@ -220,12 +220,12 @@ BACKEND = AmdBackend()
 
 
 def matrix_formats(architecture: str | None) -> tuple[str, ...]:
-    """Reduced formats of the matrix units of an architecture, such as gfx942."""
+    """Return the reduced-precision formats of the matrix units of an architecture, such as gfx942."""
     return next((found for start, found in _FORMATS.items() if (architecture or "").startswith(start)), ())
 
 
 def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[DeviceProfile, DeviceState]:
-    """Describe one GPU, or a partition of a card (CPX and similar), and its current state."""
+    """Describe one GPU, or a partition of a card (in CPX mode, for example), and its current state."""
     asic, vram, clocks = "gpu_asic_info", of.smi.AmdSmiMemoryType.VRAM, of.smi.AmdSmiClkType
     name = of.get("name", plausible.text, asic, "market_name")
     serial = of.get("uuid", plausible.text, asic, "asic_serial")
@@ -271,7 +271,7 @@ def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[Devi
 
 
 def _partition(card: DeviceProfile, part: int, parts: int) -> DeviceProfile:
-    """Return the profile of one partition of a card, without values of the whole card."""
+    """Return the profile of one partition of a card, without values that are for the whole card."""
     whole = ("gpu_key", "memory_bytes", "l2_bytes", "power_limit_w", "power_limit_default_w")
     reason = "the library reports it only for the whole card; this is a partition"
     return replace(

@@ -1,7 +1,7 @@
 """The types of the probe: problems, readings, the interface of a backend, and a device's identity.
 
-A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``, which converts native units. The
-identity of a device is never disclosed, and never confused with that of another device.
+A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``, which converts native units. A
+device's identity is never disclosed, and one device is never mistaken for another.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from gpubench.units import KIB, UNKNOWN, count, format_bytes
 _DEVICES_IN_REPR = 8
 OR_CPU = "or measure on the CPU with --device cpu"
 NO_SPEC = "no single row of the specification table has this name"
-"""The reason why a device has no key."""
+"""Why a device has no key."""
 ONLY_IN_TORCH = "the driver library is not available; only torch reports this GPU"
-"""The reason why a working device gives no telemetry."""
+"""Why a working device has no telemetry."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that prevents the use of a device or a reading.
+    """A problem that makes a device or one of its readings unavailable.
 
     Attributes:
         what: What happened.
-        value: The value seen: the loader's message, a version, a path.
+        value: The value seen, such as the loader's message, a version or a path.
         fix: What to do about it.
         exit_code: 3 if a GPU is present but cannot be used; 0 if there is none or a run can continue.
         backend: The backend that has the problem, or ``torch``.
-        device_index: The affected device; None for the entire backend.
-        torch_may_know: Whether the problem affects the driver library but may leave the GPU usable in torch.
+        device_index: The affected device; None if the entire backend is affected.
+        torch_may_know: Whether torch may still be able to use the GPU, as only the driver library fails.
     """
 
     what: str
@@ -75,11 +75,11 @@ class DeviceGoneError(NoDeviceError):
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
-    """A device's current state and its limits on this machine. Unknown is None.
+    """A device's current state and its limits on this machine. A value is None if unknown.
 
     Attributes:
-        memory_used_bytes: From the driver, including its own reserve if it cannot separate the two.
-        memory_in_use_bytes: Without the driver's reserve; None if unknown.
+        memory_used_bytes: As the driver reports it; some drivers include their own reserve.
+        memory_in_use_bytes: Without the driver's reserve; None if the driver cannot separate the two.
         pcie_generation_card: The highest generation that the card supports, in any slot.
     """
 
@@ -99,7 +99,7 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the machine and its software that affect a measurement. No host or user name."""
+    """The parts of the machine and its software that affect a measurement, without host or user names."""
 
     os: str
     python: str
@@ -119,7 +119,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Every device of this machine; ``states[i]`` is the state of ``devices[i]``, None if unknown."""
+    """Every device of this machine; ``states[i]`` is the state of ``devices[i]``, or None if unknown."""
 
     devices: tuple[DeviceProfile, ...]
     host: Host
@@ -155,7 +155,7 @@ class BackendReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unusable(problems: Iterable[Problem]) -> dict[int, str]:
-    """Return why devices of this machine cannot be used, by index."""
+    """Return the reason for each device of this machine that cannot be used, by index."""
     return {p.device_index: p.line() for p in problems if p.device_index is not None and p.exit_code}
 
 
@@ -169,14 +169,14 @@ class Backend:
     name: str
 
     def devices(self) -> BackendReport:
-        """List the devices of this backend's driver; a missing driver gives an empty report."""
+        """List the devices that this backend's driver reports; a missing driver gives an empty report."""
         raise NotImplementedError
 
     def open_readings(self, device: DeviceProfile) -> Readings:
         """Open the telemetry of one device; this default reports nothing.
 
         Raises:
-            DeviceGoneError: If the driver no longer shows it.
+            DeviceGoneError: If the driver no longer lists the device.
         """
         del device
         return Readings()
@@ -195,7 +195,7 @@ class Readings:
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` if the driver reports it."""
+        """``gpu_lost`` or ``reset_required`` if the driver reports that fault, else None."""
         return None
 
     def sample(self) -> Reading:
@@ -205,7 +205,7 @@ class Readings:
     def held_clocks_s(self) -> dict[str, float]:
         """Read for how long each policy has held the clocks down [s]; only differences mean anything.
 
-        Keys: power, thermal, sync_boost, board_limit, low_utilization, reliability, if reported.
+        The keys are power, thermal, sync_boost, board_limit, low_utilization and reliability, where reported.
         """
         return {}
 
@@ -214,22 +214,22 @@ class Readings:
         return None
 
     def compute_pids(self) -> tuple[int, ...] | None:
-        """List the processes that compute on the device, by id.
+        """List the ids of the processes that compute on the device.
 
-        Most containers hide them, so an empty list proves nothing.
+        Most containers hide other processes, so an empty list proves nothing.
         """
         return None
 
     def memory_in_use_bytes(self) -> int | None:
-        """Read memory in use without the driver's own reserve [B]; None if it cannot be distinguished."""
+        """Read memory in use without the driver's own reserve [B]; None if the two cannot be separated."""
         return None
 
     def ecc_uncorrected(self) -> int | None:
-        """Read the count of uncorrected memory errors since the driver was loaded."""
+        """Read the number of uncorrected memory errors since the driver was loaded."""
         return None
 
     def compute_mode(self) -> str | None:
-        """Read who may use the device: default, exclusive_process, prohibited."""
+        """Read the compute mode, which says who may use the device: for example default or prohibited."""
         return None
 
     def close(self) -> None:
@@ -247,10 +247,10 @@ _ID_DIGITS = 16
 
 
 def device_id(profile: DeviceProfile) -> str:
-    """Return an id of this device that only this user can link to it: a salted hash of its UUID.
+    """Return an id that only this user can link to the device: a salted hash of its UUID.
 
     Without a UUID, name and PCI bus id are hashed. The salt is random and stored in the user's data folder.
-    If that folder cannot be written, the salt is valid only in this process.
+    If that folder cannot be written, the salt lasts only as long as this process.
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
     identity = known or "|".join((profile.backend, profile.name or "", profile.pci_bus_id or ""))
@@ -264,9 +264,9 @@ def storable(profile: DeviceProfile) -> DeviceProfile:
 
 
 def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
-    """Return variables that restrict a child process to these devices: by UUID, else by PCI order.
+    """Return variables that restrict a child process to these devices: by UUID, else by index in PCI order.
 
-    Nothing is restricted for devices of other vendors, or if one of the devices has neither.
+    Other vendors' devices are not restricted, nor is a group in which a device has neither UUID nor index.
     """
     if not profiles[0].is_nvidia:
         return {}
@@ -276,7 +276,7 @@ def child_environment(*profiles: DeviceProfile) -> dict[str, str]:
 
 
 def uuid_is_blank(uuid: str | None) -> bool:
-    """Return whether a UUID is absent, or all zeros as on some virtual machines."""
+    """Return whether a UUID is missing, or all zeros as on some virtual machines."""
     return uuid is None or not _digits(uuid).strip("0")
 
 
@@ -292,7 +292,7 @@ def check_same_device(profile: DeviceProfile, seen: DeviceProfile) -> tuple[Find
         ``UUID_ALL_ZEROS``, with what was matched instead, if the driver's UUID is all zeros; else nothing.
 
     Raises:
-        NoDeviceError: If they differ, because telemetry would be of another GPU.
+        NoDeviceError: If they differ, because telemetry would come from another GPU.
     """
     matched = matched_by(profile, seen)
     if matched == "UUID":
@@ -308,7 +308,7 @@ def check_same_device(profile: DeviceProfile, seen: DeviceProfile) -> tuple[Find
 
 def matched_by(profile: DeviceProfile, seen: DeviceProfile) -> Identity:
     """Return the identifier by which a device that passes ``check_same_device`` was matched."""
-    is_slice = (profile.uuid or "").startswith("MIG-")  # some CUDA releases show the UUID of the card
+    is_slice = (profile.uuid or "").startswith("MIG-")  # some CUDA releases report the card's UUID instead
     if not is_slice and not uuid_is_blank(profile.uuid) and not uuid_is_blank(seen.uuid):
         return "UUID"
     if bus_id(profile.pci_bus_id) and bus_id(seen.pci_bus_id):
@@ -317,7 +317,7 @@ def matched_by(profile: DeviceProfile, seen: DeviceProfile) -> Identity:
 
 
 def in_torch(properties: Any) -> DeviceProfile:
-    """Return the device that torch's device properties describe; a value that this torch lacks is None."""
+    """Convert torch's device properties to a profile; a value that this torch does not report is None."""
     uuid, bus = (getattr(properties, name, None) for name in ("uuid", "pci_bus_id"))
     domain, device = (getattr(properties, f"pci_{name}_id", 0) for name in ("domain", "device"))
     return DeviceProfile(
@@ -333,7 +333,7 @@ def in_torch(properties: Any) -> DeviceProfile:
 
 
 def bus_id(text: str | None) -> str | None:
-    """Return a PCI bus id in normal form, ``0000:00:06.0``; None if unknown or invalid.
+    """Return a PCI bus id in its normal form, such as ``0000:00:06.0``; None if unknown or invalid.
 
     >>> bus_id("00000000:00:06.0"), bus_id("0000:0A:00"), bus_id(None)
     ('0000:00:06.0', '0000:0a:00.0', None)

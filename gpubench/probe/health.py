@@ -1,8 +1,8 @@
-"""Checks that a device is ready to measure: use by others, limits, and the checks of ``gpubench doctor``.
+"""Checks whether a device is ready to measure: use by others, limits, and the checks of ``gpubench doctor``.
 
 Most containers hide other processes, and utilization lags behind a load that has just ended. Use by others is
 therefore judged from the process list, utilization and memory together, and must be seen twice before a run
-is refused. The checks of doctor start with the software; each reports what it saw and how to fix it.
+is refused. The checks of ``doctor`` start with the software; each reports what it saw and how to fix it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from gpubench.units import GIB, UNKNOWN, Seconds, count, format_bytes, format_nu
 from gpubench.workload import OR_CPU_BUILD
 
 BUSY_LIMIT = 0.05
-"""An idle GPU has a utilization of 0 to 1 %; a desktop's graphics stay below this."""
+"""Highest utilization of an unused GPU: an idle one shows 0 to 1 %, and desktop graphics stay below this."""
 MEMORY_LIMIT = 0.02
-"""Used memory without the driver's reserve, as a share of total memory."""
+"""Highest memory use of an unused GPU, without the driver's reserve, as a share of total memory."""
 POWER_CAP_LIMIT = 0.98
-"""Enforced over default power limit; below this, a card is slower than its model should be."""
+"""Ratio of enforced to default power limit below which a card is slower than its model should be."""
 SECOND_LOOK_AFTER_S = 1.0
 # Lanes of a PCIe link below which copies are slow.
 _NARROW_LINK = 4
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """Use of a device by others; ``refuse`` is False if it only takes memory."""
+    """Use of a device by others; ``refuse`` is False if they only hold memory."""
 
     finding: Finding  # without process ids, which are meaningless elsewhere
     refuse: bool
@@ -65,19 +65,19 @@ def preflight(
     allow_shared: bool = False,
     wait: Callable[[Seconds], None] = time.sleep,
 ) -> tuple[Finding, ...]:
-    """Check, in about a second, that a device is not in use and not power-capped.
+    """Check, in about a second, whether a device is in use or power-capped.
 
     Args:
         device: The probed device.
         readings: Open readings of this device.
-        allow_shared: Whether to note use by others instead of refusing.
-        wait: Sleeps between two observations; a fake clock in tests.
+        allow_shared: Whether to report use by others as a finding instead of refusing the run.
+        wait: Sleeps between two observations; tests pass a fake clock.
 
     Returns:
         ``SHARED_GPU`` and ``POWER_CAPPED`` if they apply.
 
     Raises:
-        NoDeviceError: If the compute mode excludes this run, or others use the device and may not.
+        NoDeviceError: If the compute mode excludes this run, or others use the device without being allowed.
     """
     mode = readings.compute_mode()
     if mode not in {None, "default"}:
@@ -99,9 +99,9 @@ def preflight(
 def look_twice(
     device: DeviceProfile, readings: Readings, *, wait: Callable[[Seconds], None] = time.sleep
 ) -> Sharing | None:
-    """Return the use by others, if two observations one second apart both see it.
+    """Return the use by others if two observations one second apart both see it.
 
-    Use of memory alone does not refuse a run, so one observation is enough.
+    Use of memory alone is no reason to refuse a run, so one observation of it is enough.
     """
     first = _look(device, readings)
     if first is None or not first.refuse:
@@ -112,7 +112,7 @@ def look_twice(
 
 
 def power_capped(device: DeviceProfile) -> Finding | None:
-    """Return ``POWER_CAPPED`` with the enforced share of the default power limit, if that is too low."""
+    """Return ``POWER_CAPPED`` if the enforced power limit is too small a share of the default one."""
     enforced_w, default_w = device.power_limit_w, device.power_limit_default_w
     if enforced_w is None or not default_w or enforced_w >= POWER_CAP_LIMIT * default_w:
         return None
@@ -122,7 +122,7 @@ def power_capped(device: DeviceProfile) -> Finding | None:
 
 
 def _foreign(readings: Readings) -> list[int]:
-    # Return the ids of other compute processes on a device, from the driver.
+    # The ids of other compute processes on a device, as the driver lists them.
     return [pid for pid in readings.compute_pids() or () if pid != os.getpid()]
 
 
@@ -155,8 +155,8 @@ def why_excluded(device: DeviceProfile, mode: str | None, taken_by: str | None) 
 
     Args:
         device: The probed device.
-        mode: Its compute mode; None if unknown.
-        taken_by: The other processes that compute on it.
+        mode: The compute mode of the device; None if unknown.
+        taken_by: The other processes that compute on the device, in words.
     """
     back = f"set the mode back with nvidia-smi -i {device.index} -c DEFAULT"
     if mode == "prohibited":
@@ -173,7 +173,7 @@ def _label(device: DeviceProfile) -> str:
 
 
 def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
-    """Return what limits a device at the moment: a line for each limit, with a fix if there is one."""
+    """Return what currently limits a device: one line per limit, with a fix if there is one."""
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit and default and power_capped(device) is not None:
@@ -190,7 +190,7 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     if state is None:
         return found
     found += _link(device, state)
-    found += (f"clock held by {plain(reason)}" for reason in state.clock_event_reasons or ())
+    found += (f"clock held down by {plain(reason)}" for reason in state.clock_event_reasons or ())
     use = _use(device, state.process_count or 0, state.utilization, state.memory_in_use_bytes)
     if use is not None:
         found.append(f"{use.finding.value}; end processes that are not needed, or choose another GPU")
@@ -213,9 +213,10 @@ def _link(device: DeviceProfile, state: DeviceState) -> Iterator[str]:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The result of one check: ``fail`` prevents a run, ``warn`` makes its figures less reliable.
+    """The result of one check.
 
-    ``none`` means that the part is absent and not needed.
+    ``fail`` prevents a run, ``warn`` makes its figures less reliable, and ``none`` means that the part is
+    absent and not needed.
     """
 
     status: Literal["ok", "none", "warn", "fail"]
@@ -226,7 +227,7 @@ class Check(msgspec.Struct, frozen=True):
 
 _NEWEST_PYTHON = (3, 13)
 _OLDEST_TORCH = (2, 4)
-# Variables that slow down every step, with the reason.
+# Variables that slow down every step, and what each does.
 _SLOWING_VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": "makes every kernel wait for the previous one",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "asks the driver for every allocation",
@@ -239,7 +240,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
 
     Args:
         report: From ``probe()``.
-        environment: Variables; None for those of this process.
+        environment: Environment variables; None for those of this process.
     """
     variables = os.environ if environment is None else environment
     seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if not d.is_cpu]
@@ -288,7 +289,7 @@ def _binding() -> Check:
     installed = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
     if "nvidia-ml-py" not in installed:
         return Check("fail", name, "nvidia-ml-py is not installed", pip_install("nvidia-ml-py"))
-    twin = ", and the retired package pynvml next to it" if "pynvml" in installed else ""
+    twin = ", together with the retired package pynvml" if "pynvml" in installed else ""
     seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}{twin}"
     fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
     return _warned(name, seen, fix, when=bool(twin))
@@ -325,14 +326,14 @@ def _visibility(
         yield Check("fail", name, error.seen, error.fix)
         return
     if visible:
-        yield Check("ok", name, f"{text!r} leaves " + ", ".join(f"GPU {d.index}" for d in visible))
+        yield Check("ok", name, f"{text!r} selects " + ", ".join(f"GPU {d.index}" for d in visible))
     else:
         fix = "ask the scheduler for a GPU" if given_none(variables) else f"unset {name}"
         yield Check("warn", name, f"{why_hidden(variables)}: runs measure the CPU", fix)
 
 
 def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) -> Iterator[Check]:
-    # Open each GPU with torch in a child process, and compare what torch and the driver report.
+    # Opens each GPU with torch in a child process, and compares what torch and the driver report.
     for device in gpus:
         if torch_problem(device) is not None:
             return  # already reported

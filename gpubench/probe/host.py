@@ -1,8 +1,8 @@
 """This machine: facts from its operating system, its CPU as a device, and the GPU of an Apple chip.
 
 ``root`` is "/" except in tests. On a machine without a GPU, gpubench runs the same workloads on the CPU
-and says so. Torch reaches the GPU of an Apple chip as ``mps``; it has no telemetry here. That part follows
-the manual page of system_profiler and was tested with mocks. No Mac was available.
+and says so. Torch reaches the GPU of an Apple chip as ``mps``; gpubench reads no telemetry from it. The code
+for that GPU follows the manual page of system_profiler and was tested with mocks. No Mac was available.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_text(file: Path) -> str | None:
 
 
 def container(root: Path = Path("/")) -> str | None:
-    """Return the kind of container that this process runs in, or None."""
+    """Return the kind of container that this process runs in; None if it runs in none."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
@@ -55,7 +55,7 @@ def container(root: Path = Path("/")) -> str | None:
 
 
 def nvidia_nodes(root: Path = Path("/")) -> tuple[list[str], list[str]]:
-    """Return NVIDIA's device nodes, and those that this user may not open."""
+    """Return NVIDIA's device nodes, and which of them this user may not open."""
     nodes = sorted(n for n in (root / "dev").glob("nvidia*") if not n.is_dir())
     closed = [n for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
     return [f"/dev/{n.name}" for n in nodes], [f"/dev/{n.name}" for n in closed]
@@ -82,7 +82,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     """Return the CPU quota of the control group, as a number of processors; None if there is none."""
     groups = root / "sys/fs/cgroup"
     words = (read_text(groups / "cpu.max") or "").split()
-    if len(words) != 2:  # cgroups v1 has a file for each
+    if len(words) != 2:  # cgroups v1 has a file for each number
         words = [read_text(groups / f"cpu/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
     allowed, period = _whole(words[0]), _whole(words[1])
     return allowed / period if allowed and period else None
@@ -101,7 +101,7 @@ def cpu_facts(root: Path = Path("/")) -> dict[str, str]:
 
 
 def os_name() -> str:
-    """Return system and kernel, without the host's name."""
+    """Return the operating system, kernel release and machine type, without the host's name."""
     return f"{platform.system()} {platform.release()} {platform.machine()}"
 
 
@@ -113,11 +113,11 @@ def usable_threads() -> int | None:
 
 
 def _whole(text: str | None) -> int | None:
-    # Return an integer of ordinary length; None for "max", "-1", nothing, or nonsense.
+    # An integer of ordinary length; None for "max", "-1", an empty text or nonsense.
     return int(text) if text and re.fullmatch(r"[0-9]{1,20}", text) else None
 
 
-# Instructions that multiply in a reduced format, by their names in /proc/cpuinfo (x86, then Arm).
+# Instructions that multiply in a reduced-precision format, by name in /proc/cpuinfo (x86, then Arm).
 _INSTRUCTIONS = {
     "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
     "fp16": ("avx512_fp16", "amx_fp16", "asimdhp"),
@@ -135,11 +135,11 @@ class CpuBackend(Backend):
     root: Path = Path("/")
 
     def devices(self) -> BackendReport:
-        """Return the CPU; every machine has one."""
+        """Return the CPU as the only device; every machine has one."""
         return BackendReport(devices=(self.profile(),), states=(None,))
 
     def profile(self) -> DeviceProfile:
-        """Describe the CPU: name, cores, memory, and the reduced formats that it has instructions for."""
+        """Describe the CPU: name, cores, memory, and the reduced-precision formats that it supports."""
         facts = cpu_facts(self.root)
         flags = instructions(self.root)
         vendor = facts.get("vendor_id", facts.get("cpu implementer", ""))
@@ -171,12 +171,12 @@ def cpu_name(root: Path = Path("/")) -> str | None:
 
 
 def core_count() -> int | None:
-    """Return the number of physical cores, or of usable processor threads if that is lower."""
+    """Return the number of physical cores or of usable processor threads, whichever is lower."""
     return min(filter(None, (psutil.cpu_count(logical=False), usable_threads())), default=None)
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """Return the memory of the machine, or of this container if its limit is lower [B]."""
+    """Return the memory of the machine, or the limit of this container if that is lower [B]."""
     total = int(psutil.virtual_memory().total)
     limit = memory_limit_bytes(root)
     return total if limit is None else min(total, limit)
@@ -185,7 +185,8 @@ def memory_bytes(root: Path = Path("/")) -> int:
 def free_memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that is free in the machine, or in this container if that is less [B].
 
-    The container leaves its limit, less what is charged to it, without the file pages that the kernel drops.
+    The container can still use its limit minus what is charged to it. File pages that the kernel can drop do
+    not count as charged.
     """
     free, limit = int(psutil.virtual_memory().available), memory_limit_bytes(root)
     v2, v1 = root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"
@@ -197,7 +198,7 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
 
 
 def instructions(root: Path = Path("/")) -> frozenset[str]:
-    """Return the instruction set extensions, by their names in the kernel."""
+    """Return the instruction set extensions of the CPU, by their names in the kernel."""
     facts = cpu_facts(root)
     words = frozenset(facts.get("flags", facts.get("features", "")).split())
     if sys.platform == "darwin" and text_of(["sysctl", "-n", "hw.optional.arm.FEAT_BF16"]) == "1":
@@ -206,7 +207,7 @@ def instructions(root: Path = Path("/")) -> frozenset[str]:
 
 
 def named_instructions(root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the extensions that determine how fast this CPU trains."""
+    """Return the extensions that affect how fast this CPU trains."""
     known = {name for names in _INSTRUCTIONS.values() for name in names} | set(_OTHER_EXTENSIONS)
     return tuple(sorted(known & instructions(root)))
 
@@ -215,12 +216,12 @@ _PROFILER_LIMIT_S = 10.0
 
 
 class AppleBackend(Backend):
-    """The one GPU of an Apple chip; nothing on any other machine."""
+    """The GPU of an Apple chip, which has exactly one."""
 
     name = "mps"
 
     def devices(self) -> BackendReport:
-        """List the GPU of this chip."""
+        """List the GPU of this chip; nothing on any other machine."""
         if platform.system() != "Darwin" or platform.machine() != "arm64":
             return BackendReport()
         answer = text_of(["system_profiler", "SPDisplaysDataType", "-json"], time_limit_s=_PROFILER_LIMIT_S)

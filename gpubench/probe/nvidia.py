@@ -94,7 +94,7 @@ def _device_unusable(index: int, code: int, reason: str | None) -> Problem:
     texts = {
         GPU_IS_LOST: (
             f"GPU {index} is lost",
-            "it fell off the bus: reboot; if it comes back, check its power supply and seating",
+            "it fell off the bus: reboot; if that happens again, check its power supply and seating",
         ),
         RESET_REQUIRED: (
             f"GPU {index} needs a reset",
@@ -116,8 +116,8 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
 
     Args:
         code: NVML's return code.
-        reason: Its text, with the function's name.
-        library_version: NVML's version, if it reports that before it is initialized.
+        reason: NVML's text for the code, with the function's name.
+        library_version: NVML's version, if it could be read without initializing NVML.
         root: Root of the system's files: "/", or a test's folder.
     """
     if code == LIBRARY_NOT_FOUND:
@@ -125,7 +125,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
     path = loaded_library()
     if code == FUNCTION_NOT_FOUND:
         return Problem(
-            what="the NVIDIA library found first is a stub without functions",
+            what="the first NVIDIA library that the loader finds is a stub without functions",
             value=path,
             fix=f"remove its folder from the loader path (LD_LIBRARY_PATH), {OR_CPU}",
             exit_code=_UNUSABLE,
@@ -134,7 +134,7 @@ def not_opened(code: int, reason: str, library_version: str | None, root: Path =
     what, value = {
         DRIVER_NOT_LOADED: ("the NVIDIA kernel module is not loaded", path),
         VERSION_MISMATCH: (
-            "the NVIDIA library and the kernel module are of different versions",
+            "the NVIDIA library and the kernel module have different versions",
             _two_versions(library_version, path, root),
         ),
         NO_PERMISSION: ("this user may not open the NVIDIA driver", _device_nodes(root)),
@@ -222,7 +222,7 @@ def _fix(code: int, root: Path = Path("/")) -> str:
         )
     return {
         DRIVER_NOT_LOADED: f"load it (modprobe nvidia) or reboot, {OR_CPU}",
-        VERSION_MISMATCH: "reboot, or reload the module; restart a container",
+        VERSION_MISMATCH: "reboot, or reload the module; in a container, restart it",
         NO_PERMISSION: "join the group that owns /dev/nvidia* (often video or render)",
         IN_USE: "another program holds the driver exclusively: end it",
         GPU_IS_LOST: "a GPU fell off the bus: reboot; check power and seating",
@@ -273,9 +273,10 @@ class NvmlReadings(Readings):
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` if the driver reports it; the device does not recover.
+        """``gpu_lost`` or ``reset_required`` if the driver reports that fault, else None.
 
-        The driver is queried again, because a device can be lost between two samples.
+        A device does not recover from either. The driver is queried again, because a device can be lost
+        between two samples.
         """
         if self._device.label not in self._session.fatal:
             self._query_again()
@@ -314,7 +315,7 @@ class NvmlReadings(Readings):
 
     @_guarded(None)
     def memory_in_use_bytes(self) -> int | None:
-        """Read memory in use without the driver's reserve [B]; an old driver cannot separate the two."""
+        """Read memory in use without the driver's reserve [B]; None if an old driver cannot separate them."""
         answer = self._session.memory(self._device)
         if not hasattr(answer, "reserved"):
             return None
@@ -329,7 +330,7 @@ class NvmlReadings(Readings):
 
     @_guarded(None)
     def compute_mode(self) -> str | None:
-        """Read who may use the GPU."""
+        """Read the compute mode, which says who may use the GPU."""
         return self._fields.get("compute_mode", COMPUTE_MODE, "nvmlDeviceGetComputeMode")
 
     def close(self) -> None:
@@ -345,7 +346,7 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
     """Return the readings of the device with this profile, on an open session.
 
     Raises:
-        DeviceGoneError: If the driver no longer lists it.
+        DeviceGoneError: If the driver no longer lists the device, or hangs.
     """
     index = profile.index or 0
     try:
@@ -365,7 +366,7 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
 def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
     """Return the device with this index and UUID; a MIG slice is found by UUID among the slices of its card.
 
-    The result is None if that index has another device or none, and the refusal if the driver refuses.
+    If the driver refuses, return its refusal. None if another device or none has that index.
     """
     if profile.index is None:
         return None
@@ -423,7 +424,7 @@ class NvidiaBackend(Backend):
     limit_s: float = CALL_LIMIT_S
 
     def devices(self) -> BackendReport:
-        """List every GPU of the driver, with the problems that hide others."""
+        """List every GPU that the driver reports, and the problems that hide others."""
         session = connect(self.limit_s)
         if isinstance(session, Problem):
             return BackendReport(problems=(session,))
@@ -481,7 +482,7 @@ def _survey(session: Session) -> BackendReport:
 
 
 def _listed(session: Session, problems: list[Problem]) -> tuple[DeviceProfile, str | None, int]:
-    """Return what all GPUs share, NVML's version, and the count of GPUs; 0, with a Problem, if it is none."""
+    """Return what all GPUs share, NVML's version, and the number of GPUs; 0 adds a Problem."""
     driver, of = read_driver(session), Fields(session, None)
     version = of.get("version", plausible.text, "nvmlSystemGetNVMLVersion")
     answer = session.ask("nvmlDeviceGetCount")
@@ -511,7 +512,7 @@ def _listed(session: Session, problems: list[Problem]) -> tuple[DeviceProfile, s
 def _look_at(
     session: Session, index: int, driver: DeviceProfile, problems: list[Problem]
 ) -> list[tuple[DeviceProfile, DeviceState]]:
-    """Describe one GPU or its slices, with the state; nothing for a lost GPU or one without slices."""
+    """Describe one GPU or its slices, each with its state; a GPU that cannot be used adds a Problem."""
     device = session.device(index)
     if isinstance(device, Refused):
         problems.append(_device_unusable(index, device.code, device.reason))
@@ -567,7 +568,7 @@ def dump() -> list[dict[str, Any]]:
 
 
 def mask(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mask identifiers of a card or a user in a dump: UUIDs and process ids.
+    """Mask what identifies a card or a user in a dump: UUIDs and process ids.
 
     An all-zero UUID stays, because it is a finding. Others become sequential numbers in the same format.
     """

@@ -81,7 +81,7 @@ class Guard:
             limit_s: Time limit of a call that may take longer than others [s].
 
         Raises:
-            HungCallError: On an abandoned thread whose call returned too late.
+            HungCallError: If this thread was abandoned, because its last call returned too late.
         """
         if self.hung is not None:
             raise HungCallError(*self.hung.args)
@@ -111,8 +111,8 @@ class Guard:
                 self._done.put((None, error))
 
 
-# Factor on the time limit of the call that opens a GPU. It may have to start the GPU first, which takes 1 to
-# 3 s (NVIDIA's notes on driver persistence) and more on a busy machine.
+# Factor on the time limit of the call that opens a GPU. The driver may have to start the GPU first, which
+# takes 1 to 3 s (NVIDIA's notes on driver persistence) and more on a busy machine.
 _START_FACTOR = 3.0
 _OLDER_NAMES: Mapping[str, str] = {
     "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
@@ -123,7 +123,7 @@ _OLDER_NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Refused:
-    """A refusal by the driver: its return code, and the reason in words with the function's name."""
+    """A refusal by the driver: its return code, and the function's name with the reason in words."""
 
     code: int
     reason: str
@@ -188,7 +188,7 @@ class Session:
         self.guard.begin(function, _START_FACTOR * self.guard.limit_s if starts else None)
         try:
             if call is None:
-                raise nvml.NVMLError(FUNCTION_NOT_FOUND)  # noqa: TRY301 - the binding lacks what a driver may lack
+                raise nvml.NVMLError(FUNCTION_NOT_FOUND)  # noqa: TRY301 - an old binding is like an old driver
             answer = call(*(() if device is None else (device.handle,)), *arguments)
         except UnicodeDecodeError as error:  # pynvml decodes strictly; a name may hold any byte
             answer = bytes(error.object).decode("utf-8", "replace")
@@ -256,14 +256,14 @@ _VIRTUALIZATION = Choice(
 COMPUTE_MODE = Choice(
     "compute mode", {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 )
-# The native units of NVML.
+# Checks for values in NVML's native units.
 POWER = plausible.POWER.of("mW", divisor=1000)
 POWER_LIMIT = plausible.POWER_LIMIT.of("mW", divisor=1000)
 _UTILIZATION = plausible.part(attrgetter("gpu"), plausible.UTILIZATION)
 _MULTIPROCESSORS = plausible.part(attrgetter("multiprocessorCount"), plausible.SMS)
 _TOTAL = plausible.part(attrgetter("total"), plausible.MEMORY)
 _USED = plausible.part(attrgetter("used"), plausible.MEMORY_USED)
-# The current mode, from a pair with the mode after the next restart.
+# The current mode; NVML's answer is a pair with the mode after the next restart.
 _CURRENT = plausible.part(itemgetter(0), plausible.SWITCH)
 # CUDA cores per multiprocessor by compute capability: CUDA C++ programming guide, arithmetic throughput.
 _CORES_PER_SM: Mapping[tuple[int, int], int] = {
@@ -362,7 +362,7 @@ def read(
 
 
 def mig_slices(session: Session, device: Device) -> list[Device]:
-    """Return the slices of a card; none if it does not report their maximum number."""
+    """Return the slices of a card; none if the card does not report their maximum number."""
     most = Fields(session, device).get("slices", plausible.DEVICES, "nvmlDeviceGetMaxMigDeviceCount")
     function = "nvmlDeviceGetMigDeviceHandleByIndex"
     answers = (session.ask(function, device, place) for place in range(most or 0))
@@ -543,7 +543,7 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
 
 
 def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
-    """Return total memory [B], and whether it is the machine's, which the driver often does not report."""
+    """Return total memory [B], and whether it is the machine's memory; drivers often do not report that."""
     total = of.memory("memory_bytes", _TOTAL)
     if capability is None:
         return total, None
@@ -568,7 +568,7 @@ def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None)
 
 
 def _bandwidth(of: Fields, memory_clock_hz: float | None) -> float | None:
-    # Peak memory bandwidth: two transfers per clock over the full bus width [B/s].
+    # Peak memory bandwidth [B/s]: two transfers per clock over the full bus width.
     bus_bits = of.get("memory_bandwidth_bytes_per_s", plausible.BUS_WIDTH, "nvmlDeviceGetMemoryBusWidth")
     if bus_bits is None or memory_clock_hz is None:
         reason = of.unavailable.get("memory_clock_max_hz", "")

@@ -1,6 +1,6 @@
 """OpenCL devices of any vendor; some AMD and Intel devices can be reached only through OpenCL.
 
-A child process runs this file to list them, because a broken driver crashes the calling process.
+A child process runs this file to list them, because a broken driver crashes the process that calls it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GPU_FILES = ("dri/*", "kfd", "nvidia[0-9]*", "dxg", "mali*", "kgsl-*")
 
 
 def ask_listing() -> backend.BackendReport:
-    """List every device, including CPUs, in a child process; its failure is reported as a problem."""
+    """List every device, including CPUs, in a child process; if that fails, report a problem."""
     # numpy, a dependency of pyopencl, would start a thread for every core of the machine
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     asked = children.run_child(
@@ -54,7 +54,7 @@ def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> backend.Bac
 
 
 def listing() -> backend.BackendReport:
-    """Query each platform for its devices; a platform without devices, or that fails, is reported instead."""
+    """Query each platform for its devices; a platform that fails or has none becomes a problem."""
     import pyopencl
 
     found: list[DeviceProfile] = []
@@ -124,7 +124,7 @@ class OpenClBackend(backend.Backend):
         return replace(found, devices=gpus, states=(None,) * len(gpus))
 
     def device(self, place: int) -> DeviceProfile:
-        """Return the device at an index in the order of the OpenCL loader, CPUs included.
+        """Return the device with this index in the order of the OpenCL loader, CPUs included.
 
         Raises:
             NoDeviceError: If pyopencl is missing, or there is no such device.

@@ -1,7 +1,8 @@
-"""Plausibility checks: convert native units of a reading to SI, and impossible values to unknown.
+"""Plausibility checks: convert the native units of a reading to SI, and impossible values to unknown.
 
-Drivers report "not available" as a value with all bits set, in some cases undocumented, and a failing card
-may report anything. The limits are far above the values of current cards and far below those readings.
+Drivers report "not available" as a value with all bits set, in some cases without documenting it, and a
+failing card may report anything. The limits are far above what current cards report and far below values with
+all bits set.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Gate:
         """Return the value in SI units.
 
         Raises:
-            ImplausibleError: If it has all bits set, or is outside the limits.
+            ImplausibleError: If the value has all bits set, or is outside the limits.
         """
         scaled = native * self.factor
         value = scaled // self.divisor if self.whole else scaled / self.divisor
@@ -83,8 +84,8 @@ def taken(
     """Return the converted answer; None, with the reason noted under the field, if it is impossible.
 
     Args:
-        convert: A check that may raise ``ImplausibleError``.
-        native: The answer.
+        convert: Converts the answer, or raises ``ImplausibleError``.
+        native: The answer in native units.
         field: The field that the value is for.
         refused: Collects the reasons.
         source: What was queried, for the reason.
@@ -112,13 +113,13 @@ HIGHEST_SM_CLOCK = replace(SM_CLOCK, least=1e6)
 HIGHEST_MEMORY_CLOCK = replace(MEMORY_CLOCK, least=1e6)
 TEMPERATURE = Gate("temperature", "°C", -50, 150)
 UTILIZATION = Gate("utilization", "%", 0, 1, divisor=100)
-MEMORY = Gate("size of memory", "B", 2**20, 2**46, whole=True)
+MEMORY = Gate("memory size", "B", 2**20, 2**46, whole=True)
 MEMORY_USED = replace(MEMORY, what="amount of memory", least=0)
-BUS_WIDTH = Gate("width of a memory bus", "bit", 8, 2**17, whole=True)
-CORES = Gate("count of cores", "", 1, 10**6, whole=True)
-SMS = Gate("count of multiprocessors", "", 1, 10**4, whole=True)
-DEVICES = Gate("count of devices", "", 0, 1024, whole=True)
-ERRORS = Gate("count of errors", "", 0, 2**53, whole=True)
+BUS_WIDTH = Gate("memory bus width", "bit", 8, 2**17, whole=True)
+CORES = Gate("core count", "", 1, 10**6, whole=True)
+SMS = Gate("multiprocessor count", "", 1, 10**4, whole=True)
+DEVICES = Gate("device count", "", 0, 1024, whole=True)
+ERRORS = Gate("error count", "", 0, 2**53, whole=True)
 HELD = Gate("time", "s", 0, 1e9)
 EVENT_BITS = Gate("set of clock event reasons", "", 0, 2**64 - 1, whole=True)
 CUDA_RELEASE = Gate("CUDA release", "", 1000, 99_990, whole=True)
@@ -126,11 +127,11 @@ _CAPABILITY = Gate("compute capability", "", 1, 99, whole=True)
 _REVISION = replace(_CAPABILITY, least=0)
 PCIE_GENERATION = Gate("PCIe generation", "", 1, 9, whole=True)
 PCIE_WIDTH = Choice("PCIe width", {lanes: lanes for lanes in (1, 2, 4, 8, 12, 16, 32)})
-SWITCH = Choice("state of a switch", {0: False, 1: True})
+SWITCH = Choice("on/off state", {0: False, 1: True})
 
 
 def capability(pair: tuple[int, int]) -> tuple[int, int]:
-    """Convert a compute capability.
+    """Check a compute capability, and return it unchanged.
 
     Raises:
         ImplausibleError: If either number is impossible.
@@ -140,7 +141,7 @@ def capability(pair: tuple[int, int]) -> tuple[int, int]:
 
 
 def text(native: str) -> str:
-    """Convert a nonempty name or version.
+    """Check that a name or version is not empty, and return it unchanged.
 
     Raises:
         ImplausibleError: If it is empty.

@@ -1,9 +1,8 @@
 """Device backends, the devices of this machine, and their telemetry, without torch.
 
-Besides the five built-in backends there may be backends of installed packages: a package adds one with an
-entry point of the group ``gpubench.backends`` that names its ``BACKEND``. ``UNMEASURED`` lists processors
-that people ask about but on which no training step is timed. The power of several GPUs of one job adds up,
-and the slowest GPU limits the speed.
+Installed packages can add backends to the five built-in ones: each with an entry point of the group
+``gpubench.backends`` that names its ``BACKEND``. ``UNMEASURED`` lists processors that people ask about but on
+which no training step is timed. For the GPUs of one job, power adds up, and the slowest GPU limits the speed.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def load_backends(points: Iterable[importlib.metadata.EntryPoint] | None = None)
     for point in listed:
         if point.name in found or point.name == host.CPU.name:
             raise MisuseError(
-                f"two backends are called {point.name!r}; uninstall the package of {point.value}"
+                f"two backends are called {point.name!r}; uninstall the package that provides {point.value}"
             )
         backend = _load(point)
         if isinstance(backend, Problem):
@@ -134,7 +133,7 @@ class Unmeasured(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of processor without training measurements.
 
     Attributes:
-        listed_by: What `gpubench probe` shows of it; None if it is not searched for.
+        listed_by: What `gpubench probe` shows of it; None if gpubench does not look for it.
         known: What is known about it without a measurement.
         reason: Why its training is not measured.
         source: Source of ``known``.
@@ -151,14 +150,14 @@ UNMEASURED = (
     Unmeasured(
         name="Intel XPU (Arc, Data Center GPU Max)",
         listed_by="OpenCL: name, memory, compute units; micro-benchmarks with --micro only",
-        known="torch has a device xpu; Intel's Level Zero reports clock and power",
+        known="torch has an xpu device; Intel's Level Zero reports clock and power",
         reason="no card was available, and gpubench cannot read its telemetry",
         source="docs.pytorch.org, notes/get_start_xpu",
     ),
     Unmeasured(
         name="Apple GPU (MPS)",
         listed_by="system_profiler: chip, cores, unified memory",
-        known="torch has a device mps; only an administrator can read its power (powermetrics)",
+        known="torch has an mps device; only an administrator can read its power (powermetrics)",
         reason="written from Apple's manual pages and tested with mocks: no Mac was available",
         source="docs.pytorch.org, notes/mps; man powermetrics",
     ),
@@ -198,7 +197,7 @@ def open_telemetry(device: DeviceProfile) -> Readings:
     backend = load_backends().found.get(device.backend)
     if backend is None:
         raise NoDeviceError(
-            f"no backend is called {device.backend!r} here; install the package that measured on it"
+            f"no backend is called {device.backend!r} here; install the package that provides it"
         )
     return backend.open_readings(device)
 
@@ -211,7 +210,7 @@ class GpuGroup(Readings):
 
         Args:
             devices: GPUs of this machine.
-            whole: Whether they are all GPUs of the job. Otherwise power and energy are unknown, because the
+            whole: Whether these are all GPUs of the job. If not, power and energy are unknown, because the
                 throughput includes other machines.
 
         Raises:
@@ -224,19 +223,19 @@ class GpuGroup(Readings):
 
     @property
     def source(self) -> str:
-        """``hung`` or ``none`` if that is true of one of them."""
+        """``hung`` or ``none`` if one of the GPUs has that source, else the source of the first GPU."""
         sources = [each.source for each in self._each]
         return next((bad for bad in ("hung", "none") if bad in sources), sources[0])
 
     @property
     def fault(self) -> str | None:
-        """``gpu_lost`` or ``reset_required`` if the driver reports it for one of them."""
+        """``gpu_lost`` or ``reset_required`` if the driver reports that fault for any GPU, else None."""
         return next((each.fault for each in self._each if each.fault), None)
 
     def sample(self) -> Reading:
-        """Read all: lowest clocks, highest temperature, total power, every clock event reason.
+        """Read all GPUs: lowest clocks, highest temperature, total power, every clock event reason.
 
-        Utilization is the mean, and memory is the maximum; they are idle if one of them is.
+        Utilization is the mean, and memory is the maximum. The group is idle if any GPU is.
         """
         seen = [each.sample() for each in self._each]
         return Reading(

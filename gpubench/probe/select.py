@@ -1,6 +1,6 @@
 """Chooses the device that ``--device`` names.
 
-CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD), which selects and orders devices, is applied first.
+CUDA_VISIBLE_DEVICES (HIP_VISIBLE_DEVICES on AMD) is applied first, because it selects and orders devices.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     """Return the other devices of a job on ``count`` devices.
 
     GPUs of the same model come first; otherwise the order is that of ``visible_devices``. If this machine has
-    too few of that model, other NVIDIA GPUs are added. Each row then has a finding that the slowest GPU
-    limits the speed. On a CPU every process gets the same device.
+    too few of that model, other NVIDIA GPUs are added, and a finding in each row says that the slowest GPU
+    limits the speed. On a CPU, every process gets the same device.
 
     Args:
         device: The first device, from ``select_device``.
@@ -151,7 +151,7 @@ def _place(name: str) -> re.Match[str] | None:
 
 
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
-    """If the driver library cannot be queried, return the first GPU that torch can use, and the reason.
+    """If the driver library cannot be queried, return the first GPU that torch can use, and say why.
 
     Starting torch takes seconds, so ``auto`` does it only if the machine shows signs of a GPU.
     """
@@ -301,7 +301,7 @@ def visible_devices(
 
 
 def given_none(environment: Mapping[str, str], variable: str = CUDA_VARIABLE) -> bool:
-    """Return whether the variable means that a batch system gave this job no GPU."""
+    """Return whether the variable says that a batch system gave this job no GPU."""
     return environment.get(variable, "").strip().lower() == _NO_GPU_GIVEN
 
 

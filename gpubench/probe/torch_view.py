@@ -92,7 +92,10 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
 
 
 def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
-    """Return the problem of a torch built for a newer CUDA than the driver's; torch may report it too."""
+    """Return the problem that torch is built for a newer CUDA than the driver's.
+
+    ``found`` is the driver's CUDA release in torch's own message, if torch reports the problem.
+    """
     build = torch_build()
     cuda, driver = found or device.cuda_driver_version, device.driver_version
     needs = None if build is None else f"torch {build.version} needs CUDA {build.cuda}"
@@ -107,7 +110,8 @@ def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
 def _install(build: str) -> str:
     # Say how to replace torch with another build: uninstall it first, because pip keeps an installed version.
     return (
-        f"pip uninstall torch, then install its {build} build with the command of the selector at pytorch.org"
+        f"pip uninstall torch, then install its {build} build with the command from the selector at "
+        "pytorch.org"
     )
 
 
@@ -137,7 +141,7 @@ _ADVICE = re.compile(
 
 
 def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
-    """Return the problem behind an error of torch; None for an unknown message.
+    """Return the problem behind a torch error; None for an unknown message.
 
     Args:
         words: The error message, on one or more lines.
@@ -153,7 +157,7 @@ def explain(words: str, device: DeviceProfile | None = None) -> Problem | None:
 
 
 def first_words(words: str) -> str:
-    """Return the message of torch, without its advice."""
+    """Return torch's message without the advice that torch adds."""
     advice = _ADVICE.search(words)
     return plain(" ".join(words[: advice.start() if advice else None].split()), limit=_LONGEST)
 
@@ -218,7 +222,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"no CUDA GPUs are available|no CUDA-capable device|invalid device ordinal",
         _says(
             "the driver lists the GPU, but no program can use it through CUDA",
-            "look for Xid lines in the kernel log, reboot; recreate a container",
+            "look for Xid lines in the kernel log, then reboot; in a container, recreate it",
         ),
     ),
     (
@@ -232,7 +236,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"forward compatibility was attempted|unsupported display driver",
         _says(
             "the versions of the CUDA library and the kernel module do not match",
-            "reboot after an update of the driver; else remove CUDA's compat folder from LD_LIBRARY_PATH",
+            "reboot after a driver update; else remove CUDA's compat folder from LD_LIBRARY_PATH",
         ),
     ),
     (
@@ -287,18 +291,18 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
     """Open a GPU with torch in a child process.
 
     Returns:
-        What was seen, and how to fix it; None as the second if torch reaches the same device.
+        What was seen, and how to fix it; the fix is None if torch reaches the same device.
     """
     environment = {**(os.environ if variables is None else variables), **child_environment(device)}
     try:
         view = _look(environment)
     except ChildLateError:
         return (
-            f"torch did not open it within {_LIMIT_S:g} s",
+            f"torch did not open the GPU within {_LIMIT_S:g} s",
             "end stuck processes (nvidia-smi), or reboot",
         )
     except ChildEndedError as error:
-        return f"the process of torch {error}", _UNKNOWN
+        return f"torch's process {error}", _UNKNOWN
     if view.error is not None:
         return _why_not(view.error, view, device)
     try:
@@ -307,11 +311,11 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
         return error.seen, error.fix
     is_compiled = _way(view, device) == "ptx"
     compiled = ", with kernels that the driver compiles at first use" if is_compiled else ""
-    return f"torch computes on {plain(device.name or 'it')}{compiled}", None
+    return f"torch runs on {plain(device.name or 'it')}{compiled}", None
 
 
 def _look(environment: Mapping[str, str]) -> View:
-    """Return what a child saw on torch's first GPU; errors are those of ``ChildProcess.receive``."""
+    """Return what a child process saw of torch's first GPU; errors are those of ``ChildProcess.receive``."""
     child = ChildProcess(_PROGRAM, _decoder, environment=environment)
     view, until_s = View(), time.monotonic() + _LIMIT_S
     try:
@@ -376,7 +380,7 @@ def _way(view: View, device: DeviceProfile) -> str | None:
 
 
 def main() -> None:
-    """Entry point of the child: open the first GPU that torch sees, report it, and compute on it."""
+    """Run in the child process: open the first GPU that torch sees, report it, and compute on it."""
     parent, view = ParentChannel(), View()
     try:
         import torch

@@ -167,7 +167,7 @@ TOO_OLD = (
                 "architectures": ("sm_100", "sm_120"),
             },
             "no kernels for NVIDIA H200 (compute capability 9.0, torch is built for sm_100 sm_120)",
-            "install its CUDA 13 build with the command of the selector at pytorch.org",
+            "install its CUDA 13 build with the command from the selector at pytorch.org",
         ),
         (
             {

@@ -161,7 +161,7 @@ def test_implausible_nvidia_readings_are_rejected(inside_nvml, answers: dict) ->
             "pcie_generation",
             "4294967295 is not a possible PCIe gen",
         ),
-        ("nvmlDeviceGetNumGpuCores", [], "cuda_core_count", "4294967295 is not a possible count of cores"),
+        ("nvmlDeviceGetNumGpuCores", [], "cuda_core_count", "4294967295 is not a possible core count"),
         ("nvmlDeviceGetArchitecture", [], "architecture", "4294967295 is not a known architecture"),
     ],
 )

@@ -58,8 +58,8 @@ def test_the_active_limits_of_a_gpu_are_listed(fake_nvml) -> None:
         "PCIe link x8 of x16",
         "PCIe generation 1 of 4 while busy",
         "the slot supports PCIe generation 4, the card generation 5",
-        "clock held by sw_power_cap",
-        "clock held by hw_thermal_slowdown",
+        "clock held down by sw_power_cap",
+        "clock held down by hw_thermal_slowdown",
         "compute mode exclusive_process",
         "1 other process; end processes that are not needed",
     ):

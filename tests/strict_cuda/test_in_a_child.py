@@ -43,7 +43,7 @@ def test_a_command_finds_the_gpu_that_torch_uses(gpu_environment):
     done = gpubench(gpu_environment(), "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert {c["status"] for c in checks.values()} <= {"ok", "warn"}, done.stdout
-    assert any("torch computes on" in c["seen"] for c in checks.values())
+    assert any("torch runs on" in c["seen"] for c in checks.values())
 
 
 def test_a_torch_for_a_newer_cuda_than_the_driver_is_refused(gpu_environment):
