@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """A sentence on the ratio and its interval."""
+        """A sentence about the ratio and its interval."""
         return faster_words(self.ratio, "B", "A")
 
     def document(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(row for row in self.rows if row.slower_than(tolerance))
 
     def failed(self, tolerance: float | None) -> tuple[Row | Broken, ...]:
-        """Return failed cases: slower by more than ``tolerance``, or broken in B; None sets no limit."""
+        """Return failed cases: slower by more than ``tolerance``, or broken in B; none if it is None."""
         return () if tolerance is None else (*self.slower(tolerance), *self.broken)
 
     def undecided(self, tolerance: float | None) -> tuple[Row, ...]:
@@ -105,9 +105,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
-    """Compare two runs case by case: B over A.
+    """Compare two runs case by case, by the ratio of B's throughput to A's.
 
-    Only cases that agree in every field are compared, such as workload and its version, task, precision,
+    Only cases that agree in every field are compared, for example in workload, version, task, precision,
     execution, batch and GPU count. A case with a result in A that failed in B is ``broken``; a case that B
     never tried only gets a remark.
 
@@ -120,7 +120,7 @@ def compare(a: Run, b: Run, *, across_devices: bool = False) -> Comparison:
         raise MisuseError(f"A is from {names[0]}, B from {names[1]}: pass --by device to compare devices")
     if a.protocol != b.protocol:
         raise MisuseError(
-            f"A follows protocol {plain(a.protocol)}, B {plain(b.protocol)}: measure one of them again"
+            f"A follows protocol {plain(a.protocol)}, B follows {plain(b.protocol)}: measure one again"
         )
     good = [{m.case: m for m in run.measurements if m.status is Status.OK} for run in (a, b)]
     common = [case for case in good[0] if case in good[1]]
@@ -195,7 +195,7 @@ def _remarks(a: Run, b: Run, compared: set[Case]) -> list[str]:
         for name, run in (("A", a), ("B", b))
     }
     remarks += [
-        f"no figure in both, so not compared: {labels} (in {name})"
+        f"not measured in both, so not compared: {labels} (in {name})"
         for name, labels in alone.items()
         if labels
     ]

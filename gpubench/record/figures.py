@@ -45,7 +45,7 @@ COLD_COSTS = (
 
 
 def spread(measurement: Measurement) -> dict[str, float | int | None]:
-    """Return the spread of seconds per step over accepted rounds and over launches; None without rounds.
+    """Return the spread of seconds per step over accepted rounds and over launches, None where unknown.
 
     Outliers are counted within each launch, since the levels of launches may differ. They are never removed.
     """

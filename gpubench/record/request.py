@@ -1,4 +1,4 @@
-"""Requests about stored runs; each field is an option of ``gpubench compare`` or ``gpubench results add``."""
+"""Requests about stored runs; each field is an option of ``compare``, ``results add`` or ``share``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_tolerance(value: Any, name: str) -> float:
     """Parse a share: "3%", "0.03", or a number.
 
     Raises:
-        MisuseError: If a text has neither form, or the share is not from 0 to below 1.
+        MisuseError: If the text has neither form, or the share is below 0 or at least 1.
         TypeError: If it is neither text nor a number.
     """
     if is_number(value):
@@ -45,7 +45,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     a: Annotated[
         str,
         Option(
-            "The baseline: a run file, the start of a run id, latest, or reference (the shipped H100's).",
+            "The baseline: a run file, the start of a run id, latest, or reference (a shipped H100 run).",
             place=True,
             bare=True,
             metavar="A",
@@ -63,7 +63,7 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="3%",
         ),
     ] = None
-    by: Annotated[Literal["device"] | None, Option("Compare runs of different devices.")] = None
+    by: Annotated[Literal["device"] | None, Option("Compare runs from different devices.")] = None
     results: Results = None
 
 
@@ -85,6 +85,6 @@ class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
     ]
     by: Annotated[str, Option("Your name in the file, in lowercase letters.")] = "anonymous"
     output: Annotated[
-        Path | None, Option("The file.", short="-o", default="results/shared/NAME/RUN-ID.json")
+        Path | None, Option("File to write.", short="-o", default="results/shared/NAME/RUN-ID.json")
     ] = None
     results: Results = None

@@ -26,9 +26,9 @@ from gpubench.units import plain
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding about a run: a ``problem`` makes it less trustworthy, a ``note`` does not.
+    """A finding about a run: a ``problem`` makes the run less trustworthy, a ``note`` does not.
 
-    It is about a case, about a micro-benchmark by name and size, or, with neither, about the entire run.
+    It concerns a case, or a micro-benchmark (by name and size), or, with neither, the entire run.
     """
 
     weight: Literal["problem", "note"]
@@ -56,7 +56,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
-    # The run adds what its rows say about each other, so the judged rows are put into it.
+    # A run adds the findings that follow from comparing its rows, so the judged rows are put into it.
     measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
     return RunCheck(run_id=run.run_id, cases=len(measurements), issues=tuple(_issues(run, measurements)))
 
@@ -95,7 +95,7 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         )
 
 
-# Micro-benchmark findings that are only notes if the run has measured rows: no row needs them that precisely.
+# Micro-benchmark findings that are only notes if the run has measured rows: these need no exact values.
 _WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 
 
@@ -129,8 +129,8 @@ def _status_issue(measurement: Measurement, run: Run) -> Issue:
 def _guards_not_run(measurement: Measurement, launch: Launch, device: DeviceProfile) -> Iterator[str]:
     """Name the guards that should have run for this row but left no trace in the launch.
 
-    At fp32 on a CPU the row is its own reference; memory errors are only counted with ECC on. A guard with
-    its own finding (an unknown peak, an unproven strict precision) is not listed again.
+    At fp32 on a CPU, the row is its own reference; memory errors are counted only with ECC on. A guard that
+    has its own finding (an unknown peak, an unproven strict precision) is not listed again.
     """
     case = measurement.case
     train, is_eager = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER

@@ -46,7 +46,7 @@ def read_run(path: Path) -> Run:
 
     Raises:
         BadContentError: If its content is not JSON, is not a run, or contradicts itself.
-        MisuseError: If it cannot be read now, is too large, is a link, or is from a later gpubench.
+        MisuseError: If it cannot be read now, is too large, is a link, or is from a newer gpubench.
     """
     data, what = read_bytes(path, MAX_FILE_BYTES), "a gpubench run"
     version = decode_json(data, _Version, path, what=what).schema_version
@@ -87,7 +87,7 @@ def _broken(run: Run) -> Iterator[str]:
     for result in run.micro:
         yield from (f"micro-benchmark {plain(micro_name(result))}: {what}" for what in _of_micro(result))
     for row in run.quality:
-        where = f"the training of {plain(row.case.workload, 80)} to a quality"
+        where = f"the training of {plain(row.case.workload, 80)} to a target quality"
         yield from (f"{where} has {what}" for what in _of_quality(row))
     for index, measurement in enumerate(run.measurements):
         where = f"measurement {index}"
@@ -120,7 +120,7 @@ def _of_case(case: Case) -> Iterator[str]:
 def beyond_belief(run: Run) -> str | None:
     """Return the physically impossible value of a row that claims to be valid; None if there is none.
 
-    The user's own runs keep the row as invalid; a run from another machine is refused.
+    In the user's own runs, that row is kept as invalid; a run from another machine is refused.
     """
     several = [(at, m) for at, m in enumerate(run.measurements) if m.case.gpu_count > 1]
     for index, measurement in several:

@@ -1,7 +1,7 @@
 """Shared runs: their location, allowed content and checks, and how many people measured a case.
 
-A shared run is in ``results/shared/NAME/RUN-ID.json`` of the repository, and in the wheel. Figures do not use
-shared runs. The number of readings is shown next to a figure.
+A shared run is stored in the repository as ``results/shared/NAME/RUN-ID.json``, and ships in the wheel. No
+figure is computed from shared runs; only the number of their readings is shown next to a figure.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def place_of(run: Run, by: str) -> Path:
 def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
     """Return the shareable form of a run, and a line for each omitted row.
 
-    It identifies no individual card, and omits the user's own models and doubtful rows.
+    That form identifies no individual card, and omits the user's own models and doubtful rows.
     """
     known = profile.load_profiles()
     doubted = {
@@ -108,7 +108,7 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
 
 
 def pull_request(run: Run, place: Path) -> tuple[str, str]:
-    """Return title and text of a pull request that adds a shared run; the text shows all its contents."""
+    """Return the title and text of a pull request that adds a shared run; the text shows all its contents."""
     device, software = plain(run.device.name or UNKNOWN, 80), run.environment
     versions = f"torch {plain(software.torch or UNKNOWN, 40)}, driver {plain(software.driver or UNKNOWN, 30)}"
     limit = run.device.power_limit_w
@@ -126,7 +126,7 @@ def pull_request(run: Run, place: Path) -> tuple[str, str]:
         f"- software: gpubench {plain(software.gpubench, 30)}, {versions}, {plain(software.os, 80)}",
         f"- processor: {plain(software.cpu or UNKNOWN, 80)}, threads: {software.cpu_threads or UNKNOWN}",
         f"- {count(len(run.micro), 'micro-benchmark')}, readings of clock, power and temperature",
-        "- not included: names of host and user, paths, UUID, serial number, bus id, models of your own",
+        "- not included: host name, user name, paths, UUID, serial number, bus id, models of your own",
         "",
         "| case | throughput (95 %) |",
         "|---|---|",
@@ -140,7 +140,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
 
     Args:
         run: The run to share.
-        others: Existing shared runs; the figures are compared with those of the same GPU.
+        others: Existing shared runs; the figures are compared with those from the same model of GPU.
     """
     yield from (
         f"it contains the device's {field}"
@@ -162,7 +162,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
 
 
 def _private(value: Any, where: str) -> Iterator[str]:
-    # Yield each text in the record that contains a path, an address or a serial number.
+    # Yields a line for each text in the record that contains a path, an address or a serial number.
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _private(inner, f"{where}.{key}".lstrip("."))

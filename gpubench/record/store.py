@@ -1,8 +1,8 @@
 """The results folder: one JSON file per run, replaced atomically; its contents are untrusted until checked.
 
 A run has one writer, which holds a kernel lock on a file next to the device folders; the lock ends with the
-process. On a file system or platform without kernel locks, the process that created the file holds the run.
-If a killed process leaves the file behind, the user must delete it, as the message says.
+process. On a file system or platform without kernel locks, the process that created that file holds the run.
+If a killed process leaves the lock file behind, the user must delete it, as the message says.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def hold(folder: Path, run_id: str, *, patience_s: Seconds = PATIENCE_S) -> Iter
         patience_s: How long to wait for another holder [s].
 
     Raises:
-        RunLockedError: If another process, or another thread of this one, holds it.
+        RunLockedError: If another process, or another thread of this one, holds the lock.
         StorageError: If the lock file cannot be written, or its name is taken by something else.
     """
     path = lock_path(folder, run_id)
@@ -104,8 +104,8 @@ def _take(path: Path) -> int | None:
     """Create or open the lock file and lock it; None if another process holds the run.
 
     Raises:
-        StorageError: If it is not a regular file.
-        OSError: If it cannot be opened or locked.
+        StorageError: If the lock file is not a regular file.
+        OSError: If the lock file cannot be opened or locked.
     """
     try:
         descriptor, is_new = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, 0o644), True
@@ -253,7 +253,7 @@ def writing(root: Path, run: Run) -> Iterator[None]:
     """Hold the lock of a run, so nobody else writes it between its first and last measurement.
 
     Raises:
-        RunLockedError: If another process, or another thread, holds it.
+        RunLockedError: If another process, or another thread of this one, holds the lock.
         StorageError: If the folder or the lock file cannot be written.
     """
     run_id, folder = id_of(run), root / "runs"
@@ -268,10 +268,10 @@ def writing(root: Path, run: Run) -> Iterator[None]:
 def write_run(root: Path, run: Run) -> Path:
     """Store a run. The caller must hold its lock; a reader sees either the old file or the new one.
 
-    A stored run stays in its current folder.
+    A run that is already stored stays in its folder.
 
     Raises:
-        StorageError: If it cannot be written; the old file is then unchanged.
+        StorageError: If the run cannot be written; the old file is then unchanged.
     """
     path, stored, data = run_path(root, run), stored_paths(root, run), msgspec.json.encode(run) + b"\n"
     if stored and path not in stored:
@@ -335,7 +335,7 @@ def own_runs(results: Path | None) -> tuple[Run, ...]:
         results: The results folder; None for the default.
 
     Raises:
-        MisuseError: If it exists and is not a folder.
+        MisuseError: If the path exists and is not a folder.
     """
     stored = newest_runs(results_root(results))
     say_problems([*stored.problems, *([stored.passed_over] if stored.passed_over else [])])
@@ -349,7 +349,7 @@ def say_problems(problems: Iterable[str]) -> None:
 
 
 def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
-    """Read a file; return None and the reason if it cannot be read. A file with bad content is set aside."""
+    """Read a file; if it cannot be read, note why and return None. A file with bad content is set aside."""
     try:
         return read_run(path)
     except BadContentError as error:
@@ -429,7 +429,7 @@ def find_run(root: Path, name: str) -> Path:
     dated = [path for path in paths if _is_run_name(path.name)]
     if name == "latest" and dated:
         return dated[-1]
-    found = [path for path in paths if path.stem.startswith(name.casefold())]
+    found = [path for path in paths if path.stem.casefold().startswith(name.casefold())]
     if len(found) == 1:
         return found[0]
     problem = f"{len(found)} runs begin with {plain(name)!r}" if found else f"no run {plain(name)!r}"
@@ -475,7 +475,7 @@ def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 class ConflictError(StorageError):
-    """The content stored under a run's id differs, or may differ."""
+    """A file stored under a run's id differs from the run, or cannot be compared with it."""
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
@@ -484,7 +484,7 @@ class Added(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         written: The newly stored runs.
         present: The runs that were already stored with the same content.
-        refused: A line for each file without a run that can be imported.
+        refused: A line for each file that contains no run that can be imported.
         conflicts: A line for each run that was not stored, because a file under its id has different
             content, cannot be read, or is being written.
     """
@@ -551,5 +551,5 @@ def stored_copy(root: Path, run: Run) -> Path | None:
 
 
 def _content(run: Run) -> bytes:
-    # Two files are the same run if only their layout or the case of the id differs.
+    # Two files are the same run if they differ only in layout or in the case of the id.
     return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))

@@ -184,7 +184,7 @@ def test_a_shared_run_is_shown_and_then_written_as_one_file(
     place = Path("results/shared/ann") / f"{REFERENCE.run_id}.json"
     assert _share(str(source), "--by", "ann") == 0
     said = capsys.readouterr().out
-    assert "not included: names of host and user" in said
+    assert "not included: host name, user name" in said
     assert f"Adds `{place.as_posix()}`" in said
     assert "| vgg16 amp-bf16 graph batch 64 |" in said
     assert said.index("not included") < said.index(f"{place}\n", said.index("| case"))

@@ -572,6 +572,9 @@ def test_a_run_is_found_by_id_by_a_prefix_or_as_latest(tmp_path, make_run):
     assert store.find_run(tmp_path, "latest") == last
     assert store.find_run(tmp_path, "20261120T") == first
     assert store.find_run(tmp_path, str(first)) == first
+    upper = first.rename(first.with_name(first.name.upper().replace("JSON", "json")))
+    assert store.find_run(tmp_path, "20261120T") == upper
+    upper.rename(first)
     with pytest.raises(MisuseError, match="2 runs begin with"):
         store.find_run(tmp_path, "2026")
     with pytest.raises(MisuseError, match="no run 'x'"):
