@@ -1,4 +1,4 @@
-"""Array types by element."""
+"""NumPy array types, named by element type."""
 
 from __future__ import annotations
 

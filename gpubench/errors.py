@@ -55,7 +55,7 @@ def exit_codes() -> str:
 def seen_and_fix(message: str) -> tuple[str, str]:
     """Split a message at the first semicolon into what was seen and what to do.
 
-    The second part is empty without a semicolon, and may contain further ones.
+    The second part is empty without a semicolon, and may contain further semicolons.
     """
     seen, _, fix = message.partition("; ")
     return seen, fix

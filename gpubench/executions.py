@@ -1,8 +1,8 @@
-"""Frameworks and executions, with all facts about each.
+"""Frameworks and execution modes, with all facts about each.
 
-A new execution is a member of ``Execution`` and a row of ``_FACTS``; an entry of ``_WAYS`` in
-``measure.guards`` prepares a torch step for it. Without that entry it is refused, never run eagerly under its
-name.
+A new execution mode is a member of ``Execution`` and a row of ``_FACTS``; an entry of ``_WAYS`` in
+``measure.guards`` prepares a torch step for it. Without that entry, the mode is refused, never silently run
+eagerly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Framework(StrEnum):
-    """The framework that runs the steps. Figures of other frameworks are never used for torch."""
+    """The framework that runs the steps. Figures from other frameworks are never used for torch."""
 
     TORCH = "torch"
     KERAS_TORCH = "keras-torch"
@@ -22,13 +22,13 @@ class Framework(StrEnum):
 
 
 class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties and requirements of an execution.
+    """The properties and requirements of an execution mode.
 
     Attributes:
         words: Completes "was measured ...": "as a CUDA graph".
         preparation: The phase between the first steps and the warm-up; None if nothing is prepared.
-        host_s_per_operator: Default host time of a step per operator [s]; None if no speeds of this execution
-            are published, so it is never predicted.
+        host_s_per_operator: Default host time of a step per operator [s]; None if no speeds in this mode are
+            published, so it is never predicted.
         needs_cuda: Whether it needs a ``cuda`` device of torch.
         on_several_gpus: Whether jobs on several GPUs can use it.
         of_tensorflow: Whether it exists only in TensorFlow.
@@ -45,11 +45,10 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution(StrEnum):
-    """``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA under Keras.
+    """How a step is executed; measurements and tables use this order.
 
+    ``graph`` is the whole step in one CUDA graph; ``compile`` is torch.compile, or XLA under Keras.
     ``tf-graph`` is a step that TensorFlow traces but does not compile; it is not a CUDA graph.
-
-    Measurements and tables use this order.
     """
 
     EAGER = "eager"
@@ -59,7 +58,7 @@ class Execution(StrEnum):
 
     @property
     def facts(self) -> ExecutionFacts:
-        """All other facts about it."""
+        """All other facts about this mode."""
         return _FACTS[self]
 
 
@@ -70,7 +69,7 @@ _FACTS = {
         host_s_per_operator=20e-6,
         on_several_gpus=True,
     ),
-    # Inside a CUDA graph the host issues nothing.
+    # Inside a CUDA graph, the host launches nothing.
     Execution.GRAPH: ExecutionFacts(
         words="as a CUDA graph",
         preparation="capture",
@@ -90,7 +89,7 @@ _FACTS = {
 }
 
 REFUSED_IN_CAPTURE = "capturing"
-"""Text of CUDA's error when it refuses a call inside a capture; follow-up errors differ."""
+"""Text in CUDA's error when it refuses a call during a capture; follow-up errors differ."""
 CHOICES = tuple(Execution)
 """Values that a user may give for a run."""
 OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)

@@ -192,11 +192,11 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
     FindingKind.IMPLAUSIBLE: ("more FLOP/s than the device can do", "do not use this row; please report it"),
     FindingKind.ABOVE_PEAK: (
-        "more counted FLOP/s than the arithmetic peak, or than the best matrix product measured with it",
+        "more counted FLOP/s than the arithmetic peak, or than the best matrix product of the same run",
         "for information: Winograd convolutions do up to 2.25 times fewer multiplications than are counted",
     ),
     FindingKind.PRODUCT_IMPLAUSIBLE: (
-        "faster than the best matrix product measured with it: something slowed that product down",
+        "faster than the best matrix product of the same run: something slowed that product down",
         "no row is judged by it; close other programs and measure again",
     ),
     FindingKind.NO_PEAK: (
@@ -237,7 +237,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the machine was probably suspended or swapped out; measure again",
     ),
     FindingKind.CLOCK_SET_BACK: (
-        "the computer's clock was set back during the run, so its dates contradict each other",
+        "the computer's clock was set back during the run, so the run's dates contradict each other",
         "steps are timed by another clock, which only goes forward",
     ),
     FindingKind.CLOCK_DISAGREES: (
@@ -271,7 +271,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.EAGER_MEMORY: (
         "the step fits this card when run eagerly, but may not fit in a CUDA graph",
-        "a smaller batch fits in either; eager steps are slower where the host sets the pace",
+        "a smaller batch fits either way; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
         "limited by feeding: its vCPUs decode fewer photographs than its GPUs take (assumed)",

@@ -28,7 +28,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def data_path(name: str = "") -> Path:
-    """Return the path of a table in the data folder, or of the folder; in $GPUBENCH_DATA if that is set."""
+    """Return the path of a table in the data folder, or of that folder; $GPUBENCH_DATA replaces it."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return (Path(folder) if folder else package_path("data")) / name
 
@@ -44,10 +44,10 @@ def package_text(name: str) -> str:
 
 
 def data_bytes(name: str) -> bytes:
-    """Return the content of a table of the data folder.
+    """Return the content of a table in the data folder.
 
     Raises:
-        MisuseError: If $GPUBENCH_DATA names a folder in which it cannot be read.
+        MisuseError: If the table cannot be read, as when $GPUBENCH_DATA names a folder that lacks it.
     """
     try:
         return read_bytes(data_path(name), TABLE_BYTES, follow_links=True)
@@ -60,12 +60,12 @@ def data_bytes(name: str) -> bytes:
 
 
 def data_text(name: str) -> str:
-    """Return a table of the data folder as text; errors as in ``data_bytes``, or if it is not UTF-8."""
+    """Return a table in the data folder as text; errors as in ``data_bytes``, or if it is not UTF-8."""
     return decode_text(data_bytes(name), data_path(name))
 
 
 def data_json(name: str, shape: type[_Shape]) -> _Shape:
-    """Return a JSON table of the data folder.
+    """Return a JSON table in the data folder.
 
     Raises:
         MisuseError: As in ``data_bytes``, or if the content does not have that shape.
@@ -75,17 +75,17 @@ def data_json(name: str, shape: type[_Shape]) -> _Shape:
 
 
 def data_rows(name: str) -> Iterable[dict[str, str]]:
-    """Return the rows of a CSV table of the data folder by column; errors as in ``data_bytes``."""
+    """Return the rows of a CSV table in the data folder by column; errors as in ``data_bytes``."""
     return csv.DictReader(data_text(name).splitlines(), restval="")
 
 
 def data_table(name: str, shape: type[_T]) -> list[_T]:
-    """Return the rows of a CSV table of the data folder as structs; columns are named after the fields.
+    """Return the rows of a CSV table in the data folder as structs; columns are named after the fields.
 
     A blank or missing cell is unknown, or an empty tuple; a tuple's items are separated by semicolons.
 
     Raises:
-        MisuseError: As in ``data_bytes``, or if a cell has the wrong type; the message has its position.
+        MisuseError: As in ``data_bytes``, or if a cell has the wrong type; the message names the line.
     """
     lists = {field.name for field in msgspec.structs.fields(shape) if field.type == tuple[str, ...]}
     reader = csv.DictReader(data_text(name).splitlines(), restval="")
@@ -103,7 +103,7 @@ def data_table(name: str, shape: type[_T]) -> list[_T]:
 
 
 def results_root(option: Path | str | None = None) -> Path:
-    """Return the results folder: option, $GPUBENCH_RESULTS, ./results if it exists, or in the user's data."""
+    """Return the results folder: option, $GPUBENCH_RESULTS, ./results if it exists, else the user's own."""
     if option is not None:
         return Path(option)
     if named := os.environ.get("GPUBENCH_RESULTS"):
@@ -114,7 +114,7 @@ def results_root(option: Path | str | None = None) -> Path:
 
 
 def user_data() -> Path:
-    """Return gpubench's data folder of this user."""
+    """Return this user's data folder for gpubench."""
     import platformdirs
 
     return platformdirs.user_data_path("gpubench", appauthor=False)
@@ -124,14 +124,14 @@ def require_folder(root: Path) -> None:
     """Reject a path that is not a folder, because a pipe or a file would silently give no results.
 
     Raises:
-        MisuseError: If it is something else.
+        MisuseError: If the path exists and is not a folder.
     """
     if os.path.exists(root) and not os.path.isdir(root):  # noqa: PTH110, PTH112 - these raise nothing for a long name
         raise MisuseError(f"{plain(str(root), 1000)} is not a folder: name one, such as --results DIR")
 
 
 TRACEBACK_CHARACTERS = 64 * 1024
-"""Size limit of a log, since infinite recursion gives megabytes of traceback with the error at the end."""
+"""Size limit of a traceback: infinite recursion gives megabytes, with the error at the end."""
 
 
 def traceback_of(error: BaseException) -> str:
@@ -140,7 +140,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def write_log(name: str, trace: str | None, output: str) -> str:
-    """Write a log into the user's data folder, and say in words what it has and where it is, for a message.
+    """Write a log to the user's data folder, and return words for a message: its content and its path.
 
     For example ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is only for the
     terminal; no stored record contains it.
@@ -149,7 +149,7 @@ def write_log(name: str, trace: str | None, output: str) -> str:
     path = user_data() / "logs" / f"{safe}.log"
     text = (trace or "")[-TRACEBACK_CHARACTERS:]
     try:
-        write_file(path, f"{text}\n--- output, at most its end ---\n{output}".encode(errors="replace"))
+        write_file(path, f"{text}\n--- end of the output ---\n{output}".encode(errors="replace"))
     except StorageError as error:
         return f"no log: {error}"
     return f"{'traceback' if trace else 'its output is'} in {path}"

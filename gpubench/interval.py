@@ -23,7 +23,7 @@ _NARROW = 0.1
 
 
 class Interval(msgspec.Struct, frozen=True, gc=False):
-    """An estimate with the lower and upper bound of its interval; None is unknown.
+    """An estimate with the lower and upper bound of its interval; None means unknown.
 
     A lower bound without an upper one means that the value is too uncertain for an upper bound.
     """
@@ -198,7 +198,7 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
     the smallest difference that the interval rules out, in tenths of a percent.
 
     Args:
-        ratio: Throughput of the first over that of the second.
+        ratio: Ratio of the first one's throughput to the second one's.
         first: Name of the first.
         second: Name of the second.
 
@@ -221,7 +221,7 @@ def faster_words(ratio: Interval, first: str, second: str) -> str:
 
 
 def _times(ratio: Interval) -> str:
-    """A ratio with two decimal places, or more if needed to distinguish its value, its bounds and 1."""
+    """Format a ratio with two decimal places, or more to distinguish its value, its bounds and 1."""
     places = 2
     numbers = [1.0, *(x for x in (ratio.value, ratio.low, ratio.high) if x is not None)]
     while len({f"{x:.{places}f}" for x in numbers}) < len(numbers) and places < MOST_DIGITS:
@@ -230,14 +230,14 @@ def _times(ratio: Interval) -> str:
 
 
 def _to_place(value: float, exponent: int) -> str:
-    """Round to a power of ten; a number that is too small for it keeps two significant digits."""
+    """Round to a power of ten; a number that is too small for that keeps two significant digits."""
     if abs(value) < 10.0 ** (exponent + 1):
         return format_number(value, 2)
     return f"{round(value, -exponent):,.{max(0, -exponent)}f}"
 
 
 def stacked(text: str) -> str:
-    r"""Move the bounds of a printed interval to a second line of their cell.
+    r"""Move the bounds of a printed interval to a second line of the table cell.
 
     >>> stacked("12 (9.4 to 17) million"), stacked("41 % (or H100 (SXM or PCIe) 30 %)"), stacked("—")
     ('12 million\n9.4 to 17 million', '41 %\nor H100 (SXM or PCIe) 30 %', '—')

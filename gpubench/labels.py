@@ -19,7 +19,7 @@ PRICING_WORDS = {
 }
 
 SELLERS: Mapping[str, str] = {"cloud": "cloud", "secure": "vetted host", "community": "private host"}
-"""Kinds of sellers: a company, and on a marketplace a vetted host, or any host."""
+"""Kinds of seller: a company or, on a marketplace, a vetted host or any host."""
 
 FRONTIER = "nothing is faster and cheaper"
 """The caption of the Pareto line of offers."""
@@ -45,7 +45,7 @@ def pricing_words(offer: Offer) -> str:
 
 
 def card_condition(condition: PriceCondition) -> str:
-    """Return the condition of cards to buy: "used"; nothing for a quote or if unknown."""
+    """Return the condition of cards to buy: "used"; an empty text for a quote or if unknown."""
     says = condition not in {PriceCondition.QUOTED, PriceCondition.UNSTATED}
     return CONDITION_WORDS[condition] if says else ""
 
@@ -66,7 +66,7 @@ def micro_name(result: MicroResult) -> str:
 
 
 def gpus(key: str, count: int) -> str:
-    """Return a number of GPUs in words.
+    """Return a number of GPUs of one model in words.
 
     >>> gpus("nvidia-geforce-rtx-4090-24gb", 4)
     '4x RTX 4090'

@@ -1,7 +1,7 @@
 """Precisions of a training step and number formats of matrix products, with all facts about each.
 
 A new precision is a member of ``Precision`` and a row of ``_FACTS``. ``measure.quantize`` adds what autocast
-cannot do (fp8 and int8). A rate that is new to the prediction needs a mode of ``predict.chips``.
+cannot do (fp8 and int8). A rate that is new to predictions needs a ``Mode`` in ``predict.chips``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: The name in micro-benchmarks and in the drivers' lists of formats.
         peak: The field of ``GpuSpec`` with the dense peak rate.
-        on_tensor_cores: Whether that peak is of tensor cores.
-        torch_type: Type of the timed operands; None if torch has no product of that format.
-        sizes: Edges of the square products that are timed on a GPU.
-        usual_share: Share of the peak that the best of them reaches on a healthy card, an H200.
-        unit: Unit of its rates: integer products are not floating-point operations.
+        on_tensor_cores: Whether that peak is a tensor-core rate.
+        torch_type: Torch's type for the timed operands; None if torch cannot multiply in this format.
+        sizes: Edge lengths of the square matrices that are multiplied on a GPU.
+        usual_share: Share of the peak that the best of these sizes reaches on a healthy H200.
+        unit: Unit of the rates: integer products are not floating-point operations.
     """
 
     name: str
@@ -100,7 +100,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         words: Display name.
         autocast: The torch type of autocast; None if autocast is off.
         whole_model: The torch type of weights, activations and optimizer state; None if the weights are
-            float32. It is measured only if a workload or a user requests it.
+            float32. A precision with this type is measured only if a workload or a user requests it.
         comes_with: Another precision; a workload that supports it also supports this one.
         in_blocks: Whether it applies only to the linear layers of repeated blocks.
         only: The only task that supports it, "train" or "infer"; None for both.
@@ -110,14 +110,14 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         recurrent_error: The same for a recurrent layer, where rounding errors add up; None for the same
             limit.
         loss_error: Largest relative difference between the first loss and that of float32 on the CPU.
-        least_capability: First CUDA compute capability with hardware support; None for all.
+        least_capability: Lowest CUDA compute capability with hardware support; None if all have it.
         hardware: What a GPU with a lower capability lacks, in words.
         of_nvidia: Whether only NVIDIA tensor cores support it.
         needs_rate: Whether a GPU of another vendor supports it if its datasheet has a rate for ``format``.
         on_cpu: Whether a CPU may support it, depending on its instructions for ``format`` and
             ``whole_model``.
-        needs: The additional package that computes it.
-        keras_policy: Keras's name for its types, None if it has none; the backend separates fp32 from tf32.
+        needs: The additional package that implements it.
+        keras_policy: Keras's name for its types; None if it has none. Only the backend tells fp32 from tf32.
         predicted_as: The name of its ``Mode`` in ``predict.chips``; None without published speeds.
     """
 
@@ -150,11 +150,12 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Precision(StrEnum):
-    """``fp32`` is IEEE, TF32 off in matmul, convolution and RNN; AMP is autocast, at fp16 with GradScaler.
+    """The precision of a step.
 
-    ``bf16`` is the entire model in bfloat16, weights included, as is usual for large language models.
-    ``fp8`` adds 8-bit products in the linear layers of its blocks, for training; ``int8`` stores weights and
-    activations of its linear layers as 8-bit integers, for inference.
+    ``fp32`` is IEEE, with TF32 off in matmul, convolution and RNN. AMP is autocast, at fp16 with GradScaler.
+    ``bf16`` is the entire model in bfloat16, weights included, as is usual for large language models. ``fp8``
+    adds 8-bit products in the linear layers of the blocks, for training; ``int8`` stores weights and
+    activations of the linear layers as 8-bit integers, for inference.
     """
 
     FP32 = "fp32"
@@ -167,7 +168,7 @@ class Precision(StrEnum):
 
     @property
     def facts(self) -> PrecisionFacts:
-        """All other facts about it."""
+        """All other facts about this precision."""
         return _FACTS[self]
 
     @property
@@ -182,7 +183,7 @@ class Precision(StrEnum):
 
     @property
     def is_usual(self) -> bool:
-        """Whether every workload supports it on a capable device, which is false if weights must be cast."""
+        """Whether every workload supports it on a capable device: not if the weights must be cast."""
         return self.facts.whole_model is None
 
     @property
@@ -196,7 +197,7 @@ class Precision(StrEnum):
         if only in {None, task}:
             return None
         other = "inference (--task infer)" if only == "infer" else "training (--task train)"
-        return f"{self} is a precision of {other} alone"
+        return f"{self} is a precision for {other} only"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
         """Return whether a CUDA compute capability supports it; False if it needs one and none is known."""
@@ -264,7 +265,7 @@ _FACTS = {
         keras_policy="bfloat16",
         predicted_as="half",
     ),
-    # e4m3 has three mantissa bits, e5m2 (gradients) two: products of normal numbers are off by 3.6 and 6 %.
+    # e4m3 has three mantissa bits, e5m2 (gradients) two: products of Gaussian numbers are off by 3.6 and 6 %.
     Precision.FP8: PrecisionFacts(
         format=FP8,
         words="fp8 (linear layers of the blocks, otherwise bf16)",
@@ -279,7 +280,7 @@ _FACTS = {
         of_nvidia=True,
         needs=TORCHAO,
     ),
-    # 127 steps up to the largest value of a row: products of normal numbers are off by 0.9 %, bf16 included.
+    # 127 steps up to a row's largest value: products of Gaussian numbers are off by 0.9 %, bf16 included.
     Precision.INT8: PrecisionFacts(
         format=INT8,
         words="int8 (linear layers, otherwise bf16)",
@@ -299,14 +300,14 @@ CHOICES = (AMP, *Precision)
 """Values that a user may give."""
 
 PROOF_SIZE, PROOF_CHANNELS, PROOF_IMAGE = 512, 32, 16
-"""Edge of the matrix product, and channels and image edge of the convolution, in a precision test."""
+"""Edge length of the matrices, and channels and image edge of the convolution, in a precision test."""
 
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 """Environment variable that NVIDIA's libraries read at loading: 0 disables TF32 in the process."""
 TF32_VARIABLES = (TF32_OVERRIDE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Environment variables that override torch's TF32 switches."""
 CPU_MATH_VARIABLES = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-"""Environment variables that let oneDNN compute fp32 with fewer bits on a CPU."""
+"""Environment variables that allow oneDNN to compute fp32 with fewer bits on a CPU."""
 
 
 def forcing_tf32(variables: Mapping[str, str]) -> list[str]:

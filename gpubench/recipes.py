@@ -24,7 +24,7 @@ class WeightType(StrEnum):
 
     @property
     def bytes_each(self) -> float:
-        """Size of one weight, including its share of the scales of its group [B]."""
+        """Size of one weight, including its share of its group's scales [B]."""
         return _BYTES_EACH[self]
 
 
@@ -49,7 +49,7 @@ class Checkpointing(StrEnum):
 
 
 class Trainable(StrEnum):
-    """What is trained: everything that the workload trains, or adapters over a frozen (quantized) base."""
+    """What is trained: everything that the workload trains, or adapters on a frozen (quantized) base."""
 
     FULL = "full"
     LORA = "lora"
@@ -71,7 +71,7 @@ class Stack(StrEnum):
 
 
 ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightType.NF4}
-"""The weight type of a frozen base, by its kind of adapters."""
+"""The weight type of a frozen base, by the kind of adapters."""
 
 
 LOSS_CHUNKS = 8

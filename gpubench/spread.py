@@ -21,10 +21,10 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: One of ``PARTS``.
-        half_width: Half-width of its 95 % interval relative to the figure; for heat only on the slow side.
+        half_width: Half-width of its 95 % interval relative to the figure, for heat only on the slow side.
             None if unknown.
-        n: Number of readings, of clusters for the card; None if the source does not say.
-        source: Its basis.
+        n: Number of readings (for the card, of clusters); None if the source does not say.
+        source: What the component is based on.
     """
 
     name: str
@@ -37,13 +37,13 @@ USUAL_PROCESS = Component(
     name=PARTS[1],
     half_width=Z95 * 0.003,
     n=6,
-    source="one launch: three processes of an H200 differed by 0.2 to 0.6 %, three of an H100 by 0.3 %",
+    source="one launch: three processes on an H200 differed by 0.2 to 0.6 %, three on an H100 by 0.3 %",
 )
 USUAL_PROCESS_HOST_BOUND = Component(
     name=PARTS[1],
     half_width=Z95 * 0.07,
     n=None,
-    source="one launch: host-bound steps differed by 7 to 16 % between processes of an H200",
+    source="one launch: host-bound steps differed by 7 to 16 % between processes on an H200",
 )
 UNKNOWN_PROCESS = Component(
     name=PARTS[1], half_width=None, n=None, source="one launch: the usual spread of a CPU is unknown"
@@ -52,20 +52,20 @@ HOST = Component(
     name=PARTS[3],
     half_width=0.006,
     n=39,
-    source="39 machines of one H100 each: 0.1 to 0.6 % (ResNet-50)",
+    source="39 machines with one H100 each: 0.1 to 0.6 % (ResNet-50)",
 )
 # One spread of 22 % and four of 4.5 %, which make a mean of 8 %, have a root mean square of 10.6 %.
 PUBLISHED = Component(
     name=PARTS[4],
     half_width=0.05,
     n=5,
-    source="five clusters, over 90 % of their GPUs: within one they varied by 8 % on average, 22 % at most "
-    "(Sinha and others, SC22, arXiv:2208.11035), half of the root mean square to either side; two H200 "
-    "differed by a factor of 0.96 to 1.10",
+    source="five clusters, over 90 % of their GPUs: within a cluster, speeds varied by 8 % on average, 22 % "
+    "at most (Sinha and others, SC22, arXiv:2208.11035), half of the root mean square to either side; two "
+    "H200s differed by a factor of 0.96 to 1.10",
 )
 # The published spread, updated by shared runs (tests/record/card_spread.py): so far there are none.
 CARD = PUBLISHED
-# Half-width of the logarithm of the rate of another card of this model in another host.
+# Log half-width of the throughput of another card of the same model in another host.
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
-# Factor from the rate of one card to that of any card of this model.
+# Ratio of the throughput of any card of a model to that of one measured card.
 ANOTHER_CARD = Interval(1.0, math.exp(-ELSEWHERE), math.exp(ELSEWHERE))

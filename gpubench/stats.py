@@ -1,6 +1,6 @@
 """Statistics of time series: pure functions of numbers.
 
-The interval of the stop rule treats rounds as correlated: rounds of 0.5 s on a cooled data-center card have a
+The stop rule's interval treats rounds as correlated: rounds of 0.5 s on a cooled data-center card have a
 lag-1 autocorrelation of 0.6. See docs/method.md.
 """
 
@@ -22,10 +22,10 @@ LEAST_FREEDOM = 4.0
 """Minimum degrees of freedom: at a correlation of 0.9, ten to forty values have the quantile of 5 to 8
 degrees (simulated)."""
 LEAST_CASES = 3
-"""Minimum number of cases that show how their variances differ."""
+"""Minimum number of cases from which to estimate how their variances differ."""
 # A case with more than this times the prior's variance keeps its own variance.
 UNMODERATED = 3.0
-# Smallest variance used in estimating the prior, over the median of all cases.
+# Smallest variance used in estimating the prior, relative to the median of all cases.
 _LEAST_OF_MEDIAN = 1e-5
 _MOST_FREEDOM = 1e6
 _MOST_STEPS = 200
@@ -40,13 +40,13 @@ def deviations_of(values: Sequence[float]) -> list[float]:
 
 
 def lag1_autocorrelation(deviations: Sequence[float]) -> float:
-    """Lag-1 autocorrelation of a series, from its deviations: ``sum d_i d_(i+1) / sum d_i^2``."""
+    """Return the lag-1 autocorrelation of a series from its deviations: ``sum d_i d_(i+1) / sum d_i^2``."""
     total = sum(map(mul, deviations, deviations))
     return 0.0 if total == 0 else sum(map(mul, deviations, deviations[1:])) / total
 
 
 def relative_half_width(values: Sequence[float]) -> float | None:
-    """Relative half-width of the mean's confidence interval, valid for short and correlated series.
+    """Return the relative half-width of the mean's confidence interval, for short and correlated series too.
 
     For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
     is that of n values of an AR(1) process at ``expected_autocorrelation`` r with a margin of 1, and
@@ -54,7 +54,7 @@ def relative_half_width(values: Sequence[float]) -> float | None:
 
     The plain standard error is not enough: with ten to thirty values at the correlation of 0.7 that rounds
     have, it underestimates both spread and correlation, and its "95 %" interval covers the mean in 79 to
-    88 %. Dividing by ESS - 1 makes the variance unbiased, as n - 1 does for independent values.
+    88 % of cases. Dividing by ESS - 1 makes the variance unbiased, as n - 1 does for independent values.
     """
     if len(values) < 2:
         return None
@@ -70,10 +70,11 @@ def relative_half_width(values: Sequence[float]) -> float | None:
 
 
 def long_half_width(values: Sequence[float]) -> float:
-    """Relative half-width of the mean of this many values, as if spread and correlation were known.
+    """Return the relative half-width of the mean, as if spread and correlation were known.
 
     It uses the expected correlation, without the margin of ``relative_half_width``, and the normal quantile.
-    It falls with the square root of the length, and so determines how long a series has to be.
+    It is inversely proportional to the square root of the number of values, which determines how long a
+    series has to be.
     """
     deviations = deviations_of(values)
     n, r = len(values), expected_autocorrelation(deviations)
@@ -84,12 +85,12 @@ def long_half_width(values: Sequence[float]) -> float:
 
 
 def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -> float:
-    """Bias-corrected lag-1 autocorrelation, plus a margin in standard errors.
+    """Return the bias-corrected lag-1 autocorrelation, plus a margin in standard errors.
 
     ``r + (1 + 4 max(r, 0)) / n + margin sqrt((1 - r^2) / n)``, limited to 0 to 1 - 1/n, because a correlation
     longer than the series cannot be distinguished from a drift. The second term corrects the bias of a short
-    series (Marriott and Pope 1954, Biometrika 41, 390-402). The third is needed because an interval based on
-    an estimate that is too low half of the time would be too narrow half of the time.
+    series (Marriott and Pope 1954, Biometrika 41, 390-402). The third term is there because the estimate
+    without it is too low half of the time, and so the interval would be too narrow half of the time.
     """
     n, r = len(deviations), lag1_autocorrelation(deviations)
     high = r + (1 + 4 * max(r, 0.0)) / n + margin * math.sqrt(max(1 - r * r, 0.0) / n)
@@ -97,7 +98,7 @@ def expected_autocorrelation(deviations: Sequence[float], margin: float = 0.0) -
 
 
 def effective_sample_size(n: int, autocorrelation: float) -> float:
-    """Effective sample size: the number of independent values equivalent to n values of an AR(1) process.
+    """Return the number of independent values that are equivalent to n values of an AR(1) process.
 
     ``n / (1 + 2 sum (1 - k/n) r^k)`` in closed form; for long series it is ``n (1 - r) / (1 + r)``.
     """
@@ -107,7 +108,7 @@ def effective_sample_size(n: int, autocorrelation: float) -> float:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Standard error of the mean of a correlated series, without a margin on the correlation."""
+    """Return the standard error of the mean of a correlated series, without a margin on the correlation."""
     deviations = deviations_of(values)
     n, r = len(values), max(0.0, lag1_autocorrelation(deviations))
     variance = sum(map(mul, deviations, deviations)) / (n - 1)
@@ -119,7 +120,7 @@ class Prior(msgspec.Struct, frozen=True):
 
     Attributes:
         variance: The center of the cases' variances.
-        freedom: Its degrees of freedom; infinite if the variances differ only by chance.
+        freedom: The prior's degrees of freedom; infinite if the variances differ only by chance.
     """
 
     variance: float
@@ -129,12 +130,13 @@ class Prior(msgspec.Struct, frozen=True):
 def prior_of(variances: Sequence[float], freedoms: Sequence[float]) -> Prior | None:
     """Estimate the center and the spread of the variances of several cases.
 
-    They are modeled as draws from a scaled inverse chi-squared distribution, with parameters from the mean
-    and variance of their logarithms. None below ``LEAST_CASES``, and if at least half of them are 0.
+    The variances are modeled as draws from a scaled inverse chi-squared distribution, with parameters from
+    the mean and variance of their logarithms. None with fewer than ``LEAST_CASES`` cases, or if at least half
+    of the variances are 0.
 
     Args:
         variances: One for each case.
-        freedoms: Degrees of freedom of each.
+        freedoms: Degrees of freedom of each variance.
 
     Source:
         Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3 (1), article 3, section 6.2.
@@ -162,13 +164,13 @@ def variance_of(values: Sequence[float]) -> float:
 
 
 def between_launches_half_width(means: Sequence[float], prior: Prior | None = None) -> float | None:
-    """Relative half-width of the interval from independent launches; None for one launch.
+    """Return the relative half-width of the interval from independent launches; None for one launch.
 
     The interval is Student's t over all launch means. With a prior, the variance is the mean of the launches'
     and the prior's variance, weighted by their degrees of freedom, which add up. The prior has at most the
-    weight of the launches, and none if their variance is over ``UNMODERATED`` times its own. Without that
-    limit, the interval of a single noisy case in a suite would cover the truth in 85 %, not 95 % (simulated,
-    three launches).
+    weight of the launches, and none if their variance is over ``UNMODERATED`` times the prior's. Without that
+    limit, the interval of a single noisy case in a suite would cover the truth 85 % of the time, not 95 %
+    (simulated, three launches).
 
     Args:
         means: One per launch.
@@ -186,7 +188,7 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
 
 
 def rate_interval(rate: float, width: float | None) -> Interval:
-    """Return a rate with bounds from the half-width of its times; no upper bound if that is 1 or more."""
+    """Return a rate with bounds from the relative half-width of its times; no upper one from a width of 1."""
     if width is None:
         return Interval(rate)
     return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))
@@ -204,12 +206,12 @@ def mean_interval(values: Sequence[float]) -> Interval:
 def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval | None:
     """Return the ratio of the times of two kinds of blocks; None with fewer than two groups of four.
 
-    The blocks ran in the order first, second, second, first, and again. Each group of four gives one
-    logarithm of the ratio, in which a steady drift cancels. The interval is Student's t over the groups.
+    The blocks ran in the order first, second, second, first, and so on. Each group of four gives one
+    logarithm of the ratio, in which a steady drift cancels out. The interval is Student's t over the groups.
 
     Args:
         first: Times of the blocks of the first kind, in order.
-        second: As many times of the second kind.
+        second: Times of the blocks of the second kind, equally many.
     """
     fours = len(first) // 2
     if fours < 2 or len(first) != len(second) or min(*first, *second) <= 0:
@@ -223,7 +225,7 @@ def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval
 
 
 def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Quantile of Student's t distribution, for a probability above 0 and below 1.
+    """Return a quantile of Student's t distribution, for a probability above 0 and below 1.
 
     It uses Halley's method on the upper tail, starting from the expansion about the normal quantile; each
     step triples the number of correct digits. scipy has the function too (``special.stdtrit``, equal to nine
@@ -265,7 +267,7 @@ def _trigamma(x: float) -> float:
 
 
 def _upper_tail(t: float, degrees_of_freedom: float) -> float:
-    """P(T > t) of Student's t for t of 0 or more: half the incomplete beta function I_x(n/2, 1/2)."""
+    """Return P(T > t) of Student's t for t >= 0: half the incomplete beta function I_x(n/2, 1/2)."""
     a, b = degrees_of_freedom / 2, 0.5
     square = t * t / degrees_of_freedom
     x, y = 1 / (1 + square), square / (1 + square)
@@ -285,7 +287,7 @@ def _log_half_step(a: float) -> float:
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
+    """Evaluate the continued fraction of the incomplete beta function (DLMF 8.17.22) by Lentz's method."""
     numerator, denominator = 1.0, 1 / (1 - (a + b) * x / (a + 1))
     value = denominator
     for m in range(1, _MOST_STEPS):
@@ -301,13 +303,13 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def median_absolute_deviation(values: Sequence[float]) -> float:
-    """Median of the absolute deviations from the median (unscaled)."""
+    """Return the median of the absolute deviations from the median (unscaled)."""
     middle = median(values)
     return median(abs(value - middle) for value in values)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Linear-interpolation percentile; ``share`` from 0 to 1."""
+    """Return a percentile by linear interpolation; ``share`` is from 0 to 1."""
     ordered = sorted(values)
     position = share * (len(ordered) - 1)
     below = math.floor(position)
@@ -316,5 +318,5 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def interquartile_range(values: Sequence[float]) -> float:
-    """Third minus first quartile."""
+    """Return the third quartile minus the first."""
     return percentile(values, 0.75) - percentile(values, 0.25)

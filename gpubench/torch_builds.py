@@ -72,7 +72,7 @@ def load_builds() -> tuple[Build, ...]:
 
 @cache
 def read_on() -> date:
-    """Return the retrieval date of the newest row; a correct clock is never before it."""
+    """Return the retrieval date of the newest row; a correct clock never shows an earlier date."""
     return max(date.fromisoformat(row["date"]) for row in data_rows("torch_builds.csv"))
 
 
@@ -121,7 +121,7 @@ def newest_release() -> str:
 
 
 def _has_kernels(build: Build, target: str | None) -> bool | None:
-    """Return whether a build has kernels for a compute capability or an AMD target; None is unknown."""
+    """Return whether a build has kernels for a compute capability or an AMD target; None if unknown."""
     if target is None or build.architectures is None:
         return None
     if target.startswith("gfx"):

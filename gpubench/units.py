@@ -1,7 +1,7 @@
 """Unit aliases, and functions that format numbers as text.
 
-Inside gpubench quantities are in SI base units (seconds, hertz, bytes, watts, joules), named with their unit.
-Only this module formats them. ``None`` is unknown and prints as "—".
+Inside gpubench, quantities are in SI base units (seconds, hertz, bytes, watts, joules), and their names end
+in the unit. Only this module formats them. ``None`` means unknown and prints as "—".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0,
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
-    """Format with a number of significant digits and no exponent: 0.0123, 1.23, 123, 12,300.
+    """Format a number with this many significant digits and no exponent: 0.0123, 1.23, 123, 12,300.
 
     >>> format_number(12345.6), format_number(0.012345), format_number(None)
     ('12,300', '0.0123', '—')
@@ -102,7 +102,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def format_limit(seconds: float) -> str:
-    """Format a time limit in whole minutes, below two minutes in seconds, rounded up.
+    """Format a time limit, rounded up to whole minutes, or to whole seconds below two minutes.
 
     >>> format_limit(300), format_limit(1451.2), format_limit(45)
     ('5 min', '25 min', '45 s')
@@ -111,7 +111,7 @@ def format_limit(seconds: float) -> str:
 
 
 LEAST_USD = 0.0001
-"""Smaller amounts of money are shown as "under" this."""
+"""Smaller amounts of money are shown as "under" this amount."""
 
 
 def format_usd(value: float | None) -> str:
@@ -189,7 +189,7 @@ _RIGHT_TO_LEFT_WORDS = re.compile(rf"{_RIGHT_TO_LEFT}+(?:[\s_.-]+{_RIGHT_TO_LEFT
 def isolated(text: str) -> str:
     """Isolate right-to-left words, so they do not reorder adjacent text.
 
-    Otherwise a price after a Hebrew name would appear before it, with its comma.
+    Otherwise, a price that follows a Hebrew name would be displayed before that name.
 
     >>> isolated("at \u05d0\u05d1, $8.94") == "at \u2068\u05d0\u05d1\u2069, $8.94"
     True
