@@ -51,7 +51,7 @@ class Reading:
     """One measured case on one known GPU.
 
     Attributes:
-        noise: Log half-width of the throughput, including the spread between cards and hosts.
+        noise: Log half-width of the throughput's interval, including the spread between cards and hosts.
     """
 
     spec: GpuSpec

@@ -62,7 +62,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         other_vendors: Log half-width of the 90 % interval for other vendors' GPUs, which are never fitted, by
             ``group_names``. Half precision has an entry of its own, named by ``halved``, if it has rows.
         factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log.
-            ``known`` is for GPUs of an architecture with rows, ``stranger`` for all others.
+            ``known`` is for GPUs of an architecture with fitted rows, ``stranger`` for all others.
     """
 
     coefficients: Coefficients
@@ -235,5 +235,5 @@ def own_calibration_path() -> Path:
 
 
 def hash_of(table: bytes) -> str:
-    """Return the SHA-256 that a calibration stores for an input table, or a seal for its content."""
+    """Return the SHA-256 of a table, or of a seal's content, in hexadecimal."""
     return hashlib.sha256(table).hexdigest()

@@ -1,7 +1,7 @@
 """The capacity of a card: the longest context of decoders with 1 to 70 billion parameters, by kind of use.
 
-The package ships traces of a step of each decoder on one sequence (data/capacity.json, written by ``python -m
-tools.make capacity``). They give the memory as linear functions of the sequence length. As everywhere, the
+For each decoder, the package ships traces of a step on one sequence (data/capacity.json, written by ``python
+-m tools.make capacity``). They give the memory as linear functions of the sequence length. As everywhere, the
 upper end of the interval must fit.
 """
 

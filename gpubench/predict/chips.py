@@ -100,7 +100,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
 
 @cache
 def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
-    """Return, by ``Mode``, the peak, whether it is that of tensor cores, and the width."""
+    """Return, by ``Mode``, the peak, whether tensor cores deliver it, and their width."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
@@ -123,7 +123,7 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
 
 
 class PowerAndClock(NamedTuple):
-    """Logs of watts per multiprocessor and of the stated clock, mostly relative to similar GPUs."""
+    """Logs of watts per multiprocessor and of the stated clock; ``power_and_clock`` makes them relative."""
 
     power: float
     clock: float
@@ -184,7 +184,7 @@ _POWER_EXPONENT = 0.48  # fitted: the clock of a measured card grows as its powe
 
 
 class ProductRate(NamedTuple):
-    """Share of the tensor-core peak that large products reach at the full clock, and its family's best."""
+    """Share of the tensor-core peak that large products reach at the full clock; the best of the family."""
 
     share: float
     best: float
@@ -233,7 +233,7 @@ def _products_read() -> Mapping[GpuSpec, tuple[float, float]]:
 
 
 def _family(spec: GpuSpec) -> tuple[int, int] | None:
-    # Compute capabilities that share their tensor cores: 8.6 and 8.9; all of 10; all of 12.
+    # Compute capabilities that share a tensor-core design: 8.6 and 8.9; all of 10; all of 12.
     capability = capability_of(spec)
     shared = {(8, 9): (8, 6), (10, 3): (10, 0), (12, 1): (12, 0)}
     return capability and shared.get(capability, capability)

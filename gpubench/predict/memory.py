@@ -1,6 +1,7 @@
 """The memory that a case needs on a card, and the largest batch that fits.
 
-A measured peak of the same case, on any GPU, replaces the model's. A peak at another batch can raise it.
+A measured peak of the same case, on any GPU, replaces the model's figure. A peak at another batch can raise
+that figure.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ class PowerLaw(Record, frozen=True, kw_only=True):
     """The fit, with its date and source.
 
     Attributes:
-        time: Knee, exponent and sharpness of the step in time; the knee is a limit over uncapped power.
+        time: Knee, exponent and sharpness of the step in time. The knee is a limit relative to the uncapped
+            power.
         power: Knee and sharpness of the step in mean power.
         share: Ratio of a training job's uncapped mean power to board power, then its 5th and 95th percentiles
             over jobs and cards.

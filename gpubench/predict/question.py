@@ -165,7 +165,7 @@ SPEED_UNTOLD = "its speed is not predicted; in fp16 the work takes the same memo
 
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """Return the case to state the memory of on this GPU, or why the GPU cannot run it."""
+    """Return the case to judge the memory for on this GPU, or why the GPU cannot run it."""
     if spec.not_ranked_because is not None:
         return Refusal(gpu_key=spec.key, reason=spec.not_ranked_because)
     precision = (

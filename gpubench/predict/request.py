@@ -42,7 +42,7 @@ def read_workload_or_profile(value: Any, name: str) -> str | WorkloadProfile:
 _ANY = with_help(
     WORKLOAD,
     read=read_workload_or_profile,
-    takes="a workload's name or path, as in vgg16",
+    takes="a workload's name or path, such as vgg16",
     python="str | Path | WorkloadProfile",
 )
 SEVERAL = "Several GPUs"
@@ -79,7 +79,7 @@ class MemoryRequest(RecipeRequest, frozen=True, kw_only=True):
         with_help(
             _ANY,
             help="Workloads by name, or a model of your own: FILE[:NAME] or MODULE:NAME.",
-            default="every standard one, in short",
+            default="every standard workload, in brief",
         ),
     ] = ()
     gpus: Annotated[tuple[str, ...], with_help(GPU, default="every NVIDIA GPU, by size")] = ()
@@ -138,5 +138,5 @@ class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The user's own runs, which join the published rows."""
 
     own: Annotated[
-        Path, Option("Results folder whose GPU runs are added to the published rows.", name="with")
+        Path, Option("Results folder with the GPU runs to add to the published rows.", name="with")
     ]

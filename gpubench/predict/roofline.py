@@ -29,13 +29,13 @@ from gpubench.models import (
 from gpubench.predict.chips import Chips, Mode, architecture_of, predecessor
 
 KINDS = (OperatorKind.CONV3X3, OperatorKind.CONV, OperatorKind.MATMUL, OperatorKind.DEPTHWISE)
-HALF_BYTES = 0.5  # share of the fp32 traffic, if ``Precision.in_half``
+HALF_BYTES = 0.5  # share of the fp32 traffic that remains with ``Precision.in_half``
 CAST_BYTES = 6
 """Bytes that autocast moves to cast one weight or its gradient: 4 in fp32 and 2 in half precision."""
 HOST_POWER = 2.0
 """Host and GPU overlap imperfectly: step^2 = gpu^2 + host^2, as measured on an H200."""
 HOST_SHARE_LIMIT = 0.7
-"""Host time over step time above which the host, not the GPU, sets the pace."""
+"""Ratio of host time to step time above which the host, not the GPU, sets the pace."""
 WINOGRAD_SAVES = 4.0
 """Largest ratio of counted to performed multiplications: 144 to 36 for 4x4 tiles of 3x3 kernels (Lavin and
 Gray 2015, arXiv:1509.09308)."""
@@ -71,7 +71,7 @@ HOST_S_PER_OPERATOR: Mapping[str, float] = {
 }
 """Host time per operator if it was not measured [s], by the execution that a row states ("" if none)."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
-"""An architecture's factors on arithmetic, on arithmetic of tensor cores, and on memory bandwidth (logs).
+"""An architecture's log factors on arithmetic, on tensor-core arithmetic, and on memory bandwidth.
 
 They are fitted per architecture. A factor per GPU would be learned from the few harnesses that ran on it, and
 would do more harm than good on the next harness. docs/decisions.md has the figures.

@@ -54,7 +54,7 @@ def open_library() -> Any:
             import amdsmi
 
         amdsmi.amdsmi_init()
-    except Exception:  # noqa: BLE001 - a missing library is a KeyError or an OSError, a missing driver its own
+    except Exception:  # noqa: BLE001 - a missing library raises KeyError or OSError, a missing driver its own
         return None
     return amdsmi
 

@@ -77,7 +77,7 @@ def preflight(
         ``SHARED_GPU`` and ``POWER_CAPPED`` if they apply.
 
     Raises:
-        NoDeviceError: If the compute mode excludes this run, or others use the device without being allowed.
+        NoDeviceError: If the compute mode excludes this run, or others use the device and may not.
     """
     mode = readings.compute_mode()
     if mode not in {None, "default"}:
@@ -446,5 +446,5 @@ def _other_work() -> Iterator[Check]:
 def _memory(root: Path) -> Check:
     free = free_memory_bytes(root)
     seen = f"{format_bytes(free)} free of {format_bytes(memory_bytes(root))}"
-    fix = "close programs: a large batch may be killed by the system"
+    fix = "close programs: the system may kill a run with a large batch"
     return _warned("memory", seen, fix, when=free < _LITTLE_MEMORY_BYTES)

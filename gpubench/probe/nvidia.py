@@ -164,7 +164,7 @@ def _not_loaded(root: Path) -> Problem:
     except OSError as error:
         text = " ".join(str(error).split())
     else:  # it loads now: something changed between the two attempts
-        text = "it loaded at the second attempt"
+        text = "it loaded on the second attempt"
     missing = is_absent(text)
     folders = [f for f in os.environ.get("LD_LIBRARY_PATH", "").split(":") if f]
     folders += [str(root / f.lstrip("/")) for f in _USUAL_FOLDERS]
