@@ -47,7 +47,7 @@ def shared_runs() -> tuple[Shared, ...]:
 def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
     """Return how many people measured a case on a GPU and how often, in words; None if nobody did.
 
-    Batch and execution may differ.
+    Batch, layout and execution may differ.
     """
     wanted = _alike(case)
     found = [
@@ -62,7 +62,15 @@ def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None
 
 
 def _alike(case: Case) -> tuple[Any, ...]:
-    return case.workload, case.workload_version, case.task, case.precision, case.gpu_count, case.recipe
+    return (
+        case.workload,
+        case.workload_version,
+        case.task,
+        case.framework,
+        case.precision,
+        case.gpu_count,
+        case.recipe,
+    )
 
 
 FACTOR = 1.5

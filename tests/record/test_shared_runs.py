@@ -15,7 +15,7 @@ from card_spread import PUBLISHED_CARDS, card_spread
 from gpubench import predict
 from gpubench.cli.app import main
 from gpubench.measure.privacy import private_part
-from gpubench.models import DeviceProfile, Run, Status
+from gpubench.models import DeviceProfile, Framework, Run, Status
 from gpubench.models.measurement import Round
 from gpubench.predict.answers import as_records
 from gpubench.record.run_file import read_run
@@ -223,6 +223,8 @@ def test_figure_states_how_many_readings_and_contributors_it_has(
     assert readings_by(H100, case, by_two) == f"{2 * of_case} readings by 2 people"
     assert readings_by(H100, case, by_two[:1]) == f"{of_case} readings by 1 person"
     assert readings_by("nvidia-l4-24gb", case, by_two) is None
+    in_keras = msgspec.structs.replace(case, framework=Framework.KERAS_JAX)
+    assert readings_by(H100, in_keras, by_two) is None
     monkeypatch.setattr("gpubench.record.sharing.shared_runs", lambda: tuple(by_two))
     told = as_records(predict("vgg16", gpu="H100", precision=str(case.precision)))["estimates"][0]
     assert told["shared"] == f"{2 * of_case} readings by 2 people"
