@@ -1,4 +1,4 @@
-"""The memory of a step: its parts, whether it fits, and the largest batch of each card."""
+"""The memory of a step: its parts, the cards on which it fits, and the largest batch on each."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ def _basis(need: MemoryNeed) -> str:
         )
     if need.compiled_loss is not None:
         said.append(
-            "a loop of your own that also compiles its loss reserves about "
-            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it; "
+            "a training loop that also compiles its loss reserves about "
+            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile the loss, but "
             "the lower ends allow for it"
         )
     return "; ".join(said)

@@ -168,7 +168,7 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     if (several := document.get("several_gpus")) is not None:
         off, covered = format_percent(several["mape"]), format_percent(several["coverage_90"])
         said.append(
-            f"several GPUs in one job, harness left out: {several['jobs']} jobs, MAPE {off}, "
+            f"several GPUs in one job, harness held out: {several['jobs']} jobs, MAPE {off}, "
             f"90 % interval covers {covered}"
         )
     if heaviest is not None:
@@ -184,14 +184,16 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
             _error("MAPE", "mape"),
             _error("Median", "median_ape"),
             _error("90 % interval covers", "coverage_90"),
-            number(
-                "Half-width", lambda item: f"×{format_number(item[1].get('half_width_factor'))}", optional=2
-            ),
+            number("Half-width", lambda item: _times(item[1].get("half_width_factor")), optional=2),
             _error("MAPE of peak and bandwidth", "mape", "geometric_mean"),
             _error("its median", "median_ape", "geometric_mean"),
         ),
         Bullets(items=tuple(said)),
     )
+
+
+def _times(factor: float | None) -> str:
+    return UNKNOWN if factor is None else f"×{format_number(factor)}"
 
 
 def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -283,7 +285,7 @@ def _evidence(data: ReportData) -> Paragraph:
             tone="warning",
         )
     workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
-    name = plain((data.device.name if data.device else None) or "a device without a name", 80)
+    name = plain((data.device.name if data.device else None) or "an unnamed device", 80)
     text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
     if data.device is not None and data.device.is_cpu:
         text += " This is a CPU, and no GPU prediction starts from a CPU measurement."

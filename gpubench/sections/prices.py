@@ -124,7 +124,7 @@ def _hours_to_pay(each: BuyOrRent) -> str:
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
-# Length limit of a source. It is shown with its license, because some licenses require that.
+# Maximum length of a source, which names its license, because some licenses require that.
 _MOST_LETTERS_OF_SOURCE = 300
 
 

@@ -17,8 +17,8 @@ def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
     loaded = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
     if not path.exists() and (stem in loaded or importlib.util.find_spec(stem) is not None):
         raise MisuseError(
-            f"{stem} is the name of a module of Python or of an installed package, and {path} could be "
-            f"mistaken for it; choose another, as in my_{stem}"
+            f"{stem} is the name of a Python module or of an installed package, and {path} could be "
+            f"mistaken for it; choose another name, such as my_{stem}"
         )
     text = (
         folders.package_text("data/own_model_template.txt")
