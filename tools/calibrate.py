@@ -366,8 +366,8 @@ class Pairs:
     """Row numbers of the owned GPU (x) and the predicted GPU (y), and the weight of each pair.
 
     Each harness has one vote for each target GPU and task, whatever its number of models, batches and
-    partners. Its rows of y share that vote evenly, and so do the x of each y. A pair with an unknown batch
-    counts less, by the variance that the plausible batches add.
+    partners. Its rows of y share that vote evenly, and each y splits its share evenly over its x. A pair with
+    an unknown batch counts less, by the variance that the plausible batches add.
 
     Attributes:
         spread: (pairs,) log standard deviation due to unknown batches, of x and y together.
@@ -517,9 +517,9 @@ def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> fl
 
 # --- several GPUs in one job --------------------------------------------------------------------------------
 
-# Prior of each share, and the standard deviation of its logarithm. No row is from GeForce cards, so their
-# prior remains. NVLink's comes from bare collectives of 16 MiB and more on seven systems, PCIe's from the
-# only sound system (tests/tools/test_collectives.py).
+# Prior of each share, and the standard deviation of its logarithm. No row has GeForce cards, so the prior
+# of ``host`` remains. NVLink's prior comes from bare collectives of 16 MiB and more on seven systems, and
+# PCIe's from the only sound system (tests/tools/test_collectives.py).
 SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "waiting": (0.010, 0.7),
     "hidden": (0.75, 0.5),
@@ -568,7 +568,7 @@ def jobs() -> pd.DataFrame:
 
 
 def fit_scaling(rows: pd.DataFrame) -> ScalingShares:
-    """Fit the shares to ``jobs``, and the width of their interval to their own errors."""
+    """Fit the shares to the rows of ``jobs``, and the interval widths to the errors on these rows."""
     error, usual = _errors(rows)
     weight, known = rows.weight.to_numpy(), rows.fitted.to_numpy()
     return msgspec.structs.replace(

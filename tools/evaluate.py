@@ -8,8 +8,8 @@ evaluates everything: docs/prediction_figures.csv (every slice of every hold-out
 docs/prediction_pairs.csv.gz (each pair with its measured and predicted throughput), and the tables of
 docs/prediction-evidence.md. ``python -m tools.evaluate regret`` makes the table of docs/decision.md, the cost
 of choosing by a prediction. A setting is one model of one source at one precision, measured on at least four
-GPUs with prices. Each way of choosing picks one of them. Its regret is the cost of the job there beyond the
-cost on the best GPU, which is set to $100. The prediction of a setting never uses its harness.
+GPUs with prices. Each way of choosing picks one of these GPUs. Its regret is what the job costs on that GPU
+beyond the cost on the best one, which is set to $100. The prediction of a setting never uses its harness.
 """
 
 from __future__ import annotations

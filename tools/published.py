@@ -516,7 +516,7 @@ def usual_math_mode(rows: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return usable rows with the way each was measured, by default as is usual for its harness.
+    """Return usable rows with the way each was measured; what a row omits is as usual for its harness.
 
     If a row does not state its batch, ``batch`` is the middle of the plausible ones on a log scale.
     """

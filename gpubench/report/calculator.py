@@ -279,7 +279,7 @@ def _case(
 
 
 def _machines(pool: candidates.Candidates) -> list[list[Any]]:
-    # Return GPU, count, pace, spread at clouds, spread at hosts, and whether the scaling is modeled.
+    # Return each machine: GPU, count, pace, spread at clouds and at hosts, and whether scaling is modeled.
     hosts = pool.offers.kind.equals("marketplace").tolist()
     machines: dict[int, list[Any]] = {}
     for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):

@@ -357,7 +357,7 @@ def _host_sentence(pairs: Sequence[Effect]) -> str:
 
 
 def _is_host_paced(pair: Effect) -> bool | None:
-    # Return whether the host limits eager steps, by the interval of graph over eager; None if undecided.
+    # Return whether the host limits eager steps, judged by the speedup from a graph; None if undecided.
     low, high = pair.interval.low, pair.interval.high
     if low is None or high is None:
         return None
@@ -432,8 +432,8 @@ def _batch_each(pair: Effect) -> str:
 def threads(data: ReportData) -> list[Part]:
     """Show how a CPU scales with threads."""
     return explained(
-        "Each number of threads has its own processes. Efficiency is the throughput per thread over that of "
-        "a single thread. No thread is pinned to a core.",
+        "Each number of threads is measured in its own processes. Efficiency is the throughput per thread "
+        "over that of a single thread. No thread is pinned to a core.",
         "Throughput by number of threads, and its ratio to a single thread's",
         data.thread_pairs,
         _OF,
@@ -526,11 +526,11 @@ def generation(data: ReportData) -> list[Part]:
         "One static batch, greedy, with a key-value cache: the prompts are computed together, then one token "
         "per sequence at a time, each copied to the host. A server that batches sequences as they arrive "
         "gets more tokens from the same GPU.",
-        "Tokens of a generation",
+        "Token generation",
         timed,
         text("Case", _generated),
         number("First token", lambda r: format_duration(r.measurement.first_token_s)),
-        number("Each token after", lambda r: format_duration(r.measurement.per_token_s)),
+        number("Each later token", lambda r: format_duration(r.measurement.per_token_s)),
         number("p50", lambda r: _gap(r.measurement, 0.50), optional=3),
         number("p99", lambda r: _gap(r.measurement, 0.99)),
         number("Prompt tokens/s", lambda r: format_number(r.measurement.prefill_tokens_per_s), optional=4),
@@ -551,7 +551,7 @@ def _gap(measurement: Measurement, share: float) -> str:
 
 
 def quality(data: ReportData) -> list[Part]:
-    """Show the steps to a target quality at each precision, with the spread over seeds."""
+    """Show how many steps each precision takes to a target quality, with the spread over seeds."""
     rows = next((run.quality for run in data.device_runs if run.quality), ())
     signs = {"accuracy": "at least", "loss": "at most"}
     return explained(

@@ -153,7 +153,7 @@ def _verdict(fit: MemoryFit) -> str:
 
 
 _AS_PUBLISHED = (
-    "the upper ends are the memory of the card, since a published step with as many bytes of tensors ran "
+    "the upper ends equal the card's memory, since a published step with as many bytes of tensors ran "
     "on a card with no more memory"
 )
 

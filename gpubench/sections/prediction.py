@@ -18,8 +18,8 @@ from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent,
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
 """Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Number of measured settings, and the mean regret of a choice by prediction in them, as a share of the cost
-of the best choice. A test compares them with docs/decision.md."""
+"""Number of measured settings, and the mean regret of choosing by prediction in them, as a share of the best
+choice's cost. A test compares both with docs/decision.md."""
 CAPPED = (
     "time and energy are ratios of the job under a limit of {limit} W to the job without one; the power "
     "without a limit is the reading if the case was measured, else the usual share of board power"
@@ -40,8 +40,9 @@ def _predicted(data: ReportData) -> Block | None:
         "contain the true figure for 9 of 10 GPUs, so it may be wrong for one card. Part of the error is "
         "common to all predictions from one starting point, so the order is more certain than the level. The "
         f"model was fitted to published measurements ({calibration.train.rows:,} rows of training, "
-        f"{calibration.infer.rows:,} of inference, {plain(calibration.fitted, 20)}); docs/prediction.md of "
-        f"the project gives the errors on GPUs that were held out. In {REGRET_SETTINGS} measured settings, "
+        f"{calibration.infer.rows:,} of inference, {plain(calibration.fitted, 20)}); the project's "
+        "docs/prediction-evidence.md gives the errors on held-out GPUs. "
+        f"In {REGRET_SETTINGS} measured settings, "
         "each with its harness and GPU held out, choosing by prediction cost "
         f"{format_percent(REGRET)} more on average than the best choice, with waiting at $2 an hour."
     )
