@@ -142,7 +142,7 @@ def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[
     cells = []
     for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
         value, *details = cell.split("\n")
-        indent = "" if i else GAP
+        indent = GAP if i == 0 and width > len(GAP) else ""
         below = [f"{indent}{line}" for each in details for line in _broken(each, width - len(indent))]
         cells.append([*_broken(value, width), *below])
     for line in zip_longest(*cells, fillvalue=""):
