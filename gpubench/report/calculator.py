@@ -78,7 +78,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "anybody": "anybody",
         "anywhere": "anywhere",
         "hours": "time of the job",
-        "usd": "US dollars of the job",
+        "usd": "cost of the job, US dollars",
         "shade": "nine in ten",
         "trade_offs": "trade-offs",
         "or": OR,

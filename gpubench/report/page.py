@@ -344,7 +344,7 @@ def ranking_figure(ranking: Ranking) -> Plot:
     if has_job:
         traces.insert(0, _staircase(rows))
     x, y = zip(*(place(row) for row in rows), strict=True)
-    of_job, of_hour = ("time of the job, hours", "US dollars of the job"), "US dollars an hour"
+    of_job, of_hour = ("time of the job, hours", "cost of the job, US dollars"), "US dollars an hour"
     axes = of_job if has_job else (ranking.throughput_unit, of_hour)
     layout = base_layout() | {
         "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),

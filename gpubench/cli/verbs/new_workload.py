@@ -11,7 +11,8 @@ def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
     stem = request.name.removesuffix(".py")
     if not stem.isidentifier():
         raise MisuseError(
-            f"{request.name!r} is not a name for a Python file: use letters, digits and _, as in my_model"
+            f"{request.name!r} is not a valid name for a Python file: use letters, digits and _, "
+            "as in my_model"
         )
     path = Path(f"{stem}.py")
     loaded = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
