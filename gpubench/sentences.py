@@ -1,4 +1,4 @@
-"""The table of sentences for screens and page, with named fields."""
+"""Looks up the sentences of the screens and the page, and fills in their fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Told(NamedTuple):
     """A sentence with its fields filled in.
 
     Attributes:
-        kind: One of the ``kinds`` of the table, which are in the order of a screen.
+        kind: One of the table's ``kinds``, which are listed in the order of a screen.
         weight: Priority within a kind; a full screen drops the lowest weights.
     """
 

@@ -67,7 +67,7 @@ from gpubench.record.store import own_runs
 from gpubench.specs import load_specs
 from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
 
-# Sequences of 2,048 tokens that make a GPU's batch of MLPerf's LoRA
+# Batch per GPU that stands for MLPerf's LoRA benchmark [sequences of 2,048 tokens].
 _LORA_BATCH = 4
 # Prior of each coefficient: value, and standard deviation of its logarithm (of the value if in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
@@ -155,7 +155,7 @@ class Fit:
     prior: Floats
 
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
-        """Return the deviations of each architecture, from these or other unknowns."""
+        """Return the deviations of each architecture, from ``z`` or the fit's own unknowns."""
         values = (self.z if z is None else z).tolist()
         known = [
             (name, value)
@@ -167,7 +167,7 @@ class Fit:
     def without(self, dropped: Flags) -> Floats:
         """Return the unknowns after one Gauss-Newton step without some rows of the table.
 
-        The sums of their cells are recomputed without them.
+        The sums of the cells are recomputed without these rows.
         """
         kept = ~dropped[self.rows]
         z = self.z + _step(self, kept)
@@ -202,7 +202,7 @@ def predict_rows(
 
 
 def times_of(fit: Fit, z: Floats | None = None) -> roofline.Times:
-    """Return the roofline of every row of the fit's own table, with these or other unknowns."""
+    """Return the roofline of every row of the fit's own table, with ``z`` or the fit's own unknowns."""
     return _times(fit.table, fit.places, fit.z if z is None else z)
 
 
@@ -257,7 +257,7 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
 
 
 def _linearize(fit: Fit, full: Floats) -> Fit:
-    """Linearize the problem around the unknowns of a fit; a row far from its cell weighs less."""
+    """Linearize the problem around the unknowns of a fit; a row far from its cell's mean weighs less."""
     table, places, z, cell_sd = roofline.take(fit.table, fit.rows), fit.places[fit.rows], fit.z, fit.cell_sd
     offset = z[places[:, 4]] + z[places[:, 5]]
     residual = table.log_seconds - np.log(_times(table, places, z).step_s) - offset
@@ -366,8 +366,8 @@ class Pairs:
     """Row numbers of the owned GPU (x) and the predicted GPU (y), and the weight of each pair.
 
     Each harness has one vote for each target GPU and task, whatever its number of models, batches and
-    partners. Its rows of y share that vote evenly, and so do the x of each y. A pair with an unknown batch
-    counts less, by the variance that the plausible batches add.
+    partners. Its rows of y share that vote evenly, and each y splits its share evenly over its x. A pair with
+    an unknown batch counts less, by the variance that the plausible batches add.
 
     Attributes:
         spread: (pairs,) log standard deviation due to unknown batches, of x and y together.
@@ -422,7 +422,7 @@ def held_out(table: Table, hold_out: str, fitted: Table | None = None) -> Iterat
 
 
 def sides(table: Table, pairs: Pairs) -> tuple[Table, Table, Indices]:
-    """Return the rows of x and y of every pair, and the arithmetic of most of each step of y."""
+    """Return the rows of x and y of every pair, and the kind of arithmetic that dominates each step of y."""
     own, target = roofline.take(table, pairs.x), roofline.take(table, pairs.y)
     return own, target, roofline.leading_mode(target.work, target.arithmetic)
 
@@ -517,9 +517,9 @@ def weighted_quantile(values: Floats, weights: Floats, share: float = 0.5) -> fl
 
 # --- several GPUs in one job --------------------------------------------------------------------------------
 
-# Prior of each share, and the standard deviation of its logarithm. No row is from GeForce cards, so their
-# prior remains. NVLink's comes from bare collectives of 16 MiB and more on seven systems, PCIe's from the
-# only sound system (tests/tools/test_collectives.py).
+# Prior of each share, and the standard deviation of its logarithm. No row has GeForce cards, so the prior
+# of ``host`` remains. NVLink's prior comes from bare collectives of 16 MiB and more on seven systems, and
+# PCIe's from the only sound system (tests/tools/test_collectives.py).
 SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "waiting": (0.010, 0.7),
     "hidden": (0.75, 0.5),
@@ -568,7 +568,7 @@ def jobs() -> pd.DataFrame:
 
 
 def fit_scaling(rows: pd.DataFrame) -> ScalingShares:
-    """Fit the shares to ``jobs``, and the width of their interval to their own errors."""
+    """Fit the shares to the rows of ``jobs``, and the interval widths to the errors on these rows."""
     error, usual = _errors(rows)
     weight, known = rows.weight.to_numpy(), rows.fitted.to_numpy()
     return msgspec.structs.replace(
@@ -622,7 +622,7 @@ def _errors(rows: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def scaling_errors() -> tuple[pd.DataFrame, Floats, Floats]:
-    """Return the jobs, the errors of the model with each harness left out, and its half-widths (logs)."""
+    """Return the jobs, the errors of the model with each harness held out, and its half-widths (logs)."""
     rows = jobs()
     error, usual = _errors(rows)
     weight, width, scores = rows.weight.to_numpy(), np.full(len(rows), np.nan), np.abs(error) / usual
@@ -650,7 +650,7 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
 
     Args:
         own: Runs to add to the published rows as further cells; only GPU runs count.
-        fitted: Date to write into it.
+        fitted: Date to write into the calibration.
     """
     mine = own_table(own) if own else None
     inputs = {
@@ -790,11 +790,11 @@ def _others(
 def successors(
     coefficients: roofline.Coefficients, known: Mapping[str, list[float]]
 ) -> dict[str, list[float]]:
-    """Deviations of architectures without rows that MLPerf's submitters ran next to the predecessor.
+    """Return the deviations of architectures without rows that MLPerf submitters ran next to the predecessor.
 
     One submitter's software in one round is alike on both cards, so the ratio of their times shows the gain
     over the predecessor's deviation. It is shrunk like a deviation, with one vote for each new card. MLPerf
-    tunes adapters of a model with 70 billion parameters; the prediction is of one with 8 billion.
+    trains adapters of a model with 70 billion parameters; the prediction is for a model with 8 billion.
     """
     runs = pd.DataFrame(msgspec.to_builtins(load_mlperf())).query("benchmark == 'llama2_70b_lora'")
     runs["kind"] = runs.gpu_key.map(chips.architecture_of)
@@ -921,7 +921,7 @@ if __name__ == "__main__":
     parser.add_argument("--with", dest="results", type=Path, help="results folder whose GPU runs are added")
     parser.add_argument("-o", "--output", type=Path, default=own_calibration_path(), help="where to write")
     parser.add_argument(
-        "--date", type=date.fromisoformat, help="date to write into it, YYYY-MM-DD; today by default"
+        "--date", type=date.fromisoformat, help="date of the calibration, YYYY-MM-DD; today by default"
     )
     asked = parser.parse_args()
     try:

@@ -1,15 +1,15 @@
 """Evaluates the predictions: each target is predicted by a fit without the data held out with it.
 
-Held-out data are absent from the fit, the deviations and the votes that set the target's interval.
-docs/prediction.md has the protocol. A user's measurements can be scored too; the fit does not use them.
+Held-out data are absent from the fit, the deviations and the votes that set the target's interval (see
+docs/prediction-evidence.md). A user's measurements can be scored too; the fit does not use them.
 
 ``python -m tools.evaluate --hold-out harness`` prints one hold-out. ``python -m tools.evaluate prediction``
 evaluates everything: docs/prediction_figures.csv (every slice of every hold-out),
 docs/prediction_pairs.csv.gz (each pair with its measured and predicted throughput), and the tables of
 docs/prediction-evidence.md. ``python -m tools.evaluate regret`` makes the table of docs/decision.md, the cost
 of choosing by a prediction. A setting is one model of one source at one precision, measured on at least four
-GPUs with prices. Each way of choosing picks one of them. Its regret is the cost of the job there beyond the
-cost on the best GPU, which is set to $100. The prediction of a setting never uses its harness.
+GPUs with prices. Each way of choosing picks one of these GPUs. Its regret is what the job costs on that GPU
+beyond the cost on the best one, which is set to $100. The prediction of a setting never uses its harness.
 """
 
 from __future__ import annotations
@@ -148,15 +148,15 @@ def _half_widths(
     scored: Flags,
     usual_of: Callable[[Flags], tuple[Floats, Floats]],
 ) -> Floats:
-    """Return half-widths from the errors of others only, which differ in both kinds.
+    """Return half-widths, each computed only from errors that differ from it in both kinds.
 
     Args:
         kinds: (2, n) harness and architecture of each pair, or harness and model of each row.
         error: (n,) log errors.
         weight: (n,) votes.
         scored: (n,) whether the error counts.
-        usual_of: Returns two sets of usual errors (n,), learned from the errors of the others and multiplied
-            by a factor. The first set assumes that no owned GPU is slow; the factor is computed with it.
+        usual_of: Returns two sets of usual errors (n,), learned from these other errors. The first set, which
+            assumes that no owned GPU is slow, sets the factor by which the second is multiplied.
     """
     result = np.full(len(error), np.nan)
     for first, second in sorted(set(zip(*kinds, strict=True))):
@@ -348,7 +348,7 @@ def _slices(outcome: Outcome) -> Mapping[str, Flags]:
 
 
 def scaling_figures() -> dict[str, Any]:
-    """Return the errors of the model of several GPUs with each harness left out, also ``by_slice``."""
+    """Return the errors of the multi-GPU model with each harness held out: overall, and ``by_slice``."""
     rows, error, width = scaling_errors()
     weight, known, harness = rows.weight.to_numpy(), rows.fitted.to_numpy(), rows.harness.to_numpy()
 
@@ -401,7 +401,7 @@ def _order_figures(outcome: Outcome) -> dict[str, Any]:
 
     A setting is an owned GPU in a cell. If a candidate has several rows, the one with the nearest batch
     counts. Regret is the share of throughput lost by taking the predicted best. P(best) is the predicted
-    probability that this GPU is the best, and how often it was.
+    probability that the predicted best is the best, and how often it was.
     """
     table, width, random = outcome.table, outcome.half_width, np.random.default_rng(_SEED)
     keep = np.flatnonzero(outcome.bound & np.isfinite(outcome.log_error) & np.isfinite(width))
@@ -587,7 +587,9 @@ _CELLS: Mapping[str, Callable[[Row], str]] = {
     "MAPE": lambda row: units.format_percent(row["mape"], 3),
     "MAPE / median": lambda row: _percents(row, "mape", "median_ape"),
     "90 % covers": lambda row: units.format_percent(row["coverage_90"], 3),
-    "half-width": lambda row: f"x{units.format_number(row['half_width_factor'])}",
+    "half-width": lambda row: (
+        f"x{units.format_number(row['half_width_factor'])}" if row["half_width_factor"] else units.UNKNOWN
+    ),
     "geometric mean": _baseline_cell,
     "Spearman": lambda row: units.format_number(row["spearman"]),
     "lost by first choice": lambda row: units.format_percent(row["lost"], 3),

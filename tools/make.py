@@ -163,7 +163,7 @@ def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
     Args:
         readings: Memory in use is fitted without the censored readings. Readings of a compiled loss are
             fitted separately. Rows of the kind ``ran`` are kept unchanged.
-        fitted: Date to write into it.
+        fitted: Date to write into the result.
     """
     usable, ran = readings[readings.is_fitted], readings[readings.kind == "ran"]
     apart = (usable.card_class == CardClass.OTHER) & usable.convolves

@@ -49,8 +49,7 @@ def published_rows(name: str) -> Iterable[dict[str, str]]:
     return csv.DictReader(published_bytes(name).decode().splitlines())
 
 
-# FP32 updates of the weights: bytes moved per parameter and step, by the optimizer, which follows "+" in the
-# name of a model.
+# Bytes that an FP32 weight update moves per parameter, by optimizer (which a model's name has after "+").
 _OPTIMIZER_BYTES = {"SGD": 20, "Adam": 28, "Adagrad": 20, "Adadelta": 28, "RMSprop": 24}
 MATH_MODES = {
     "fp32": (Mode.FP32, Mode.FP32),
@@ -259,7 +258,7 @@ def table_with(rows: pd.DataFrame, **arrays: roofline.Work | roofline.Arithmetic
 
 
 def table_of(rows: pd.DataFrame) -> Table:
-    """Turn published rows into arrays; ``math_mode``, ``layout`` and ``with_optimizer`` count too."""
+    """Turn published rows into arrays; ``math_mode``, ``layout`` and ``with_optimizer`` affect the result."""
     training = (rows.task == TaskKind.TRAIN).to_numpy()
     with_optimizer = rows.with_optimizer.to_numpy(dtype=bool)
     profile = {name: column.to_numpy() for name, column in profiles_of(rows.task, rows.model).items()}
@@ -517,7 +516,7 @@ def usual_math_mode(rows: pd.DataFrame) -> pd.Series[Any]:
 
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return usable rows with the way each was measured, by default as is usual for its harness.
+    """Return usable rows with the way each was measured; what a row omits is as usual for its harness.
 
     If a row does not state its batch, ``batch`` is the middle of the plausible ones on a log scale.
     """

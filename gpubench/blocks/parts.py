@@ -6,8 +6,8 @@ The terminal, notebooks, HTML and Markdown show the same block with the same fig
 
 Figures are plain JSON values for plotly, which is not imported; a test checks each against plotly's schema.
 They use the light colors; ``PALETTE`` has the dark equivalents for the page's script. The eight hues follow
-the Okabe-Ito set, which color-blind readers can distinguish. No meaning depends on hue alone: bases also
-differ in symbol, and each precision has its own row.
+the Okabe-Ito set, which color-blind readers can distinguish. No meaning depends on hue alone: measured and
+predicted values also differ in symbol, and each precision has its own row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from gpubench.folders import package_path
 from gpubench.interval import Interval
-from gpubench.units import UNKNOWN, isolated, plain
+from gpubench.units import UNKNOWN, count, isolated, plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Paragraph:
-    """A paragraph. A ``headline`` has the main message; a ``note`` is less prominent than ``plain`` text."""
+    """A paragraph: a ``headline`` states the main message; a ``note`` is less prominent than ``plain``."""
 
     text: str
     tone: Literal["plain", "headline", "note", "warning"] = "plain"
@@ -98,7 +98,7 @@ class Table:
 
     Attributes:
         marks: The mark of each row: None, ``tie`` (tied for the top of the ranking), ``here`` (this user's
-            device) or ``bad``. A rule next to the row shows it, never color alone.
+            device) or ``bad``. A rule next to the row shows the mark, which never depends on color alone.
         folded: Whether the table is collapsed under its caption, for details that few readers need.
     """
 
@@ -151,7 +151,7 @@ class Block:
 
     Attributes:
         parts: The parts for the page and Markdown.
-        brief: The parts for a terminal: the sentence and the table, made by the same functions.
+        brief: The parts for a terminal: its sentences and tables, made by the same functions.
         finding: The main result, shown in the heading.
     """
 
@@ -171,17 +171,17 @@ Cell: TypeAlias = tuple[Column, Callable[[T], str]]
 def text(
     title: str, cell: Callable[[T], str], optional: int = 0, *, below: bool = False, glyph: bool = False
 ) -> Cell[T]:
-    """A column of text."""
+    """Return a column of text."""
     return Column(title=title, optional=optional, below=below, glyph=glyph), cell
 
 
 def link(title: str, cell: Callable[[T], str | None], optional: int = 0) -> Cell[T]:
-    """A column of URLs, with a dash for a missing one."""
+    """Return a column of URLs, with a dash for a missing one."""
     return Column(title=title, optional=optional, below=True, link=True), lambda row: cell(row) or UNKNOWN
 
 
 def number(title: str, cell: Callable[[T], str], optional: int = 0) -> Cell[T]:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(title=title, numeric=True, optional=optional), cell
 
 
@@ -230,8 +230,7 @@ def drop_empty_columns(shown: Table) -> Table:
 def printable(value: Any) -> Any:
     """Strip control characters from every text of a block, whatever its source.
 
-    Every renderer calls this first, so it never prints an escape sequence or a bidirectional control
-    character.
+    Every renderer calls this first, so none prints an escape sequence or a bidirectional control character.
 
     >>> printable(Paragraph(text="a" + chr(27) + "[31mb")).text
     'a[31mb'
@@ -282,6 +281,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
 
 
 MOST_OF_A_LONG_TABLE = 20
+"""Maximum number of rows of a table in Markdown."""
 
 
 def as_markdown(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
@@ -354,7 +354,7 @@ def _table(table: Table) -> list[str]:
         _row([column.title for column in table.columns]),
         _row_raw(["---:" if column.numeric else "---" for column in table.columns]),
         *(_row(row) for row in rows),
-        *(["", f"{left:,} more rows are on the page."] if left else []),
+        *(["", f"Left out: {count(left, 'row')}; see the JSON report."] if left else []),
     ]
 
 
@@ -535,8 +535,7 @@ def _trace(look: Look, marks: Sequence[Mark], rows: Sequence[str]) -> dict[str, 
 def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]:
     """Return a logarithmic axis with full labels; plotly would label 200 as just 2.
 
-    The ticks are at 1, 2 and 5 of each decade; more often on a short axis, and only at powers of ten on a
-    long one.
+    The ticks are at 1, 2 and 5 times each power of ten. A short axis has more, a long one only the powers.
     """
     low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)

@@ -1,7 +1,7 @@
 """Prints blocks on a terminal, within its width, or as plain text into a pipe.
 
-A table has one line per row if that fits. If not, the details of a cell go below it. If that is still too
-wide, optional columns are omitted, highest number first.
+A table has one line per row if that fits. If not, the details of a cell go below its value. If the table is
+still too wide, optional columns are omitted, highest number first.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MARKS = {"here": "bold cyan", "tie": "", "bad": "red", None: ""}
 
 
 def normalize_columns() -> None:
-    """Ignore COLUMNS unless it is a positive number, as shutil does, and raise it to ``_LEAST_WIDTH``.
+    """Ignore COLUMNS unless it is a positive number, as shutil does; use at least ``_LEAST_WIDTH``.
 
     At a width of 0, rich would print nothing.
     """
@@ -142,7 +142,7 @@ def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[
     cells = []
     for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
         value, *details = cell.split("\n")
-        indent = "" if i else GAP
+        indent = GAP if i == 0 and width > len(GAP) else ""
         below = [f"{indent}{line}" for each in details for line in _broken(each, width - len(indent))]
         cells.append([*_broken(value, width), *below])
     for line in zip_longest(*cells, fillvalue=""):
@@ -178,8 +178,8 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
     """Fit a table into the width of a terminal.
 
     Returns:
-        The table, with details on the line of their value if that fits, else without as many optional
-        columns as necessary; the width of each column; and the titles of the omitted columns.
+        The table, with details on the line of their value if that fits, else without the optional columns
+        that have no room; the width of each column; and the titles of the omitted columns.
     """
     joined = replace(table, rows=tuple(tuple(map(_joined, row)) for row in table.rows))
     natural = [_natural(joined, i) for i in range(len(joined.columns))]
@@ -262,7 +262,7 @@ def _natural(table: Table, i: int) -> int:
 
 
 def _wanted(table: Table, i: int, most: int) -> int:
-    # Return the width that a column needs before optional columns may be shown.
+    # Return the width that a column must have for optional columns numbered up to ``most`` to be shown.
     natural = _natural(table, i)
     return natural if most >= _WHERE_THERE_IS_ROOM else max(_least(table, i), -(-natural // _TALLEST))
 

@@ -1,6 +1,6 @@
 """The command line: parsing, dispatch to a verb, startup and exit codes.
 
-A verb's options are built for a call or for its help; its file is imported only for a call.
+A verb's options are built when it is called or its help is shown; its file is imported only for a call.
 """
 
 import csv
@@ -22,7 +22,7 @@ from gpubench.units import listing
 
 # Maximum width of help texts, in columns.
 _HELP_WIDTH = 120
-# Threshold of garbage collection. With Python's default, 700, rescanning offers takes a fifth of a ranking.
+# Garbage-collection threshold. With Python's default of 700, rescanning offers takes a fifth of the time.
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 # Values that people write without their option
@@ -49,14 +49,14 @@ class Verbs(click.Group):
         return actions
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Treat a model name instead of a verb as a call of ``rank`` or, after ``predict``, of ``show``."""
+        """Call ``rank`` if a model name is in a verb's place; after ``predict``, call ``show``."""
         usual = {"": "rank", "predict": "show"}.get(self.path)
         if usual and args[0] not in self.list_commands(ctx) and _is_a_model(args[0]):
             args = [usual, *args]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; without this, click prints an empty line on Ctrl-C."""
+        """Run the verb; without this override, click prints an empty line on Ctrl-C."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -104,7 +104,7 @@ def app(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; a failure is one line on stderr and its documented exit code."""
+    """Run the command line; a failure prints one line on stderr and exits with its documented code."""
     output.make_safe()
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, 50, 50)
@@ -149,7 +149,7 @@ def _misuse(error: click.UsageError) -> str:
             return f"{path} no longer has {option}: {gone['instead']}"
         if word and (gone["verb"], gone["option"]) == (f"{verb} {word}".strip(), ""):
             return f"{path} {word} no longer exists: {gone['instead']}"
-    # Of -gpu, the parser reports only -g.
+    # For -gpu, the parser reports only -g.
     also = [
         f"-{each}"
         for each in sys.argv

@@ -104,7 +104,7 @@ _ASCII = {
 
 
 def make_safe() -> None:
-    """Make the streams print a similar character, or a question mark, for one that their encoding lacks.
+    """Make the streams replace a character that their encoding lacks by a similar one or a question mark.
 
     Python sets a stream that was closed before startup (`>&-`) to None; its output is discarded.
     """

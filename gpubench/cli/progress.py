@@ -48,7 +48,7 @@ def _say_event(event: messages.Event) -> None:
 class Shown:
     """The progress line: times, the current case with its interval so far, the device, and the phase.
 
-    A narrow terminal cuts off its end.
+    A narrow terminal cuts off the end of the line.
     """
 
     def __init__(self) -> None:

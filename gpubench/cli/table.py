@@ -125,7 +125,7 @@ class TryRequest(msgspec.Struct, frozen=True, kw_only=True):
     ]
     gpu: Annotated[str | None, Option("GPU to measure: key or name.", default="the best to rent")] = None
     minutes: Annotated[Positive, Option("Time limit of the measurement [min].")] = 15.0
-    output: Annotated[Path, Option("Folder of the task.", default="try")] = Path("try")
+    output: Annotated[Path, Option("Folder to write the task to.", default="try")] = Path("try")
 
 
 class PricesRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class PricesRequest(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Option("URL of a published snapshot of prices that is read first.", way="setting")
     ] = None
     offline: Annotated[
-        bool, Option("Read no published prices, whatever the setting snapshot-url says.", EVIDENCE)
+        bool, Option("Do not read published prices, even if snapshot-url is set.", EVIDENCE)
     ] = False
 
 
@@ -215,7 +215,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "offers refresh": Verb(
         "Fetch today's prices into a dated snapshot; a source that fails keeps its old prices and dates.\n\n"
-        "Exit code 1 if a source failed, or none answered.",
+        "The exit code is 1 if a source failed or none answered.",
         (RefreshRequest,),
     ),
     "offers import": Verb(
@@ -229,7 +229,7 @@ VERBS: Mapping[str, Verb] = {
         (PredictRequest, TableRequest),
     ),
     "predict seal": Verb(
-        "Write the predictions for a CSV of cases, with version, commit and one hash over all of them.",
+        "Write the predictions for a CSV of cases, with version, commit and one hash of all predictions.",
         (SealRequest,),
     ),
     "predict score": Verb(
@@ -400,7 +400,7 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
     keys = [typed(each.name) for each in offered if each.way == _RECIPE]
     found: dict[str, str] = {}
     for part in chain(*(each.split(",") for each in words)):
-        key, value = (each.strip() for each in f"{part}=".split("=")[:2])
+        key, value = (each.strip() for each in part.partition("=")[::2])
         if key.replace("_", "-") not in keys or not value:
             raise MisuseError(
                 f"--recipe {plain(part)!r} must be KEY=VALUE with one of the keys {listing(keys)}"
@@ -467,7 +467,7 @@ def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
 def _completing(each: Option) -> Callable[..., Sequence[str]] | None:
     """Return the completer of an option; it looks up names only when a shell requests them.
 
-    A space ends a word in the shell, so an unquoted name gets hyphens instead of spaces, as GPU keys have.
+    A space ends a word in the shell, so an unquoted name gets hyphens instead of spaces, as in GPU keys.
     """
     names = _NAMES.get(each.name, (lambda: each.choices) if each.choices else None)
     if names is None:

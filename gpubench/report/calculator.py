@@ -1,7 +1,7 @@
 """The data from which the page's script computes the answers of ``rank``: figures, names and texts.
 
-The script uses the same random numbers (``gpubench.draws``) and factors. Some decisions are made here and
-passed as data: which machines run a job, which prices count, and who sells where.
+The script uses the library's random numbers (``gpubench.draws``) and factors. Some decisions are made here
+and passed as data: which machines run a job, which prices count, and who sells where.
 """
 
 import math
@@ -40,7 +40,7 @@ from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain, plural
 
-# Pricing and provider of a GPU that the page offers as owned; without a price it costs only its energy.
+# Pricing and provider of a GPU that the page offers as owned. It has no price, so it costs only its energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
 # Numbers of owned GPUs that the page offers.
@@ -54,9 +54,9 @@ MOST_ALIKE = 3
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
-# Digits of the share of throughput that an offer keeps, in training and inference.
+# Decimals of the share of throughput that an offer delivers, in training and inference.
 _KEPT_DIGITS = 9
-# Digits of a figure, with which P(best) and dollars equal the library's to one part in 100,000.
+# Significant digits of a figure. With these, P(best) and dollars match the library's to 1 part in 100,000.
 _DIGITS = 6
 
 FIRST = "resnet50"
@@ -78,7 +78,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
         "anybody": "anybody",
         "anywhere": "anywhere",
         "hours": "time of the job",
-        "usd": "US dollars of the job",
+        "usd": "cost of the job, US dollars",
         "shade": "nine in ten",
         "trade_offs": "trade-offs",
         "or": OR,
@@ -198,7 +198,7 @@ def _costs(asked: RankRequest) -> dict[str, Any]:
 
 def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[Ownership]:
     # Return the buyer's machines, those for sale, and every GPU of the offers as if owned.
-    known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # None without a form factor
+    known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # None for a name of several cards
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
     mine = tuple(f"{count}x {key}" for key in keys for count in _HAVE_COUNTS)
     own_keys = {key for run in runs.own if (key := device_key(run))}
@@ -279,7 +279,7 @@ def _case(
 
 
 def _machines(pool: candidates.Candidates) -> list[list[Any]]:
-    # Return GPU, count, pace, spread at clouds, spread at hosts, and whether the scaling is modeled.
+    # Return each machine: GPU, count, pace, spread at clouds and at hosts, and whether scaling is modeled.
     hosts = pool.offers.kind.equals("marketplace").tolist()
     machines: dict[int, list[Any]] = {}
     for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):

@@ -94,7 +94,7 @@ MOST_ROWS = 40
 
 @takes_options_of(ReportRequest)
 def report(request: ReportRequest) -> str:
-    """Write the report on a run (the newest by default) and the ranking, and return the path of the file.
+    """Write the report on a run (the newest by default) and the ranking.
 
     Returns:
         The path of the file.
@@ -117,12 +117,12 @@ def report(request: ReportRequest) -> str:
         asked,
         run=request.run,
         every_run=whole,
-        most_rows=None if whole else MOST_OFFERS + 1,  # one more, to show that there are more
+        most_rows=None if whole else MOST_OFFERS,
         first=FIRST if kind == "html" else None,
     )
     if kind == "html" and not request.data and data.ranking is not None:
         data = _with_calculator(asked, data)
-    if request.public is not None:  # no path, no serial number, no doubtful row, no model of the user
+    if request.public is not None:  # without paths, serial numbers, doubtful rows and the user's models
         runs = [shareable(run)[0] for run in data.runs]
         data = replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
         write_file(
@@ -145,7 +145,7 @@ def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
         asked = msgspec.structs.replace(asked, **question)
-        ranking = rank.ranked(asked, lambda of: head(of, MOST_OFFERS + 1))
+        ranking = rank.ranked(asked, lambda of: head(of, MOST_OFFERS))
     return replace(data, calculator=found, ranking=ranking)
 
 
@@ -199,7 +199,7 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
         no_answer=data.ranking_problem and plain(data.ranking_problem, 400),
         calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
-        subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # the method says when
+        subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # a section dates the run
         headings=[heading for heading in headings if heading.parts],
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
@@ -223,7 +223,7 @@ def _few_offers(calculator: Mapping[str, Any] | None) -> str:
 
 
 def _best_of_each_machine(data: ReportData) -> ReportData:
-    # Return the data with the best offer of each GPU and number, and a limited number of exclusions.
+    # Return the data with the best offer of each GPU, count and pricing, and a limited number of exclusions.
     if data.ranking is None:
         return data
     best = first_of_each(
@@ -319,7 +319,7 @@ MOST_DOTS = 40
 
 
 def ranking_html(ranking: Ranking) -> str:
-    """Return the summary, and the first rows as a table."""
+    """Return the summary and a table of the first rows, as HTML."""
     data = of_ranking(ranking, HEAD_ROWS, more_by="ranking.sentences")
     blocks = (block_of(key, data) for key in ("answer", "value"))
     shown = (Block(title=block.title, parts=block.brief) for block in blocks if block is not None)
@@ -327,9 +327,9 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def ranking_figure(ranking: Ranking) -> Plot:
-    """Return a plot of hours versus dollars of the job, one dot per machine, with labels on the answers.
+    """Return a plot of the job's hours and dollars, one dot per machine, with labels on the answers.
 
-    Without a job the axes are throughput and price of an hour.
+    Without a job, the axes are throughput and hourly price.
     """
     every = (*(answer.row for answer in ranking.answers.values()), *ranking.rows)
     best = first_of_each(every, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
@@ -344,7 +344,7 @@ def ranking_figure(ranking: Ranking) -> Plot:
     if has_job:
         traces.insert(0, _staircase(rows))
     x, y = zip(*(place(row) for row in rows), strict=True)
-    of_job, of_hour = ("time of the job, hours", "US dollars of the job"), "US dollars an hour"
+    of_job, of_hour = ("time of the job, hours", "cost of the job, US dollars"), "US dollars an hour"
     axes = of_job if has_job else (ranking.throughput_unit, of_hour)
     layout = base_layout() | {
         "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),
@@ -385,7 +385,7 @@ def _dots(
 
 
 def _staircase(rows: Sequence[Row]) -> dict[str, Any]:
-    # Return the line below which there is no machine. It has steps: nothing lies between two machines.
+    # Return the line that no machine lies below. It has steps, because there is nothing between two machines.
     least, steps = math.inf, []
     for row in sorted(rows, key=lambda row: (row.hours.value or 0.0, row.cost_usd.value or 0.0)):
         usd = row.cost_usd.value or 0.0
@@ -534,8 +534,8 @@ CSV_COLUMNS = (
 """Columns of the CSV, listed here so that a new field elsewhere cannot change a file that others read."""
 
 MOST_DIGITS = 12
-"""Digits of a figure inside a page: a nanosecond in a quarter of an hour, finer than any clock. The last five
-of a float's 17 digits would only take up space."""
+"""Significant digits of a figure inside a page. They resolve a nanosecond in a quarter of an hour, which is
+finer than any clock; the last five of a float's 17 digits would only take up space."""
 
 _FIGURES = (
     "samples_per_s",
@@ -565,12 +565,12 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[str, Any], int]:
-    """Return ``document`` for a page, with only the runs that it uses.
+    """Return ``document`` for a page, with only the runs that the page uses.
 
     Long telemetry is thinned, and figures are rounded to ``MOST_DIGITS``.
 
     Returns:
-        The document, and n if it keeps only one telemetry sample in n; 1 keeps all.
+        The document, and n: it keeps every n-th telemetry sample.
     """
     on_threads = (pair.of for pair in data.thread_pairs)
     results = (*data.everything, *on_threads, *data.failures)

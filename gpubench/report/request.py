@@ -25,7 +25,7 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
     public: Annotated[
         Path | None,
         Option(
-            "Folder of a website: writes index.html and data.json, both without names of machines.",
+            "Folder for a website: index.html and data.json, both without the names of machines.",
         ),
     ] = None
     format: Annotated[
@@ -51,7 +51,7 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
 
 
 def format_of(output: Path | None) -> str:
-    """Return the format of a file's extension; html if there is none.
+    """Return the format that a file's extension implies; html if there is none.
 
     Raises:
         MisuseError: If the extension is not that of a report.

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpubench.blocks.parts import (
     BASIS_GLYPHS,
+    MOST_OF_A_LONG_TABLE,
     NO_BREAK_SPACE,
     Block,
     Bullets,
@@ -89,7 +90,7 @@ MOST_WORDS = 120
 
 
 def title(ranking: Ranking) -> str:
-    """Return a sentence with the model, inference unless it is trained, the job and the precision."""
+    """Return the headline: the model, "inference" if it isn't trained, the job and the precision."""
     model = plain(" + ".join(dict.fromkeys(case.workload for case in ranking.cases)), 60)
     task = "" if ranking.cases[0].task is TaskKind.TRAIN else " inference"
     precision = precisions_of(each for line in lines(ranking) for each in line.choice.row.estimates)
@@ -98,7 +99,10 @@ def title(ranking: Ranking) -> str:
 
 
 def answer_table(ranking: Ranking) -> Table:
-    """Return the answers, one per row: GPUs, seller, time, cost, basis."""
+    """Return the answers, one per row: GPUs with their basis, seller, time, cost, and chance of being best.
+
+    If the time of the job is unknown, throughput and value replace time and cost.
+    """
     rows = lines(ranking)
     figures = [
         number(capitalized(per_s_unit(ranking)), _of(lambda row: ranking.throughput_of(row).words())),
@@ -134,18 +138,19 @@ def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
 
 
 def _beside(ranking: Ranking) -> list[str]:
-    # Return the sentences that say more than the table, those about the question first.
+    # Return the sentences that add something to the table, replies to the question first.
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
     return [each for each in said if each not in shown]
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    # Return the sentences that fit below the table, and the number of others. Cautions always stay.
+    # Return the sentences that fit below the table, and how many are left out, notes included. Replies and
+    # cautions always stay.
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
-    left = MOST_WORDS - _WORDS_OF_THE_REST + _WORDS_OF_THE_RATE * bool(asked) - len(always.split())
+    left = MOST_WORDS - _RESERVED_WORDS + _EXTRA_WORDS_FOR_REPLIES * bool(asked) - len(always.split())
     kept: list[str] = []
     for each in _beside(ranking):
         words = 0 if each in asked else len(each.split())
@@ -155,11 +160,11 @@ def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
     return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
 
 
-# Words that the first screen may have in addition if it has replies to options.
-_WORDS_OF_THE_RATE = 15
+# Additional words that the first screen may have if it replies to options.
+_EXTRA_WORDS_FOR_REPLIES = 15
 
 # Words reserved for the rule below the table's header and for the hint that there is more.
-_WORDS_OF_THE_REST = 8
+_RESERVED_WORDS = 8
 
 
 def screen(ranking: Ranking) -> list[Part]:
@@ -193,12 +198,12 @@ def _answer(data: ReportData) -> Block:
 # --- each answer in full --------------------------------------------------------------------------------
 
 MOST_REGIONS = 4
-# Length limit of the text on memory: the reason for a missing trace comes from third-party code.
+# Maximum length of the text about memory, because third-party code may word the reason for a missing trace.
 _MOST_MEMORY_CHARACTERS = 300
 
 
 def in_full(ranking: Ranking) -> Facts:
-    """Return each answer, and the best hardware to own, with everything to know before paying."""
+    """Return each answer, and the best hardware to own, with all that a buyer should know before paying."""
     found = {line.names: line.choice for line in lines(ranking)}
     if ranking.best_to_own is not None and ranking.best_to_own.offer not in {c.offer for c in found.values()}:
         found["Best to own"] = ranking.best_to_own
@@ -230,7 +235,7 @@ def _label(choice: Choice) -> str:
 def fits_words(choice: Choice) -> str:
     """Return whether the job fits in memory, with what it needs: "fits (needs 6.1 to 7.8 of 24 GiB)".
 
-    If there are no figures, the device ran the job itself.
+    The text has no figures if the device has run the job.
     """
     row = choice.row
     if row.fits_memory is None and not row.estimate.may_fit:
@@ -245,7 +250,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.feed_vcpus is not None:
         needs = f"data loading needs {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
-        has = "vCPUs (how many it has is unknown)"
+        has = "vCPUs (its own number is unknown)"
         yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
@@ -264,7 +269,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
 
 
 def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
-    # Return another provider of the GPU, and the cost of the job there: "aws 8x $12.00".
+    # Return another provider of the GPU, and the cost of the job (or an hour) there: "aws 8x $12.00".
     there = each.offer
     so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
     hourly = f"{format_usd(each.usd_per_hour)}/h"
@@ -274,8 +279,6 @@ def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
 
 # --- the ranking ----------------------------------------------------------------------------------------
 
-# Maximum number of rows in the page's table. A printout shows only the first rows.
-_TABLE_ROWS = 400
 MAX_EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {
@@ -288,23 +291,24 @@ _TITLES: dict[SortedBy, str] = {
 }
 _P_OF_GPU = (
     "P(best) of GPU: the probability that some offer of this GPU is the best, allowing for price changes "
-    "since the quotes; all GPUs add up to 100 %"
+    "since the quotes; over all GPUs it adds up to 100 %"
 )
 _P_OF_OFFER = (
     "P(best): the probability that this offer is the best, allowing for price changes since its quote; "
-    "all offers add up to 100 %"
+    "over all offers it adds up to 100 %"
 )
 _SHARED_RANK = (
-    "=: a shared rank: the figures cannot separate the rows, or it is a more expensive offer of a GPU with "
-    "that rank"
+    "=: shared rank, because the figures cannot separate the rows, or because the row is a more expensive "
+    "offer of a GPU with that rank"
 )
 _FEED_BOUND = (
     f"{FindingKind.FEED_BOUND.value}: its vCPUs are assumed to prepare fewer images than its GPUs "
-    "can process: throughput, time, cost and chances are limited by this, latency is for the GPUs alone"
+    "can process, which limits throughput, time, cost and chances; latency is for the GPUs alone"
 )
 _NOT_DOMINATED = "not dominated: nothing else is as fast, as cheap and as large in memory at once"
 _STATIC_BATCH = (
-    "Static batch: all sequences start together. A server that batches them as they arrive gets more tokens"
+    "Static batch: all sequences start together. A server that batches them as they arrive has a higher "
+    "throughput"
 )
 
 
@@ -317,13 +321,10 @@ def _ranking(data: ReportData) -> Block | None:
     if len(workloads) > 1:
         what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
         lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
-    shown, total = _head_of(ranking.rows, _TABLE_ROWS), len(ranking.rows)
+    shown, total = ranking.rows[:MOST_OF_A_LONG_TABLE], ranking.offer_count or len(ranking.rows)
     caption = "The only offer" if total == 1 else f"All {total:,} offers"
     if len(shown) < total:
-        caption = (
-            f"The first {len(shown)} of {total:,} offers, with the best of each GPU; the raw data has "
-            "all ranked offers"
-        )
+        caption = f"The first {len(shown)} of {total:,} offers; the JSON report has all of them"
     parts: list[Part] = [Paragraph(text=lead), in_full(ranking), offers(data, ranking, shown, caption)]
     if ranking.excluded:
         parts.append(excluded_table(ranking))
@@ -333,8 +334,8 @@ def _ranking(data: ReportData) -> Block | None:
 def shown_rows(data: ReportData, ranking: Ranking) -> tuple[Row, ...]:
     """Return the rows for a terminal: the best rental of each GPU, and all hardware owned or for sale.
 
-    On request, or if there is only one GPU or nothing to rent, the rows are all offers. There are at most
-    ``data.most_offers`` rows.
+    On request, or if there is only one GPU model or nothing to rent, each offer has its own row. There are at
+    most ``data.most_offers`` rows.
     """
     rows = ranking.rows
     if not _each_is_an_offer(data, ranking):
@@ -406,7 +407,7 @@ def _which(offers: Sequence[ExcludedOffer]) -> list[str]:
 
 
 def beaten_table(rows: Sequence[Row]) -> Table:
-    """Return the offers that another offer beats in every respect, and that other offer."""
+    """Return each offer that another offer beats in every respect, next to the better offer."""
     return table(
         "Beaten in every respect",
         [row for row in rows if row.dominated_by is not None],
@@ -451,7 +452,7 @@ def factor_table(rows: Sequence[Row]) -> Table:
 
 # --- offers as a table ----------------------------------------------------------------------------------
 
-# Length limit of the note on an offer in its row.
+# Maximum length of an offer's note in its row.
 _NOTE_CHARACTERS = 80
 
 RANK, P_BEST = "Rank", "P(best)"
@@ -474,9 +475,9 @@ def offers(
         ranking: The ranking of the rows, with its units, job and batches.
         rows: The rows to show.
         caption: Title of the table.
-        wide: Whether to add columns for latency and for batches that differ.
-        one_a_gpu: Whether each row represents its GPU. If so, P(best) is that of the GPU, and a column lists
-            other offers.
+        wide: Whether to add columns for latency and, if batches differ, for the batch size.
+        one_a_gpu: Whether each row represents its GPU model. If so, P(best) is the model's, and a column
+            lists other offers.
     """
     timed = any(row.latency_s is not None for row in rows)
     generated = any(row.estimate.case.new_tokens for row in rows)
@@ -514,7 +515,7 @@ def offers(
 
 
 def rank_words(ranking: Ranking) -> Callable[[Row], str]:
-    """Return a function that formats a rank, marked if shared; a dash if a row has none."""
+    """Return a function that formats a row's rank: marked if shared, a dash if missing."""
     shared = ranking.shared_ranks
     return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
@@ -582,7 +583,7 @@ _TOKENS = {
 
 
 def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
-    # Yield a column for each kind of token with a cost in any of the rows.
+    # Yield a column for each kind of token that has a cost worth showing in any row.
 
     def cost_of(what: str) -> Callable[[Row], str]:
         return lambda row: stacked(token_costs(row).get(what, Interval(None)).by(format_usd))
@@ -593,7 +594,7 @@ def _token_columns(rows: Iterable[Row]) -> Iterator[Cell[Row]]:
 
 
 def _latency(row: Row) -> str:
-    # Return the time of a batch. For generation, add the time per token, which a latency limit applies to.
+    # Return the time of a batch; for generation, also the time per token, to which a latency limit applies.
     whole = format_duration(row.latency_s)
     return f"{_token_time(row)}\n{whole} per batch" if row.estimate.case.new_tokens else whole
 
@@ -617,7 +618,7 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
 
 def remarks_of(row: Row) -> str:
     """Return short remarks on a row."""
-    # The age of a price has its own column, so it is not repeated as a remark on most rows.
+    # A column shows the age of each price, so a stale price needs no remark.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
     each = f"{_token_time(row)} per token, " if row.estimate.case.new_tokens else ""
@@ -659,15 +660,6 @@ def marks(data: ReportData, rows: Sequence[Row]) -> tuple[RowMark | None, ...]:
         return "bad" if any(f.kind is FindingKind.THROTTLED for f in row.findings) else None
 
     return tuple(mark(row) for row in rows)
-
-
-def _head_of(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    # Return this many rows: the best of each GPU to rent and to own, and the first of the others, in order.
-    if len(rows) <= most:
-        return tuple(rows)
-    kept = {id(row) for row in best_to_rent_and_to_own(rows)}
-    kept |= {id(row) for row in [row for row in rows if id(row) not in kept][: max(0, most - len(kept))]}
-    return tuple(row for row in rows if id(row) in kept)
 
 
 SECTIONS = {"answer": _answer, "value": _ranking}

@@ -68,8 +68,7 @@ def devices(data: ReportData) -> list[Part]:
         for result in sorted(results, key=place, reverse=True)
     ]
     return explained(
-        "Each case that more than one device has measured. The factor compares with the first device on this "
-        "page.",
+        "Cases measured on more than one device, each compared with the first device on this page.",
         "The same case on each device",
         rows,
         text("Case", lambda row: case_words(row[0].case)),
@@ -113,7 +112,7 @@ class CpuGpuPair:
 
 
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
-    """Pair CPU and GPU, workload by workload, at equal batch if both measured one."""
+    """Pair the fastest CPU and GPU rows of each workload and task, at equal batch size if possible."""
     of_kind = [[r for r in data.everything if r.run.device.is_cpu is is_cpu] for is_cpu in (True, False)]
     # each kind is represented by the page's device, else by the one with the newest run
     cpus, gpus = ([r for r in kind if same(r.run.device, kind[0].run.device)] for kind in of_kind)
@@ -141,7 +140,7 @@ def processor(data: ReportData) -> list[Part]:
     if not found:
         return []
     trained = [pair.cpus for pair in found if pair.cpus and pair.cpu.case.task is TaskKind.TRAIN]
-    none = "No training was measured without doubt on this CPU, so it is unknown whether it needs a GPU."
+    none = "This CPU has no reliable training measurement, so whether it needs a GPU is unknown."
     return [
         *(Paragraph(text=said) for said in [*map(_need, trained)] or [none]),
         table(
@@ -222,8 +221,8 @@ class Point:
     """One case on the roofline plot.
 
     Attributes:
-        intensity: FLOP of the step per byte that it must move [FLOP/B].
-        rate: Its measured rate [FLOP/s].
+        intensity: FLOPs per byte that the step must move [FLOP/B].
+        rate: The measured rate [FLOP/s].
         roof: The lower of peak and bandwidth times intensity [FLOP/s].
     """
 
@@ -234,12 +233,15 @@ class Point:
 
     @property
     def share(self) -> float:
-        """Its measured share of the roof."""
+        """The measured rate as a share of the roof."""
         return self.rate / self.roof
 
 
 def points_of(data: ReportData) -> tuple[Point, ...]:
-    """Return a point for each case of a shipped workload, from the operators in its profile and the peak."""
+    """Return a point for each measured case of a shipped workload, using the operators in its profile.
+
+    There is none if the device's peak or bandwidth is unknown.
+    """
     device, bandwidth = data.device, _bandwidth(data)
     found: list[Point] = []
     if device is None or bandwidth is None:
@@ -278,9 +280,9 @@ def _render(data: ReportData) -> Block | None:
         return None
     best = max(points, key=lambda point: point.share)
     what = (
-        "A step cannot be faster than its arithmetic at the peak of its precision, or than the bytes of its "
-        "operators at the memory bandwidth. Memory is the limit left of the bend, arithmetic right of it. "
-        "Caches can lift a point above the slope."
+        "A step takes at least as long as its arithmetic at the precision's peak, and as long as moving its "
+        "operators' bytes at the memory bandwidth. Left of the bend, memory is the limit; right of it, "
+        "arithmetic is. Caches can lift a point above the slope."
     )
     twin = table(
         "Each case against its roof",

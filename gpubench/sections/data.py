@@ -49,7 +49,7 @@ class ReportData:
     """The input of the sections: frozen, and complete without a GPU, a network or torch.
 
     Attributes:
-        today: The day of the report, from which the age of a price is counted.
+        today: The date of the report; the age of a price is counted back from it.
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
@@ -58,7 +58,7 @@ class ReportData:
         specs: The specification table by GPU key.
         most_offers: Maximum number of rows of the ranking on a terminal; None for all.
         every_offer: Whether each row is an offer, instead of the best offer of a GPU.
-        more_by: What shows the notes that a terminal omits, such as an option; None if all are shown.
+        more_by: How to see the notes that a terminal omits, such as an option; None if all are shown.
         calculator: The data for the script of the page; None without a calculator.
     """
 
@@ -86,7 +86,7 @@ class ReportData:
 
     @cached_property
     def device(self) -> DeviceProfile | None:
-        """The device of ``run``, which represents its model."""
+        """The device of ``run``, which represents all devices of its model."""
         return None if self.run is None else self.run.device
 
     @cached_property
@@ -150,7 +150,7 @@ def of_ranking(
     every_offer: bool = False,
     more_by: str | None = None,
 ) -> ReportData:
-    """Return data with only a ranking; a terminal shows this many of its rows."""
+    """Return data with only a ranking; a terminal shows ``most_offers`` of its rows."""
     return ReportData(
         today=date.min,
         ranking=ranking,
@@ -192,9 +192,9 @@ def gather(
         asked: The question, with the results folder and the day.
         run: The run whose device the page is about: a path, an id, or ``latest``; None for the newest usable
             one.
-        every_run: Whether to also read runs that later runs supersede in every case, which no section shows.
+        every_run: Whether to also read runs that no section shows, because newer runs repeat all their cases.
         most_rows: Maximum number of offers in the ranking, besides those that are always kept; None for all.
-        first: The default workload of the ranking; None for that of ``rank``.
+        first: The workload to rank if the question names none; None for the default of ``rank``.
 
     Raises:
         MisuseError: If the question is invalid; a requested ranking is never silently omitted.
@@ -218,7 +218,7 @@ def gather(
             raise
         problem = str(error)
     if ranking is not None:
-        today = date.fromisoformat(ranking.as_of)  # may be later than the clock, if there are newer prices
+        today = date.fromisoformat(ranking.as_of)  # later than today's date if some prices are newer
     runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
     return ReportData(
         today=today,
@@ -232,7 +232,7 @@ def gather(
 
 
 def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Drop the rows at the largest batch that fits, unless there are no others: their batches differ."""
+    """Drop the rows at the largest batch that fits, as their batches differ, unless there are no others."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
@@ -278,7 +278,7 @@ PLACES: Mapping[str, tuple[str, str | None]] = {
     "prices": ("prices", "prices"),
     "footnotes": ("prices", "prices"),
 }
-"""The sections in order: the module, and the key in ``HEADINGS``, or None if it is part of the answer."""
+"""The sections in order, each with its module and its key in ``HEADINGS`` (None for a part of the answer)."""
 
 
 def block_of(key: str, data: ReportData) -> Block | None:
@@ -302,7 +302,7 @@ def unexplained(parts: Iterable[Part]) -> list[Part]:
 # --- texts ----------------------------------------------------------------------------------------------
 
 MOST_OF_A_NOTE = 400
-"""Maximum characters of a note of a ranking."""
+"""Maximum number of characters in a note on a ranking."""
 
 
 def per_s_unit(ranking: Ranking) -> str:
@@ -331,7 +331,7 @@ def workload_name(case: Case) -> str:
 
 
 def kinds_words(kinds: Iterable[FindingKind]) -> str:
-    """Return the distinct kinds of findings for a cell of a table."""
+    """Return the distinct kinds of findings for a table cell."""
     return ", ".join(sorted(set(kinds))) or "none"
 
 
@@ -339,13 +339,13 @@ ALLOCATED, RESERVED, IN_USE = "Allocated by tensors", "Reserved by torch", "In u
 """Labels of the three ways to count memory."""
 
 FINDINGS: Cell[Result | Effect] = text("Findings", lambda shown: kinds_words(shown.doubts))
-"""The column of doubts about a figure, or about either of two figures."""
+"""The column of doubts about a figure, or about the two figures of a ratio."""
 
 
 def rate_of(measurement: Measurement) -> str:
     """Return a measured throughput with its unit, and its interval on a second line of the cell.
 
-    It has no more digits than the interval supports.
+    The throughput has no more digits than the interval supports.
     """
     return stacked(measurement.interval.rate(measurement.case.sample_unit, measurement.digits))
 
@@ -396,7 +396,7 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     """Return the throughput of the heaviest workload measured here, in its fastest case.
 
-    A figure with a doubtful finding is used only if there is no other. An invalid one is never used.
+    A figure that a finding makes doubtful is used only if there is no other. An invalid figure is never used.
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:

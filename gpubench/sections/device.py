@@ -30,7 +30,7 @@ from gpubench.units import (
     plain,
 )
 
-# Relative difference between driver and datasheet above which the page mentions it.
+# The page mentions a relative difference between driver and datasheet that exceeds this.
 _DIFFERS = 0.05
 
 _Row = tuple[str, str, str]
@@ -79,10 +79,10 @@ def _driver_and_datasheet(device: DeviceProfile, spec: GpuSpec | None, caption: 
 
 def _differences(device: DeviceProfile, spec: GpuSpec | None) -> list[Part]:
     # Return the differences between driver and datasheet that exceed the rounding of marketing figures.
-    pairs = [("power limit now", device.power_limit_w, device.power_limit_default_w, _watts)]
+    pairs = [("current power limit", device.power_limit_w, device.power_limit_default_w, _watts)]
     if spec is not None:
         pairs += [
-            ("power limit by default", device.power_limit_default_w, spec.tdp_w, _watts),
+            ("default power limit", device.power_limit_default_w, spec.tdp_w, _watts),
             (
                 "memory bandwidth",
                 device.memory_bandwidth_bytes_per_s,
@@ -125,8 +125,8 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
         ("L2 cache", format_bytes(device.l2_bytes), format_bytes(sheet.get("l2_bytes"))),
         ("Maximum core clock", format_si(device.sm_clock_max_hz, "Hz"), UNKNOWN),
         ("Maximum memory clock", format_si(device.memory_clock_max_hz, "Hz"), UNKNOWN),
-        ("Power limit now", _watts(device.power_limit_w), UNKNOWN),
-        ("Power limit by default", _watts(device.power_limit_default_w), _watts(sheet.get("tdp_w"))),
+        ("Current power limit", _watts(device.power_limit_w), UNKNOWN),
+        ("Default power limit", _watts(device.power_limit_default_w), _watts(sheet.get("tdp_w"))),
         ("PCI Express", _text(pcie), UNKNOWN if sheet_pcie is None else f"generation {sheet_pcie}"),
         ("NVLinks", format_whole(device.nvlink_count), format_si(sheet.get("nvlink_bytes_per_s"), "B/s")),
     ]
@@ -135,7 +135,7 @@ def _gpu_rows(device: DeviceProfile, spec: GpuSpec | None) -> list[_Row]:
 
 
 def _state(device: DeviceProfile) -> list[Part]:
-    # Return the driver and its settings in a sentence, without unknown values, which another list has.
+    # Return the driver and its settings in a sentence; another list has the unknown values.
     known = [
         f"driver {plain(device.driver_version, 40)}" if device.driver_version else "",
         f"CUDA up to {plain(device.cuda_driver_version, 20)}" if device.cuda_driver_version else "",
@@ -190,7 +190,7 @@ def micro(data: ReportData) -> list[Part]:
 
 
 def micro_in_short(data: ReportData) -> list[Part]:
-    """Return the best size of each operation and precision in a sentence; the page has a table."""
+    """Return the micro-benchmarks in a sentence, each product at its best size; the page has a table."""
     run = next((run for run in data.device_runs if run.micro), None)
     if run is None:
         return []
@@ -258,7 +258,7 @@ def machine(report: ProbeReport) -> Block:
         brief=(
             *(line for each in seen for line in _lines(*each)),
             *problems,
-            Paragraph(text=f"Next: {step}      (gpubench probe shows more, gpubench --help every verb)"),
+            Paragraph(text=f"Next: {step}      (more: gpubench probe; all verbs: gpubench --help)"),
         ),
     )
 

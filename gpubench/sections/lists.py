@@ -1,7 +1,7 @@
 """Tables that the verbs print: lists with one line per item, and the results of checks.
 
-The lists are of workloads, GPUs, offers and stored runs. The checks are of a run, a card, this machine, two
-runs, and the data loading of a host.
+The lists show workloads, GPUs, offers and stored runs. The checks judge a run, a card, this machine, the
+difference between two runs, and a host's data loading.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLUG_IN = "an installed plug-in, profiled when used"
 
 
 def workloads(found: Mapping[str, WorkloadProfile | None]) -> Table:
-    """Return one line per workload; dashes if a plug-in's workload has no profile."""
+    """Return one line per workload, with dashes if a plug-in's workload has no profile."""
 
     def known(cell: Callable[[WorkloadProfile], str]) -> Callable[[str], str]:
         return lambda name: UNKNOWN if (profile := found[name]) is None else cell(profile)
@@ -94,7 +94,7 @@ def specifications(specs: Sequence[GpuSpec]) -> Table:
 
 
 def unmeasured(processors: Sequence[Unmeasured]) -> Table:
-    """Return one line per processor without timings."""
+    """Return one line per processor that gpubench does not time."""
     return table(
         "",
         processors,
@@ -106,7 +106,7 @@ def unmeasured(processors: Sequence[Unmeasured]) -> Table:
 
 
 def listed(rows: Sequence[ListedOffer]) -> list[Part]:
-    """Return one line per offer, and below the table why some are never ranked."""
+    """Return one line per offer, then the reasons why some are never ranked."""
     reasons = list(dict.fromkeys(row.not_ranked_because for row in rows if row.not_ranked_because))
 
     def provider(row: ListedOffer) -> str:
@@ -210,7 +210,7 @@ LONGEST_REASON = 600
 
 
 def card_judged(verdicts: Sequence[Verdict]) -> list[Part]:
-    """Return one row per judgment, and below the table the reasons."""
+    """Return one row per judgment, then the reasons."""
     return [
         table(
             "",

@@ -102,8 +102,8 @@ def throughput(data: ReportData) -> list[Part]:
     )
     if any(result.measurement.at_largest_batch for result in results):
         lead += (
-            " Best batch is a separate group: each case has the largest batch that fits on this device, so "
-            "it cannot be compared with the others."
+            ' "Best batch" is a separate group: each case uses the largest batch that fits on this device, '
+            "so its cases cannot be compared with the others."
         )
     has_tokens = any(result.measurement.tokens_per_s is not None for result in results)
     twin = table(
@@ -222,8 +222,8 @@ def amp(data: ReportData) -> list[Part]:
             figures=(_amp_figure(pairs),),
             twin=twin,
             caption=(
-                "1 is no gain. A gray open mark is flagged. fp32 is strict IEEE arithmetic with TF32 off in "
-                "matmul, convolution and RNN."
+                "1 means no gain. Gray open marks are flagged. fp32 is strict IEEE arithmetic with TF32 off "
+                "in matmul, convolution and RNN."
             ),
         ),
     ]
@@ -235,10 +235,10 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
         return "No pair was measured well enough to state a gain (see the findings)."
     host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
     losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
-    said = f"The largest gain of AMP: {_verdict(max(sure, key=lambda s: s.value))}."
+    said = f"The largest gain from AMP: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
-        slower = f"In {count(len(losing), 'pair')} AMP is slower by more than the interval"
-        said += f" {slower}: the host limits the speed of a small step."
+        slower = f"In {count(len(losing), 'pair')} AMP is slower even at the top of the interval"
+        said += f" {slower}, because the host limits the speed of a small step."
     return said
 
 
@@ -339,25 +339,25 @@ def host(data: ReportData) -> list[Part]:
 def _host_sentence(pairs: Sequence[Effect]) -> str:
     graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH and pair.leads]
     if not graphs:
-        return "No graph was measured without doubt, so it is unknown whether the host limits a step."
+        return "No graph has a reliable measurement, so whether the host limits a step is unknown."
     bound = [pair for pair in graphs if _is_host_paced(pair)]
     most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
     words = faster_words(most.interval, "graph", "eager")
-    told = f"The largest gain of a graph: {workload_name(most.of.case)}, {most.of.how}: {words}."
+    told = f"The largest gain from a graph: {workload_name(most.of.case)}, {most.of.how}: {words}."
     if bound:
         names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
         return (
             f"Launch overhead on the CPU limits {len(bound)} of {count(len(graphs), 'case')} when run "
-            f"eagerly ({', '.join(names)}). {told} "
-            "There, a faster GPU will not help until the batch grows or the step runs as a graph."
+            f"eagerly ({', '.join(names)}). In those cases, a faster GPU will not help until the batch grows "
+            f"or the step runs as a graph. {told}"
         )
     if any(_is_host_paced(pair) is None for pair in graphs):
-        return f"Whether launch overhead on the CPU limits a case is undecided. {told}"
+        return f"It is unclear whether launch overhead on the CPU limits any case. {told}"
     return f"No case is limited by launch overhead on the CPU, so a faster GPU would help. {told}"
 
 
 def _is_host_paced(pair: Effect) -> bool | None:
-    # Return whether the host limits eager steps, by the interval of graph over eager; None if undecided.
+    # Return whether the host limits eager steps, judged by the speedup from a graph; None if undecided.
     low, high = pair.interval.low, pair.interval.high
     if low is None or high is None:
         return None
@@ -396,7 +396,7 @@ def together(data: ReportData) -> list[Part]:
     pairs = scaling_effects(data.results)
     modes = {pair.of.case.parallel_mode for pair in pairs}
     words = {
-        ParallelMode.FSDP: " With fsdp every GPU has a share of the weights and fetches the rest.",
+        ParallelMode.FSDP: " With fsdp every GPU holds a share of the weights and fetches the rest.",
         ParallelMode.INDEPENDENT: " Independent jobs exchange nothing: any loss comes from sharing the host.",
     }
     what = (
@@ -405,7 +405,7 @@ def together(data: ReportData) -> list[Part]:
     )
     return explained(
         what + "".join(said for mode, said in words.items() if mode in modes),
-        "Throughput of several GPUs, and its multiple of that of one",
+        "Throughput of several GPUs, and its ratio to a single GPU's",
         pairs,
         text("Case", lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {_batch_each(p)}"),
         number("GPUs", lambda p: str(p.of.case.gpu_count)),
@@ -432,14 +432,14 @@ def _batch_each(pair: Effect) -> str:
 def threads(data: ReportData) -> list[Part]:
     """Show how a CPU scales with threads."""
     return explained(
-        "Each number of threads has its own processes. Efficiency is the throughput per thread over that of "
-        "a single thread. No thread is pinned to a core.",
-        "Throughput by threads, and its multiple of that of one",
+        "Each number of threads is measured in its own processes. Efficiency is the throughput per thread "
+        "over that of a single thread. No thread is pinned to a core.",
+        "Throughput by number of threads, and its ratio to a single thread's",
         data.thread_pairs,
         _OF,
         number("Threads", lambda p: f"{p.of.threads}{'' if p.of.case.threads else ', all'}"),
         _RATE,
-        number("Times one thread", lambda p: "1" if p.of is p.to else stacked(p.words)),
+        number("Ratio to one thread", lambda p: "1" if p.of is p.to else stacked(p.words)),
         number("Efficiency", lambda p: format_percent(p.value / (p.of.threads or 1))),
         FINDINGS,
     )
@@ -472,8 +472,8 @@ def latency(data: ReportData) -> list[Part]:
     """Show the latency of a single forward pass."""
     timed = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
-        "Single forward passes at batch 1, each from an idle device to an idle device: how long a user of a "
-        "service waits, without network and queue.",
+        "Single forward passes at batch 1, each starting and ending with an idle device: the time that a "
+        "user of a service waits, without network and queue.",
         "Latency at batch 1, and throughput of the main batch",
         [r for r in timed if r.measurement.latency_p50_s is not None],
         text("Case", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value} {r.case.execution.value}"),
@@ -498,8 +498,8 @@ def _quantile(value_s: float | None, timed: int, needed: str) -> str:
 def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
     """Return the throughput of the same work at its main batch, else at the smallest measured one above 1.
 
-    The largest batch that fits does not count. Only batch and memory format may differ; each batch has its
-    faster format.
+    The largest batch that fits does not count. Only batch and memory format may differ, because each batch is
+    measured in its faster format.
     """
     profile = load_profiles().get(single.case.workload)
     main = None if profile is None else profile.main_batch
@@ -526,11 +526,11 @@ def generation(data: ReportData) -> list[Part]:
         "One static batch, greedy, with a key-value cache: the prompts are computed together, then one token "
         "per sequence at a time, each copied to the host. A server that batches sequences as they arrive "
         "gets more tokens from the same GPU.",
-        "Tokens of a generation",
+        "Token generation",
         timed,
         text("Case", _generated),
         number("First token", lambda r: format_duration(r.measurement.first_token_s)),
-        number("Each token after", lambda r: format_duration(r.measurement.per_token_s)),
+        number("Each later token", lambda r: format_duration(r.measurement.per_token_s)),
         number("p50", lambda r: _gap(r.measurement, 0.50), optional=3),
         number("p99", lambda r: _gap(r.measurement, 0.99)),
         number("Prompt tokens/s", lambda r: format_number(r.measurement.prefill_tokens_per_s), optional=4),
@@ -551,14 +551,13 @@ def _gap(measurement: Measurement, share: float) -> str:
 
 
 def quality(data: ReportData) -> list[Part]:
-    """Show the steps to a target quality at each precision, with the spread over seeds."""
+    """Show how many steps each precision takes to a target quality, with the spread over seeds."""
     rows = next((run.quality for run in data.device_runs if run.quality), ())
     signs = {"accuracy": "at least", "loss": "at most"}
     return explained(
         "A small network is trained from several seeds until it reaches the target quality on held-out "
-        "samples. Times are those of the steps alone, and 95 % intervals are those of the mean over seeds. "
-        "The ratio of steps to fp32 is paired by seed: an interval that includes 1 shows no difference in "
-        "learning.",
+        "samples. Times cover the steps alone, and 95 % intervals are for the mean over seeds. The ratio to "
+        "fp32's steps is paired by seed: an interval that includes 1 shows no difference in learning.",
         "Time to target quality",
         rows,
         text("Workload", lambda r: f"{workload_name(r.case)}\n{r.case.precision.value}"),
@@ -567,7 +566,7 @@ def quality(data: ReportData) -> list[Part]:
         number("Steps, 95 % interval", lambda r: _over_seeds(r, r.steps)),
         number("Time [s], 95 % interval", lambda r: _over_seeds(r, r.train_s)),
         number("Energy [J], 95 % interval", lambda r: _over_seeds(r, r.energy_j), optional=1),
-        number("Steps over fp32's", lambda r: _over_seeds(r, _over_fp32(r, rows))),
+        number("Ratio to fp32's steps", lambda r: _over_seeds(r, _over_fp32(r, rows))),
     )
 
 
@@ -595,7 +594,7 @@ GAINS = (amp, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
-    """Return what a terminal shows below the cases of a run: the other figures, and the certain speedups."""
+    """Return what a terminal shows below the cases of a run: other figures, and speedups that are certain."""
     sure = _sure(amp_effects(data.results))
     parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
     gains = table(

@@ -1,4 +1,4 @@
-"""The memory of a step: its parts, whether it fits, and the largest batch of each card."""
+"""The memory of a step: its parts, the cards on which it fits, and the largest batch on each."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _verdict(fit: MemoryFit) -> str:
 
 
 _AS_PUBLISHED = (
-    "the upper ends are the memory of the card, since a published step with as many bytes of tensors ran "
+    "the upper ends equal the card's memory, since a published step with as many bytes of tensors ran "
     "on a card with no more memory"
 )
 
@@ -176,8 +176,8 @@ def _basis(need: MemoryNeed) -> str:
         )
     if need.compiled_loss is not None:
         said.append(
-            "a loop of your own that also compiles its loss reserves about "
-            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile it; "
+            "a training loop that also compiles its loss reserves about "
+            f"{need.compiled_loss.by(format_bytes)}; gpubench does not compile the loss, but "
             "the lower ends allow for it"
         )
     return "; ".join(said)

@@ -146,7 +146,7 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 
 
 def cases(data: ReportData) -> list[Part]:
-    """Return every measured case on a line of a terminal; findings are numbers in the list of findings."""
+    """Return one line per measured case for a terminal; its findings are numbers in a list printed below."""
     numbers = {kind: number for number, kind in enumerate(_seen(data), 1)}
     apart = distinguishing_settings([result.case for result in data.results])
     executions = {result.case.execution for result in data.results}
@@ -198,7 +198,7 @@ def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
         for name, ends in paid.items()
     )
     failures = table(
-        "Tried and not measured",
+        "Tried but not measured",
         data.failures,
         text("Case", lambda r: case_words(r.case)),
         text("Status", lambda r: r.measurement.status.value.replace("_", " ")),
@@ -244,7 +244,7 @@ def _ledger_table(results: Sequence[Result]) -> Table:
         )
 
     return table(
-        "Error of each figure by source (95 %); host and card: on another one of the same kind",
+        "Error of each figure by source (95 %); host and card: for another one of the same kind",
         [result.measurement for result in results],
         text("Case", lambda m: plain(m.label, 100)),
         *map(share, PARTS),
@@ -300,7 +300,7 @@ def _events(m: Measurement) -> str:
 
 
 def _switches(launches: tuple[Launch, ...]) -> str:
-    # Return whether TF32 was on, by the five switches.
+    # Return whether TF32 was on, according to its five switches.
     states = set()
     for s in (launch.switches for launch in launches if launch.switches is not None):
         read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)

@@ -18,8 +18,8 @@ from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent,
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
 """Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Number of measured settings, and the mean regret of a choice by prediction in them, as a share of the cost
-of the best choice. A test compares them with docs/decision.md."""
+"""Number of measured settings, and the mean regret of choosing by prediction in them, as a share of the best
+choice's cost. A test compares both with docs/decision.md."""
 CAPPED = (
     "time and energy are ratios of the job under a limit of {limit} W to the job without one; the power "
     "without a limit is the reading if the case was measured, else the usual share of board power"
@@ -40,8 +40,9 @@ def _predicted(data: ReportData) -> Block | None:
         "contain the true figure for 9 of 10 GPUs, so it may be wrong for one card. Part of the error is "
         "common to all predictions from one starting point, so the order is more certain than the level. The "
         f"model was fitted to published measurements ({calibration.train.rows:,} rows of training, "
-        f"{calibration.infer.rows:,} of inference, {plain(calibration.fitted, 20)}); docs/prediction.md of "
-        f"the project gives the errors on GPUs that were held out. In {REGRET_SETTINGS} measured settings, "
+        f"{calibration.infer.rows:,} of inference, {plain(calibration.fitted, 20)}); the project's "
+        "docs/prediction-evidence.md gives the errors on held-out GPUs. "
+        f"In {REGRET_SETTINGS} measured settings, "
         "each with its harness and GPU held out, choosing by prediction cost "
         f"{format_percent(REGRET)} more on average than the best choice, with waiting at $2 an hour."
     )
@@ -168,7 +169,7 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
     if (several := document.get("several_gpus")) is not None:
         off, covered = format_percent(several["mape"]), format_percent(several["coverage_90"])
         said.append(
-            f"several GPUs in one job, harness left out: {several['jobs']} jobs, MAPE {off}, "
+            f"several GPUs in one job, harness held out: {several['jobs']} jobs, MAPE {off}, "
             f"90 % interval covers {covered}"
         )
     if heaviest is not None:
@@ -184,14 +185,16 @@ def scored(document: Mapping[str, Any]) -> tuple[Part, ...]:
             _error("MAPE", "mape"),
             _error("Median", "median_ape"),
             _error("90 % interval covers", "coverage_90"),
-            number(
-                "Half-width", lambda item: f"×{format_number(item[1].get('half_width_factor'))}", optional=2
-            ),
+            number("Half-width", lambda item: _times(item[1].get("half_width_factor")), optional=2),
             _error("MAPE of peak and bandwidth", "mape", "geometric_mean"),
             _error("its median", "median_ape", "geometric_mean"),
         ),
         Bullets(items=tuple(said)),
     )
+
+
+def _times(factor: float | None) -> str:
+    return UNKNOWN if factor is None else f"×{format_number(factor)}"
 
 
 def scored_seal(document: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -283,7 +286,7 @@ def _evidence(data: ReportData) -> Paragraph:
             tone="warning",
         )
     workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
-    name = plain((data.device.name if data.device else None) or "a device without a name", 80)
+    name = plain((data.device.name if data.device else None) or "an unnamed device", 80)
     text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
     if data.device is not None and data.device.is_cpu:
         text += " This is a CPU, and no GPU prediction starts from a CPU measurement."

@@ -124,7 +124,7 @@ def _hours_to_pay(each: BuyOrRent) -> str:
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
-# Length limit of a source. It is shown with its license, because some licenses require that.
+# Maximum length of a source, which names its license, because some licenses require that.
 _MOST_LETTERS_OF_SOURCE = 300
 
 
@@ -232,7 +232,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
 
     def one(run: PublishedRun) -> PricedRun:
-        # a system with more GPUs than one machine has is priced as several full machines
+        # a system larger than one machine is priced as several full machines
         machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
         offer = cheapest.get((run.gpu_key, run.gpus // machines))
         if offer is None or rest:
@@ -251,8 +251,8 @@ def what() -> str:
         "Time to train to the target quality, as published by the submitters, who tuned their own software "
         f"for their own machine. Rounds: {span}; later ones are not in the table. Neither predictions nor "
         "the ranking use these times, but scaling over several GPUs is fitted to published jobs, some from "
-        "MLPerf Training. The table shows the fastest run of each GPU in its newest round. Its cost is "
-        "its hours times today's cheapest on-demand cloud price of as many GPUs, without startup. "
+        "MLPerf Training. The table shows the fastest run of each GPU in its newest round. A run's cost is "
+        "its hours times today's cheapest on-demand cloud price for as many GPUs, without startup. "
         f"Source: {MLPERF_LICENSE}."
     )
 

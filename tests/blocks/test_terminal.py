@@ -103,6 +103,19 @@ def test_table_has_a_minimum_width(capsys, monkeypatch):
     assert printed(capsys, monkeypatch, made, columns=1) == printed(capsys, monkeypatch, made, columns=20)
 
 
+@pytest.mark.parametrize("columns", range(20, 32))
+def test_a_detail_of_the_first_column_is_printed_whole_at_any_width(capsys, monkeypatch, columns):
+    """If the column is no wider than the indent, the detail is not indented."""
+    made = Table(
+        caption="",
+        columns=(Column(title="GPU"), *(Column(title=f"column {i}") for i in range(6))),
+        rows=(("L4\nabcdefgh", *["words"] * 6),),
+    )
+    _, (first, *_), _ = fitted(made, columns)
+    lines = printed(capsys, monkeypatch, made, columns=columns)
+    assert "L4abcdefgh" in "".join(line[:first].strip() for line in lines)
+
+
 def test_footnote_mark_of_a_dropped_column_moves_to_the_first_column(capsys, monkeypatch):
     made = Table(
         caption="",

@@ -526,7 +526,7 @@ def test_the_gain_of_a_compiled_keras_step_is_not_reported_for_torch() -> None:
     )
     rows = tuple(each.measurement for each in (eager, graph, jitted))
     said, _ = host(of_run(msgspec.structs.replace(eager.run, measurements=rows)))
-    assert said.text.startswith("No graph was measured without doubt")
+    assert said.text.startswith("No graph has a reliable measurement")
 
 
 def test_terminal_and_page_show_the_framework_overhead() -> None:

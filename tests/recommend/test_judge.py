@@ -343,7 +343,7 @@ def test_a_host_bound_measurement_carries_the_name_of_its_cpu():
         T4: estimate(T4, 100, host_cpu="Other"),
     }
     ranking = rank_of([offer(H100, 1.0), offer(L4, 1.0)], rates)
-    (note,) = [note for note in ranking.said("note") if "by the CPU of its measurement" in note]
+    (note,) = [note for note in ranking.said("note") if "limited by the host's CPU" in note]
     assert "AMD EPYC 9354" in note
     assert "H100" in note
     assert not {"\x1b", "L4", "Other"} & {*note, *note.split()}

@@ -248,6 +248,7 @@ def test_a_tiny_job_is_billed_as_one_unit_without_a_warning(gpubench):
             "--recipe 'chunks=2' must be KEY=VALUE with one of the keys weight-type",
         ),
         (["llama_1b", "--recipe", "loss-chunks=0"], "--recipe loss-chunks 0 must be from 1 to 65536"),
+        (["llama_1b", "--recipe", "loss-chunks=2=4"], "--recipe loss-chunks '2=4' is not a whole number"),
         (["llama_1b", "--recipe", "loss-chunks=2,loss-chunks=4"], "--recipe gives loss-chunks twice"),
         (["--max-latency-ms", "5"], "add --task infer"),
         (["--have", "RTX 5090, many USD"], "is not understood"),

@@ -135,7 +135,7 @@ def test_a_tool_without_a_task_is_reported_with_its_reason(tmp_path, capsys):
     import_module("gpubench.cli.verbs.try").verb(request, as_json=True)
     out, err = capsys.readouterr()
     assert json.loads(out)["without_task"] == {"dstack": "dstack does not rent from paperspace"}
-    assert "no task of dstack: dstack does not rent from paperspace\n" in err
+    assert "no dstack task: dstack does not rent from paperspace\n" in err
     assert {path.name for path in (tmp_path / "tasks").iterdir()} == {"task.yaml", "try.sh", "work"}
 
 

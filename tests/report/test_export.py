@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpubench.blocks import parts
 from gpubench.interval import Interval
 from gpubench.models import Run
 from gpubench.report.page import CSV_COLUMNS, as_csv, as_json, embedded, guard, render
@@ -106,6 +107,17 @@ def test_markdown_shows_commands_as_commands_and_second_lines_as_lines():
     text = render(samples.report_data(), "md")
     assert "`gpubench run` measures this device" in text
     assert "12.5 million<br>9.3 to 16.7 million" in text
+
+
+def test_a_table_cut_short_in_markdown_says_how_many_rows_there_are_and_where_they_are():
+    """The HTML page does not have every row either, so the text names the JSON report."""
+    cards = parts.table("Cards", range(parts.MOST_OF_A_LONG_TABLE + 1), parts.text("Card", str))
+    document = parts.as_markdown("a", "b", [parts.Block(title="c", parts=(cards,))])
+    assert "Left out: 1 row; see the JSON report." in document
+    shown = samples.ranking(rows=samples.ranking().rows * 5, offer_count=1200)
+    assert "The first 20 of 1,200 offers; the JSON report has all of them" in render(
+        samples.report_data(ranking=shown), "md"
+    )
 
 
 def test_markdown_rows_have_as_many_cells_as_their_header():

@@ -15,6 +15,7 @@ from gpubench.errors import MisuseError
 from gpubench.models import TaskKind
 from gpubench.profile import load_profiles
 from gpubench.sections.prediction import scored
+from gpubench.units import UNKNOWN
 from tools.evaluate import score
 from tools.published import DATA, meant, model_profiles, published_rows, totals_of
 
@@ -196,6 +197,13 @@ def test_coverage_of_zero_is_shown_as_a_figure(document):
     table = next(part for part in scored(document | {"by_slice": slices}) if isinstance(part, Table))
     titles = [column.title for column in table.columns]
     assert table.rows[0][titles.index("90 % interval covers")] == "0 %"
+
+
+def test_an_unknown_half_width_is_a_dash_without_a_multiplication_sign(document):
+    slices = {"all pairs": document["by_slice"]["all pairs"] | {"half_width_factor": None}}
+    table = next(part for part in scored(document | {"by_slice": slices}) if isinstance(part, Table))
+    titles = [column.title for column in table.columns]
+    assert table.rows[0][titles.index("Half-width")] == UNKNOWN
 
 
 @pytest.mark.parametrize("model", ["llama_1b", "llama_8b_lora", "llama-3.1-8b"])

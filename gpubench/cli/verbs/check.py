@@ -35,7 +35,7 @@ def _check_cuda(request: CheckRequest, *, as_json: bool) -> ExitCode:
     build = torch_view.torch_build()
     path = request.output or Path(judge.file_name(profile, None if build is None else build.version))
     limit = "without a time limit" if request.full else f"at most {units.format_limit(run.LIMIT_S)}"
-    say(f"checking {units.plain(profile.name or 'the GPU')}, {limit}; let nothing else use it meanwhile")
+    say(f"checking {units.plain(profile.name or 'the GPU')}, {limit}; nothing else should use it meanwhile")
     check = run.check_cuda(profile, path, full=request.full, on_part=_say_part)
     verdicts = judge.judge(check)
     answer(

@@ -11,14 +11,15 @@ def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
     stem = request.name.removesuffix(".py")
     if not stem.isidentifier():
         raise MisuseError(
-            f"{request.name!r} is not a name for a Python file: use letters, digits and _, as in my_model"
+            f"{request.name!r} is not a valid name for a Python file: use letters, digits and _, "
+            "as in my_model"
         )
     path = Path(f"{stem}.py")
     loaded = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
     if not path.exists() and (stem in loaded or importlib.util.find_spec(stem) is not None):
         raise MisuseError(
-            f"{stem} is the name of a module of Python or of an installed package, and {path} could be "
-            f"mistaken for it; choose another, as in my_{stem}"
+            f"{stem} is the name of a Python module or of an installed package, and {path} could be "
+            f"mistaken for it; choose another name, such as my_{stem}"
         )
     text = (
         folders.package_text("data/own_model_template.txt")

@@ -139,7 +139,9 @@ def _say_source(name: str, source: snapshot.SourceOffers) -> None:
         say(f"{name}: {count(len(source.offers), 'offer')}{gone}{note}")
     else:
         kept = (
-            f"; kept: {count(len(source.offers), 'offer')} of {source.retrieved_at}" if source.offers else ""
+            f"; kept: {count(len(source.offers), 'offer')} from {source.retrieved_at}"
+            if source.offers
+            else ""
         )
         say(f"{name}: {source.state}: {plain(source.reason or 'no reason given', 400)}{kept}")
 
@@ -155,7 +157,7 @@ def import_(request: ImportRequest, *, as_json: bool) -> None:
     )
     say(*_set_aside(done.table.set_aside))
     offers, rows = len(done.table.offers), [each._asdict() for each in done.table.set_aside]
-    instead = "" if done.replaced is None else f", replacing {done.replaced} of an earlier import"
+    instead = "" if done.replaced is None else f", replacing {done.replaced} from an earlier import"
     say(f"{count(offers, 'offer')} stored in {plain(str(done.path), 1000)}{instead}")
     if as_json:
         print_json({"path": done.path, "offers": offers, "replaced": done.replaced, "set_aside": rows})

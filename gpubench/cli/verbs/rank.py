@@ -42,8 +42,8 @@ def verb(
     no_upload = request.dataset_gb is not None or request.relative or request.task == "infer"
     data = "" if no_upload else "`--dataset-gb` adds the upload of your data; "
     output.say(
-        f"Next: {data}`gpubench offers refresh` reads today's prices; `gpubench run` measures the GPU here, "
-        "or the CPU if there is none; `gpubench try` measures the answer on the rented machine; "
+        f"Next: {data}`gpubench offers refresh` fetches today's prices; `gpubench run` measures the GPU "
+        "here, or the CPU if there is none; `gpubench try` measures the answer on the rented machine; "
         "`gpubench report` makes the page."
     )
 
@@ -67,7 +67,7 @@ def ranking_parts(
     """Return the answer, the first rows, buying compared with renting, and the requested tables.
 
     Args:
-        ranking: The ranking that holds the rows.
+        ranking: The ranking with the rows.
         limit: Maximum number of rows.
         shown: Whether each row is an offer or the best offer of a GPU, and which extra tables to show.
     """

@@ -6,7 +6,7 @@ from gpubench.recommend.trial import write_trial
 def verb(request: TryRequest, *, as_json: bool) -> None:
     made = write_trial(request.answer, request.output, request.gpu, request.minutes)
     say(*(f"skipped {reason}" for reason in made.passed_over))
-    say(*(f"no task of {tool}: {reason}" for tool, reason in made.without_task.items()))
+    say(*(f"no {tool} task: {reason}" for tool, reason in made.without_task.items()))
     if as_json:
         print_json(made)
     else:

@@ -1,4 +1,4 @@
-// The page's question and its answer. The address keeps the question, and each change redraws the answer.
+// The page's question and its answer. The URL keeps the question, and each change redraws the answer.
 const at = (id) => document.getElementById(id);
 const unpacked = async (id) => {
   const bytes = Uint8Array.from(atob(at(id).textContent), (c) => c.charCodeAt(0));
@@ -48,7 +48,7 @@ const answered = (async () => {
     memory: data.gpus[row.offer.gpu].memory, basis: data.bases[basisOf(row)],
   });
 
-  // --- the question: its controls, and the address ----------------------------------------------------------
+  // --- the question: its controls, and the URL --------------------------------------------------------------
   const begin = data.begin, labels = [...new Set(data.cases.map((each) => each.label))];
   const casesOf = (model) => data.cases.filter((each) => each.label === model);
   const caseOf = ({ model, precision }) => casesOf(model).find((each) => each.precision === precision) ?? casesOf(model)[0];
@@ -60,12 +60,12 @@ const answered = (async () => {
   };
   const fill = (name, options) => form.elements[name].replaceChildren(...options.map(([value, text]) => make("option", { value }, text)));
   Object.entries(choices).forEach(([name, options]) => fill(name, options));
-  const AMOUNT = new RegExp(`^${form.elements.worth.pattern}$`); // the fields are marked as wrong by the same rule
+  const AMOUNT = new RegExp(`^${form.elements.worth.pattern}$`); // the browser checks the fields by the same pattern
   const amount = (text) => {
     const [, digits, step] = AMOUNT.exec(text) ?? [];
     return digits ? Number(digits.replaceAll(",", "")) * { "": 1, k: 1e3, m: 1e6, g: 1e9, b: 1e9 }[step.toLowerCase()] : null;
   };
-  const some = (text) => amount(text) || null; // 0 is no valid job, budget or deadline
+  const some = (text) => amount(text) || null; // 0 is not a valid job, budget or deadline
   const READ = { samples: some, worth: amount, budget: some, deadline: some, spot: (text) => text === "1" };
   const parsed = (name, text) => (name in READ ? READ[name](text) : text || null);
   const completed = (asked) => ({

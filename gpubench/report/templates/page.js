@@ -40,7 +40,7 @@
   const drawOpen = () => all(".chart").filter((c) => !closed(c) && !drawn.has(c.id)).forEach((c) => draw(c.id));
   const redraw = () => { drawn.clear(); drawOpen(); };
 
-  // Charts in open sections are drawn immediately, those in closed sections when they are opened.
+  // Charts in open sections are drawn immediately; those in closed sections, when the section is opened.
   all("details.section").forEach((section) => section.addEventListener("toggle", drawOpen));
   const reveal = () => {
     const target = location.hash.length > 1 && !location.hash.includes("=") ? at(decodeURIComponent(location.hash.slice(1))) : null;

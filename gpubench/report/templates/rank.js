@@ -51,7 +51,7 @@ const ranker = (data) => {
       : Math.exp(parts.reduce((sum, part) => sum + Math.log(part[d]), 0) / parts.length));
   });
 
-  // One row per offer that runs the case, with the inputs of its figures; they do not depend on the question.
+  // One row per offer that runs the case, with the inputs of its figures, which do not depend on the question.
   const rowsOf = (at) => once(`rows ${at}`, () => {
     const { gpus, machines, photographs, task } = data.cases[at];
     const machine = new Map(machines.map((each) => [`${each[1]}x ${each[0]}`, each]));
@@ -176,7 +176,7 @@ const ranker = (data) => {
   const ordered = (rows, name) =>
     [...rows].sort(by((row) => row.gpu.is_guess, ...SORTS[name], (row) => row.offer.usd, (row) => row.place)); // offers are already sorted by name
 
-  // A row with the chance of its GPUs from any seller (a rounded sum), and its likeliest rival in a toss-up.
+  // A row with the (rounded) chance of its GPUs from any seller, and its likeliest rival in a toss-up.
   const sureness = (rows, row, chance) => {
     const chances = new Map(), guesses = new Set(rows.filter((each) => each.gpu.is_guess).map((each) => each.key));
     rows.forEach((each) => chances.set(each.key, (chances.get(each.key) ?? 0) + chance(each)));
@@ -222,14 +222,14 @@ const ranker = (data) => {
   // The rows that no other row beats in both hours and dollars, fastest first, without guesses.
   const frontier = (rows) => rows.filter((row) => !row.gpu.is_guess).sort(by(...SORTS.fastest))
     .reduce((kept, row) => (kept.length && row.usd[1] >= kept.at(-1).usd[1] ? kept : [...kept, row]), []);
-  // The ratios of speed and of dollars between one row and another, each with the range of nine in ten draws.
+  // The ratios of speed and of dollars between two rows, each with the range of nine in ten draws.
   const against = (one, other) => ["hours", "usd"].map((figure) => {
     const ratios = one.draws[figure].map((each, d) => (figure === "hours" ? other.draws[figure][d] / each : each / other.draws[figure][d])).sort();
     const [low, high] = ENDS.map((end) => ratios[Math.round(end * (D - 1))]);
     const likely = figure === "hours" ? other.hours[1] / one.hours[1] : one.usd[1] / other.usd[1];
     return [low, likely, high];
   });
-  // Hours and dollars around a row: the ellipse, in their logarithms, that contains nine tenths of its draws.
+  // The outline around a row: the ellipse in log hours and log dollars that contains nine tenths of its draws.
   const outline = ({ draws, hours: [, likelyHours], usd: [, likelyUsd] }) => {
     const logs = [draws.hours, draws.usd].map((each) => each.map(Math.log));
     const mean = logs.map((each) => each.reduce((sum, x) => sum + x, 0) / D);
