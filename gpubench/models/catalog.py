@@ -90,7 +90,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 
     @property
     def link(self) -> Literal["nvlink", "fabric"] | None:
-        """The link between these GPUs besides PCIe: NVLink, or Infinity Fabric."""
+        """The link between these GPUs besides PCIe, NVLink or Infinity Fabric; None if there is none."""
         if not self.nvlink_bytes_per_s:
             return None
         return "nvlink" if self.is_nvidia else "fabric"
@@ -151,7 +151,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     disk_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Set the seller if the source gives none: on a marketplace, any host."""
+        """Set the seller if the source gives none: any host of a marketplace, or a cloud."""
         if self.seller is None and self.pricing is not Pricing.OWNED:
             usual: Seller = "community" if self.kind == "marketplace" else "cloud"
             msgspec.structs.force_setattr(self, "seller", usual)
