@@ -1,7 +1,7 @@
 """A user's own model: a file or module that defines a ``WORKLOAD``, or only ``build(batch_size)``.
 
-``hf:PATH`` is another form: a Hugging Face ``config.json``, or the folder that contains it. It is read
-without torch and transformers, and no third-party code runs.
+``hf:PATH`` is another form: a Hugging Face ``config.json``, or the folder that contains it. Reading a config
+needs neither torch nor transformers and runs no third-party code.
 
 A file or module is trusted third-party code; it is imported only in a child process.
 
@@ -64,7 +64,7 @@ def load_own(reference: str) -> workload.Workload:
     version is a checksum of its sources, even if its ``WORKLOAD`` has a version.
 
     Raises:
-        MisuseError: With one line; an error of the user's code is chained as the cause.
+        MisuseError: With one line; an error from the user's code is chained as the cause.
     """
     match, name = _match(reference), own_name(reference)
     if match["config"] is not None:
@@ -109,7 +109,7 @@ def config_of(reference: str) -> dict[str, Any] | None:
 
 
 def no_transformers() -> MisuseError:
-    """Return the error for a Hugging Face config without transformers, which it needs."""
+    """Return the error for a Hugging Face config if transformers is not installed."""
     return MisuseError(
         "a Hugging Face config needs transformers, which is not installed: "
         f"{installing.pip_install('transformers')}"
@@ -202,13 +202,13 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     """Return the files of a model loaded in this process: a folder, and the paths below it.
 
-    With the same layout in another folder, the same reference finds them: a file by its name, a module from
-    the folder in which Python starts.
+    Copied to another folder with the same layout, they are found by the same reference: a file by its name, a
+    module from the folder in which Python starts.
     """
     match = _match(reference)
     if match["config"] is not None:
         path = _config(match)
-        return path.parent.parent, (path,)  # with its folder, from which its name comes
+        return path.parent.parent, (path,)  # including its own folder, which gives the model its name
     if match["file"] is not None:
         path = Path(match["file"]).resolve()
         return path.parent, tuple(sorted(foreign_code.imported_below(path.parent, path)))
@@ -278,7 +278,7 @@ def _look_in(folder: Path) -> None:
 
 
 def read_config(path: Path, name: str) -> dict[str, Any]:
-    """Read a config.
+    """Read the config of a Hugging Face model.
 
     Raises:
         MisuseError: With one line, if the file does not exist, or describes no model or an impossible one.
@@ -334,7 +334,7 @@ if TYPE_CHECKING:
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
 SLOW_BUILD_S = 30.0
-"""A build slower than this (it loads weights) is not repeated for further batches."""
+"""A build slower than this, probably because it loads weights, is not repeated for further batches."""
 SEED_STEP = 1_000_003
 """Distance between the seeds of further batches, unlikely to coincide with a user's seeds."""
 MOST_CHARACTERS = 200
@@ -392,8 +392,8 @@ def _called(name: str, build: Callable[[], Any]) -> Any:
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> workload.Workload:
     """Wrap a plain ``build``; a batch of two shows the shape and kind of a sample.
 
-    A build gives one batch, and training on a single batch memorizes it. It is therefore called with further
-    seeds for the other batches, of which only inputs and targets are kept.
+    A build gives one batch, and training on a single batch would memorize it. ``build`` is therefore called
+    again with other seeds, and only the inputs and targets of those calls are kept.
     """
     with_seed = takes_seed(name, build)
 
@@ -529,7 +529,7 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
     if _is_of_keras(made):
         others = ", ".join(each for each in Framework if each is not Framework.TORCH)
         raise MisuseError(
-            f"{name}: build returned a model of Keras: choose how it runs with --framework {others}"
+            f"{name}: build returned a Keras model: choose how it runs with --framework {others}"
         )
     if isinstance(made, dict):
         parts = made
@@ -564,7 +564,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
     if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
         return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # otherwise they are one argument
     if isinstance(inputs, Mapping):
-        # ``forward(**batch)`` takes any name, but a dict of no named argument may be its only argument.
+        # ``forward(**batch)`` takes any name, but a dict without a named argument may be its only argument.
         takes = inspect.signature(model.forward).parameters
         is_one = takes.keys().isdisjoint(inputs) and _binds(model.forward, inputs)
         return inputs if is_one or not _binds(model.forward, **inputs) else workload.Named(inputs)
@@ -573,7 +573,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Check that inputs or targets have the batch first, besides tensors such as a mask or graph nodes."""
+    """Check that an input or target has the batch first; others, such as a mask or graph nodes, need not."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
@@ -622,9 +622,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
         )
     for tensor in (*task.model.parameters(), *_tensors(task.batches[0][0])):
         if tensor.device.type not in {"cpu", "meta"}:
-            raise MisuseError(
-                f"{name}: built on {tensor.device}; build on the CPU, gpubench moves the model itself"
-            )
+            raise MisuseError(f"{name}: built on {tensor.device}; {foreign_code.ON_THE_CPU}")
         if tensor.is_floating_point() and tensor.dtype not in {torch.float32, torch.bfloat16}:
             raise MisuseError(
                 f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
@@ -635,7 +633,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
 def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
     from gpubench.user_loss import loose_tensor
 
-    # Off the meta device a step takes time
+    # On any other device a step takes time
     if any(p.is_meta for p in task.model.parameters()) and (loose := loose_tensor(task)):
         raise MisuseError(
             f"{name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); return the "
@@ -669,7 +667,7 @@ def _describe(made: Any) -> str:
 
 
 def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
-    """Shape and kind of one sample: floats in three dimensions are an image, integers are tokens."""
+    """Return shape and kind of one sample: floats in three dimensions are an image, integers are tokens."""
     import torch
 
     inputs = task.batches[0][0]
