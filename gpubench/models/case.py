@@ -1,4 +1,4 @@
-"""The case: everything that identifies a measured number."""
+"""The case: everything that identifies a measured figure."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class CaseRow(Record, frozen=True, kw_only=True):
     """A few steps of one case: how they ended, their numerical errors, and their memory.
 
     Attributes:
-        cause: Why it ended, if a rule depends on that; otherwise None.
+        cause: Why the case ended, if a rule depends on that; otherwise None.
         expected_bytes: Peak memory predicted by the memory model [B].
         took_s: Wall time from the request to the end [s].
     """
@@ -159,7 +159,7 @@ class FaultProof(Record, frozen=True, kw_only=True):
 
 
 class CudaCheck(Record, frozen=True, kw_only=True):
-    """One file: one card, one torch.
+    """The content of one file: the check of one card with one version of torch.
 
     Attributes:
         full: Whether the check ran without a time limit.

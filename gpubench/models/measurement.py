@@ -59,7 +59,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches as read back from torch; None if this version lacks the switch."""
+    """The five fp32 switches as read back from torch; None if that version lacks the switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -155,7 +155,7 @@ class Launch(Record, frozen=True, kw_only=True):
         reference_error: Relative error of the first loss against the same weights on the CPU, in float32
             unless the weights have another type, without dropout.
         output_error: Relative error of inference outputs of at most four samples against float32 on the CPU,
-            ``|x - y| / |y|``; None if weights have fewer bits.
+            ``|x - y| / |y|``; None if the weights have fewer bits than float32.
         graph_error: Relative error of the loss after a replay or a compiled step, against the eager step from
             the same state.
         telemetry: Ten samples per second during the timed rounds, one per second in warm-up (``t_s`` below
@@ -280,7 +280,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     """One measured case: raw rounds of every launch, and the figures derived from them.
 
     Attributes:
-        cause: None if no rule depends on it, and in older files.
+        cause: Why the case ended, if a rule depends on that; otherwise, and in older files, None.
         batch_choice: How the batch was chosen; it is not part of the case. None if unknown.
         flops_per_sample: The model's own arithmetic, which MFU counts [FLOP]; for a generation, that of the
             prompt, and MFU is None.
@@ -346,10 +346,10 @@ class Measurement(Record, frozen=True, kw_only=True):
     def relative_half_width(self) -> float | None:
         """Half-width of the 95 % interval relative to the estimate.
 
-        With at least ``ENOUGH_LAUNCHES`` it comes from the spread between launches, which includes the
-        variation within them. With fewer it is the larger of that spread and the median width within a
-        launch. With one launch it combines the width within it and the usual difference between processes
-        on a GPU.
+        With at least ``ENOUGH_LAUNCHES`` launches, it comes from the spread between them, which includes the
+        variation within each. With fewer, it is the larger of that spread and the median width within a
+        launch. With one launch, it combines the width within that launch and the usual difference between
+        processes on a GPU.
         """
         if not self.within_launches:
             return None

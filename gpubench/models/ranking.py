@@ -133,8 +133,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         scaling_efficiency: Throughput over that of the same number of separate GPUs with the job's recipe. A
             gain from another recipe at this number (``checkpointing_from``) shows only in ``samples_per_s``.
         parallel_mode: How the GPUs of the instance share the job.
-        p_best: Probability of being the best offer, over joint draws. None if not computed, which is the case
-            below the first 1,000 rows for a machine's fourth offer.
+        p_best: Probability of being the best offer, over joint draws. None if not computed: for a machine's
+            fourth offer below the first 1,000 rows, for example.
         p_cheapest, p_sensible, p_fastest: Probability that no other offer does the work for fewer dollars,
             at a lower total cost including its hours, or sooner. They do not depend on the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.
@@ -330,8 +330,8 @@ class Choice(Record, frozen=True, kw_only=True):
         asks: The other hosts' prices on a marketplace.
         regions: Regions where this provider offers this many of the GPU, the offer's own first.
         needs_quota: Whether a new account must request a quota first.
-        p_best_of_gpu: Probability that the best offer is one of this GPU, from any provider; computed
-            separately for renting and owning.
+        p_best_of_gpu: Probability that the best offer has this GPU, from any provider; computed separately
+            for renting and owning.
         feed_images_per_s: Photographs to decode and augment per second while working, before spot
             interruptions; None for other data.
         feed_vcpus: vCPUs needed for that, at the assumed ``recommend.candidates.IMAGES_PER_VCPU_S``.
@@ -506,7 +506,8 @@ class Ranking(Record, frozen=True, kw_only=True):
         asked: The cheapest offer of each GPU, if several were requested.
         by_gpu: The best offer of each GPU, best first, with the other providers of that GPU; renting and
             owning are separate.
-        best_to_own: The best hardware to buy, even if only rentals were ranked; None if rent was requested.
+        best_to_own: The best hardware to buy, even if only rentals were ranked; None if only renting was
+            requested.
         best_to_own_use: Expected utilization in the hourly cost of ``best_to_own``; None if nothing was paid
             for it.
         sentences: The summary, most important sentence first.

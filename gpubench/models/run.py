@@ -265,7 +265,7 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> Interval:
-        """Mean steps with their interval over seeds; unknown if a seed did not reach the quality."""
+        """Mean number of steps with its interval over seeds; unknown if a seed did not reach the quality."""
         return self._over_seeds([run.steps for run in self.runs])
 
     @property
@@ -293,7 +293,8 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
 # --- checks and estimates that use all rows of a run ----------------------------------------------------
 
-# Largest ratio of the speeds of the same work in two memory layouts; VGG16 with AMP on an H200 had 1.46.
+# Largest ratio of the speeds of the same work in two memory layouts; it was 1.46 for VGG16 with AMP on an
+# H200.
 LAYOUT_FACTOR = 1.5
 # Largest factor by which a TF32 step is slower than one at this precision: TF32 has half the rate of AMP and
 # moves twice the bytes.
@@ -312,7 +313,7 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
     run can prove their rows.
 
     Args:
-        row: Measured on a device with TF32.
+        row: A row measured on a device with TF32.
         rows: All rows of its run.
     """
     timed = [launch for launch in row.launches if launch.rounds]

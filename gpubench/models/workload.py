@@ -50,7 +50,7 @@ class MemoryLine(Record, frozen=True, kw_only=True):
     """Bytes alive at one moment of a step: a constant part and a part per sample.
 
     Attributes:
-        gradient_bytes: Weight gradients among them, which do not grow with the batch.
+        gradient_bytes: Weight gradients among the fixed bytes.
     """
 
     fixed_bytes: float
@@ -256,7 +256,7 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         summary: What the model is, in a few words.
         tasks: The tasks that can be measured; an input pipeline only runs forward.
         memory: Peak memory of each task, with and without autocast; empty if it could not be traced.
-        memory_untraced: Why that could not be traced; if ``memory`` has training, why inference could not.
+        memory_untraced: Why memory could not be traced; if ``memory`` has training, why inference could not.
         blocks: The repeated blocks; None if there are none.
         recipe: The recipe of the profiled step.
         settings: The recipe fields that a user may change.

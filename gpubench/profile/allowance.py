@@ -56,7 +56,7 @@ class Ran(Record, frozen=True, kw_only=True):
     """A published step that ran on a card, so it fits there.
 
     Attributes:
-        traced_bytes: Lower bound on the memory of its tensors.
+        traced_bytes: Lower bound on the memory of the step's tensors.
     """
 
     gpu_key: str

@@ -98,7 +98,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
 
     def ways(self, workload: Workload) -> frozenset[Recipe]:
-        """Return the recipes that would save memory, if they are requested."""
+        """Return the recipes that would save memory; none unless ``with_ways`` is set."""
         each = self.requested(workload) if self.with_ways else ()
         return frozenset(way for recipe in each for way in recipe.cheaper)
 

@@ -88,7 +88,7 @@ def trace_memory(
         reads_at: From ``operators.reads_at``; without it, a step that reads values raises an error.
 
     Raises:
-        Exception: Any error of the model or torch if a step cannot run without values.
+        Exception: Any error from the model or torch if a step cannot run without values.
     """
     found: list[StepMemory] = []
     steps: Sequence[tuple[TaskKind, bool]]
@@ -353,7 +353,7 @@ def step_trace(
     """Track the live bytes during one step of a task, on its fake or real tensors.
 
     Args:
-        task: Built and on the CPU.
+        task: A task built on the CPU.
         optimizer: An optimizer that already has its state, from ``with_state``; None means a forward pass.
         is_amp: Whether to run under autocast, in bfloat16.
         keep_gradients: Whether earlier gradients stay alive through the forward pass, as they do if they are

@@ -57,7 +57,7 @@ LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 UNTRACED_FACTOR = 2.0
 """Ratio of upper end to formula: for language models, the formula is too low by up to this factor."""
 UNTRACED_LOW_FACTOR = 2.3
-"""Ratio of formula to lower end: for adapters on frozen weights, it is too high by up to this factor."""
+"""Ratio of formula to lower end: for adapters on frozen weights, the formula is too high, at most by this."""
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step, relative to an eager one: a compiled loss keeps no scores in float32. The
 lowest of 14 published readings is 0.66 of the trace of the eager step (Llama 3 8B on B200s)."""
@@ -69,8 +69,8 @@ GRADIENT_SHARE = 0.5
 def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
     """Estimate the memory to plan for: ``need_of``'s allocated figure with the libraries' workspace [B].
 
-    It includes weights, gradients, optimizer state, activations, transients, and the prebuilt batches. It is
-    traced if possible, else the formula's estimate, raised by its largest known error. It is for planning;
+    It includes weights, gradients, optimizer state, activations, transients, and the prebuilt batches: traced
+    if possible, else estimated by the formula and raised by its largest known error. This is for planning;
     ``judge_fit`` decides whether a step fits.
     """
     held = _held(profile, case)
@@ -302,8 +302,8 @@ def scale_of(
 
     The excess of a peak over its trace includes up to ``WORKSPACE_BYTES`` of scratch space of the libraries,
     which every upper end already includes, and memory that cuDNN used because it was free: neither grows with
-    the batch as tensors do. Only the rest gives a factor. Relative to a trace it is at least 1, because the
-    traced tensors always exist.
+    the batch as tensors do. Only the rest gives a factor. Relative to a trace, the factor is at least 1,
+    because the traced tensors always exist.
 
     Args:
         profile: Profile of the workload.

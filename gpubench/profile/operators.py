@@ -1,4 +1,4 @@
-"""The operators of one step and one forward pass at one batch size, on the first device that works.
+"""Trace the operators of one step and one forward pass at one batch size, on the first device that works.
 
 The trace runs on the meta device, where nothing is allocated or computed. Values that a model reads from
 its tensors are computed beside the trace if they follow from its batch. For others the trace runs on the
@@ -142,7 +142,7 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
     try:
         if known.has_missed:
             began_s = time.process_time()
-            with suppress(MisuseError):  # if this fails, a trace on the CPU may still work, or says why not
+            with suppress(MisuseError):  # if this fails, a trace on the CPU may still work or say why not
                 reads = _read_on_cpu(workload, batch_size, until_s)
                 read_s = time.process_time() - began_s
                 with suppress(Exception), torch.device("meta"), rules_of_losses():
@@ -207,7 +207,7 @@ def _pairs(found: Iterable[Mapping[TaskKind, Reads]]) -> Iterator[tuple[Reads, R
 
 
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
-    """Trace on the meta device; raises any error of the model or torch if it cannot run there."""
+    """Trace on the meta device; raise any error from the model or torch if it cannot run there."""
     return _trace_task(on_meta(workload, batch_size), workload.tasks)
 
 

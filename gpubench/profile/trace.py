@@ -145,7 +145,7 @@ def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfi
 
 
 def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
-    """Return how much saved activations grow with the square of the batch size, as in a contrastive loss [B].
+    """Return the bytes of saved activations per squared batch size, as in a contrastive loss [B].
 
     Only a step without a memory trace needs this. Three batch sizes determine a parabola, with
     ``saved_bytes_per_sample`` as its linear part. The result is 0 if its quadratic part is negative, if the

@@ -40,7 +40,7 @@ _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what ``it
 Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 Key = tuple[Any, tuple[int, ...], Any]
 Reads = dict[Key, list[Any]]
-"""What one pass read, in order, by the operator that read it, and by shape and kind of its tensor."""
+"""What one pass read, in order, by the operator that read it, and by shape and kind of the tensor."""
 
 
 class _OnHost(TorchFunctionMode):
@@ -88,7 +88,7 @@ def noted() -> Iterator[Reads]:
 
 @contextmanager
 def given(reads: Reads) -> Iterator[Reads]:
-    """Answer reads from tensors without values with the reads of an earlier step, over again if needed."""
+    """Answer reads from tensors without values with those of an earlier step, repeated if needed."""
     answers = {key: itertools.cycle(found) for key, found in reads.items()}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -108,7 +108,7 @@ class Known:
     """Small tensors on the meta device that follow from the batch, with values computed beside the trace.
 
     Attributes:
-        has_missed: Whether a value was read that is not known.
+        has_missed: Whether an unknown value was read.
     """
 
     def __init__(self, *, others_as_1: bool = False) -> None:
