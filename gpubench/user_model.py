@@ -245,7 +245,8 @@ def _sources(match: re.Match[str], file: Path | None) -> int:
 
 
 def _config(match: re.Match[str]) -> Path:
-    path = Path(match["config"]).resolve()
+    # No shell expands a tilde after the colon
+    path = Path(os.path.expanduser(match["config"])).resolve()  # noqa: PTH111 - it raises nothing for any user
     return path / CONFIG_NAME if os.path.isdir(path) else path  # noqa: PTH112 - it raises nothing for a long name
 
 
