@@ -540,9 +540,11 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
         raise MisuseError(
             f"{name}: build returned {_describe(made)}; it must return model, inputs, targets, loss"
         )
-    missing = [field for field in _FIELDS[:4] if field not in parts]
-    if missing:
-        raise MisuseError(f"{name}: build returned no {' and no '.join(missing)}")
+    wrong = [f"no {field}" for field in _FIELDS[:4] if field not in parts]
+    wrong += [f"an unknown {plain(str(key), 40)}" for key in parts if key not in _FIELDS]
+    if wrong:
+        keys = ", ".join(_FIELDS)
+        raise MisuseError(f"{name}: build returned {' and '.join(wrong)}; the keys of its dict are {keys}")
     model, inputs, targets, loss = (parts[field] for field in _FIELDS[:4])
     if not isinstance(model, torch.nn.Module):
         raise MisuseError(f"{name}: the model is a {type(model).__name__}, not a torch.nn.Module")

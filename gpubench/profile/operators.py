@@ -149,7 +149,8 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
                     task = on_meta(workload, batch_size)
                     found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
                     return replace(found, why_on_cpu=why, read_s=read_s)
-        return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
+        with _on_cpu(workload, batch_size, until_s) as task:
+            return replace(_trace_task(task, workload.tasks, lambda _: noted()), why_on_cpu=why)
     except _OutOfTimeError:
         slow = f"{why}; on the CPU it took too long, so every value that it reads was taken as 1"
     except MisuseError as error:
@@ -237,12 +238,6 @@ def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
         blocks=msgspec.structs.replace(one.blocks, count=at("count", one.blocks, two.blocks)),
         **{name: at(name) for name in ("saved_bytes", "parameters", "trainable", "state_bytes")},
     )
-
-
-def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace with values on the CPU."""
-    with _on_cpu(workload, batch_size, until_s) as task:
-        return _trace_task(task, workload.tasks, lambda _: noted())
 
 
 def _read_on_cpu(workload: Workload, batch_size: int, until_s: float) -> dict[TaskKind, Reads]:

@@ -171,6 +171,17 @@ def build(n):
     assert workload.build(2, 0).optimizer is torch.optim.SGD
 
 
+def test_a_misspelled_key_is_refused_rather_than_trained_with_the_default_optimizer(tmp_path: Path) -> None:
+    source = """
+import torch
+def build(n):
+    return {"model": torch.nn.Linear(3, 4), "inputs": torch.randn(n, 3), "targets": torch.zeros(n, 4),
+            "loss": torch.nn.functional.mse_loss, "optim": torch.optim.SGD}
+"""
+    with pytest.raises(MisuseError, match=r"returned an unknown optim; .* loss, optimizer$"):
+        load_workload(write(tmp_path, source))
+
+
 def test_a_workload_object_is_accepted_and_has_the_name_of_its_file(tmp_path: Path) -> None:
     source = "from gpubench.discovery import load_workload\nWORKLOAD = load_workload('cnn')\n"
     workload = load_workload(write(tmp_path, source))
