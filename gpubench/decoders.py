@@ -87,7 +87,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         shared_width: Inner width of the expert that every token uses.
         dense_layers: Dense layers at the start of a model with experts.
         query_rank, key_value_rank, rotary_width: Sizes of latent attention.
-        parameters: Number of parameters, computed from the shape when the row was compiled.
+        parameters: Number of parameters, computed from the shape when the row was written.
     """
 
     hub_name: str

@@ -91,7 +91,8 @@ def load_workload(reference: str) -> Workload:
     workload = foreign_code.load_plugin("workload", known[reference])
     if not isinstance(workload, Workload):
         raise MisuseError(
-            f"workload {reference}: {known[reference].value} is a {type(workload).__name__}, not a Workload"
+            f"workload {reference}: {known[reference].value} is of type {type(workload).__name__}, not a "
+            "Workload"
         )
     return workload
 

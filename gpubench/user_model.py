@@ -60,8 +60,8 @@ def is_own(reference: str) -> bool:
 def load_own(reference: str) -> workload.Workload:
     """Import ``./file.py[:NAME]`` or ``package.module:NAME`` and make a ``Workload`` from it.
 
-    Its name is the reference without folders (``my_model.py``), which no installed workload can have. Its
-    version is a checksum of its sources, even if its ``WORKLOAD`` has a version.
+    The workload is named after the reference without folders (``my_model.py``), a name that no installed
+    workload can have. Its version is a checksum of the sources, even if the ``WORKLOAD`` has a version.
 
     Raises:
         MisuseError: With one line; an error from the user's code is chained as the cause.
@@ -360,7 +360,8 @@ def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
         return replace(found, name=name, build=_checked(name, found.build))
     if not callable(found):
         raise MisuseError(
-            f"{name}: is a {type(found).__name__}; it must be a Workload or a function build(batch_size)"
+            f"{name}: its type is {type(found).__name__}; it must be a Workload or a function "
+            "build(batch_size)"
         )
     return _from_build(name, found, module)
 
@@ -547,11 +548,11 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
         raise MisuseError(f"{name}: build returned {' and '.join(wrong)}; the keys of its dict are {keys}")
     model, inputs, targets, loss = (parts[field] for field in _FIELDS[:4])
     if not isinstance(model, torch.nn.Module):
-        raise MisuseError(f"{name}: the model is a {type(model).__name__}, not a torch.nn.Module")
+        raise MisuseError(f"{name}: the model is of type {type(model).__name__}, not a torch.nn.Module")
     if not callable(loss) or isinstance(loss, type):
         raise MisuseError(
-            f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets); if the model returns "
-            "its loss, give lambda outputs, _: outputs"
+            f"{name}: the loss is {plain(repr(loss), 80)}, not a function loss(outputs, targets); if the "
+            "model returns its loss, give lambda outputs, _: outputs"
         )
     _check_inputs(name, inputs, targets, batch_size)
     inputs = _as_called(model, inputs, batch_size)
@@ -620,7 +621,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
         raise MisuseError(
-            f"{name}: the optimizer is a {type(task.optimizer).__name__} object; return a factory, which "
+            f"{name}: the optimizer is of type {type(task.optimizer).__name__}; return a factory, which "
             "gpubench calls with the parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
     for tensor in (*task.model.parameters(), *_tensors(task.batches[0][0])):
@@ -666,7 +667,11 @@ def _is_of_keras(made: Any) -> bool:
 
 
 def _describe(made: Any) -> str:
-    return count(len(made), "value") if isinstance(made, tuple | list) else f"a {type(made).__name__}"
+    return (
+        count(len(made), "value")
+        if isinstance(made, tuple | list)
+        else f"an object of type {type(made).__name__}"
+    )
 
 
 def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:

@@ -2,7 +2,7 @@
 
 A workload builds a model, learnable synthetic batches, and a loss, all on the CPU in float32. It does not
 depend on device, precision, timing or the step, so FP32 and AMP differ in only one place. torch is
-imported when a workload is built.
+imported only when a workload is built.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the random numbers of torch, Python and NumPy inside the block, and restore their state after it.
+    """Seed torch, Python and NumPy inside the block; after it, restore the generators' states on the CPU.
 
     A generator object would not work: the meta device refuses it, and layers use the global generator.
     """
