@@ -134,7 +134,7 @@ def replaced(owner: Any, **others: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def plain_encoders() -> Iterator[None]:
-    """Let encoder layers in eval mode use only operators that fake tensors support inside the block."""
+    """Let encoder layers in eval mode use only operators that work without values inside the block."""
     with ExitStack() as after:
         after.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)

@@ -331,12 +331,10 @@ class Losses(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Score each token against its target."""
-        if self.kind is Kind.PAIRS:
-            scores = self.model(input_ids=tokens, decoder_input_ids=tokens).logits
-            return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
         head = _product_head(self.model, self.kind)
         if head is None:
-            scores = self.model(input_ids=tokens).logits
+            also = {"decoder_input_ids": tokens} if self.kind is Kind.PAIRS else {}
+            scores = self.model(input_ids=tokens, **also).logits
             return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
         hidden = self.model.base_model(input_ids=tokens).last_hidden_state  # type: ignore[operator]
         rows, wanted = hidden.flatten(0, 1), targets.flatten()
