@@ -322,8 +322,8 @@ class Choice(Record, frozen=True, kw_only=True):
             that was not requested.
         condition: Kind of price: a list price, one host's price, a price of new or used cards, or the buyer's
             quote.
-        purchase_usd: For owned hardware, the price of the GPUs or the complete computer, plus ``host_usd``, the
-            part of the host's price that is counted.
+        purchase_usd: For owned hardware, the price of the GPUs or the complete computer, plus ``host_usd``.
+        host_usd: The part of the host's price that is counted.
         assumed: For owned hardware, the inputs that were assumed.
         price_note: A doubt about the price, or a remark on it; for a card to buy, the price's source.
         price_doubt: How far the price is from those of other providers, if none confirms it; None if it is
