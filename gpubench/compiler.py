@@ -1,4 +1,4 @@
-"""Torch's compiler where nothing is compiled: imported late, and an author's compiled code runs uncompiled.
+"""Avoids torch's compiler: imports it only when needed, and runs an author's compiled code uncompiled.
 
 The import takes a second of CPU time. Torch imports its compiler for every optimizer and every tensor without
 values, only to hide functions from it.
@@ -23,7 +23,7 @@ _NAME = "torch._dynamo"
 def import_compiler_late() -> None:
     """Delay the import of torch's compiler in this process; once imported, it compiles nothing.
 
-    This has no effect if it is imported already, or if torch cannot be imported.
+    This has no effect if the compiler is imported already, or if torch cannot be imported.
     """
     spec = None
     with suppress(ImportError):
@@ -34,7 +34,7 @@ def import_compiler_late() -> None:
     package.__class__ = _Late
     sys.modules[_NAME] = package
     setattr(sys.modules["torch"], _NAME.partition(".")[2], package)  # as an import does
-    importlib.import_module(f"{_NAME}.config")  # which tensors without values read
+    importlib.import_module(f"{_NAME}.config")  # fake tensors read it
     sys.meta_path.insert(0, _Submodules())
 
 
@@ -57,7 +57,7 @@ def _is_late() -> bool:
 
 
 class _Late(ModuleType):
-    """The package before its import."""
+    """Stands for the compiler's package until an attribute of it is used."""
 
     @staticmethod
     def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
@@ -69,7 +69,7 @@ class _Late(ModuleType):
         """Do nothing: optimizers call this at each step."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system and debuggers look for optional ones
+        if name.startswith("__"):  # the import system and debuggers look for optional attributes
             raise AttributeError(name)
         self.__class__ = ModuleType  # type: ignore[assignment]
         spec = self.__spec__
@@ -81,14 +81,14 @@ class _Late(ModuleType):
 
 
 class _Submodules(MetaPathFinder, Loader):
-    """Imports the whole package before a submodule of it, as Python would; that may import the submodule."""
+    """Imports the whole package before one of its submodules, as Python would."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         del path, target
         if not (name.startswith(f"{_NAME}.") and _is_late()):
             return None
         sys.modules[_NAME].optimize  # noqa: B018 - any use of the package imports it
-        found = sys.modules.get(name)
+        found = sys.modules.get(name)  # the package may have imported it
         spec = None if found is None else copy.copy(found.__spec__)
         if spec is not None:
             spec.loader = self

@@ -26,7 +26,7 @@ _ALIKE = {
     "qwen2": "qwen2-7b",
     "qwen3": "qwen3-8b",
 }
-"""Maps the type of a Hugging Face config to a decoder of the table that differs only in sizes."""
+"""For each type of Hugging Face config, a decoder in the table that differs only in sizes."""
 _SIZES = {
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -55,7 +55,7 @@ class Linear(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def weights(self) -> int:
-        """Number of elements of its matrix."""
+        """Number of elements of the matrix."""
         return self.inputs * self.outputs
 
 
@@ -87,7 +87,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         shared_width: Inner width of the expert that every token uses.
         dense_layers: Dense layers at the start of a model with experts.
         query_rank, key_value_rank, rotary_width: Sizes of latent attention.
-        parameters: Number of parameters, computed from the shape when the row was compiled.
+        parameters: Number of parameters, computed from the shape when the row was written.
     """
 
     hub_name: str
@@ -161,7 +161,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(Linear(inputs=i, outputs=o) for i, o in (*read, (joined, width)))
 
     def network(self, width: int) -> tuple[Linear, ...]:
-        """The linear layers of a feed-forward network of this width, the output layer last."""
+        """Return the linear layers of a feed-forward network of this width, the output layer last."""
         enter = Linear(inputs=self.width, outputs=width)
         return (*[enter] * (2 if self.gated else 1), Linear(inputs=width, outputs=self.width))
 
@@ -251,8 +251,8 @@ def find_decoder(reference: str) -> Decoder | None:
 def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     """Return the decoder that a Hugging Face config describes.
 
-    None if its family is unknown, a size is missing or larger than in every published decoder, or the config
-    has a field or a value that is not understood here.
+    None if the family is unknown, a size is missing or larger than in every published decoder, or the config
+    has a field or a value that this function does not know.
     """
     kind = fields["model_type"]
     stated = {key for key, value in fields.items() if value is not None and value is not False}

@@ -33,7 +33,7 @@ NO_MODEL_NEAR = ("none; `gpubench list` shows the workloads",)
 
 
 def workload_names() -> tuple[str, ...]:
-    """Sorted names of the installed workloads, without importing them.
+    """Return the sorted names of the installed workloads, without importing them.
 
     Raises:
         MisuseError: If two packages offer the same name.
@@ -61,10 +61,10 @@ def workload_named(reference: str) -> str:
 def load_workload(reference: str) -> Workload:
     """Import a workload by its name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
-    A user's model is trusted code that runs here, so load one only in a child process.
+    A user's model is trusted code that runs in this process, so load one only in a child process.
 
     Raises:
-        MisuseError: With one line for the user; an error of the user's code is chained to it.
+        MisuseError: With one line for the user; an error from the user's code is chained to it.
     """
     if user_model.is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
@@ -91,7 +91,8 @@ def load_workload(reference: str) -> Workload:
     workload = foreign_code.load_plugin("workload", known[reference])
     if not isinstance(workload, Workload):
         raise MisuseError(
-            f"workload {reference}: {known[reference].value} is a {type(workload).__name__}, not a Workload"
+            f"workload {reference}: {known[reference].value} is of type {type(workload).__name__}, not a "
+            "Workload"
         )
     return workload
 
@@ -122,7 +123,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 @cache
 def _standard_names() -> tuple[str, ...]:
-    """Names of the standard workloads: the modules of their package.
+    """Return the names of the standard workloads: the modules of their package.
 
     Modules with a leading underscore are shared code, and modules with pytest's names are tests.
     """
@@ -146,7 +147,7 @@ def keras_models() -> ModuleType:
 
 
 def checkout() -> Path | None:
-    """The repository from which this package is imported; None for an installed wheel."""
+    """Return the repository from which this package is imported; None for an installed wheel."""
     root = Path(__file__).resolve().parent.parent
     declared = root / "pyproject.toml"
     if not (declared.is_file() and (root / "workloads" / "__init__.py").is_file()):

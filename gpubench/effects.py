@@ -51,14 +51,14 @@ class Result:
 
     @property
     def threads(self) -> int | None:
-        """Threads that a CPU computed with; None for a GPU, and if unknown."""
+        """CPU threads that were used; None for a GPU, and if unknown."""
         if not self.run.device.is_cpu:
             return None
         return self.case.threads or self.measurement.cpu_threads or self.run.environment.cpu_threads
 
     @property
     def batch_words(self) -> str:
-        """The batch; "largest that fits" if it was searched for, so it is not mistaken for an equal batch."""
+        """The batch, marked "largest that fits" if it was searched for rather than equal for all devices."""
         searched = ", largest that fits" if self.measurement.at_largest_batch else ""
         return f"batch {self.case.batch_size:,}{searched}"
 
@@ -107,7 +107,7 @@ class Effect:
 
     @property
     def doubts(self) -> tuple[FindingKind, ...]:
-        """The kinds of finding that cast doubt on either of the two."""
+        """The kinds of finding that cast doubt on either figure."""
         return tuple(sorted({*self.of.doubts, *self.to.doubts}))
 
     @property
@@ -117,7 +117,7 @@ class Effect:
 
     @property
     def efficiency(self) -> Interval:
-        """The ratio per GPU of ``of``; 1 is perfect scaling."""
+        """The ratio divided by the GPUs of ``of``; 1 is perfect scaling."""
         return self.interval.over(self.of.case.gpu_count)
 
     @property
@@ -258,7 +258,7 @@ def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def thread_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case of a CPU with the same case on one thread, in order of the number of threads."""
+    """Pair every CPU case with the same case on one thread, in order of the number of threads."""
     known = {result.case: result for result in results}
     pairs = [
         effect(result, known[alone])

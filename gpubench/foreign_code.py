@@ -1,4 +1,4 @@
-"""Runs third-party code of the user or of a library, reports its errors, and finds its files."""
+"""Runs third-party code, the user's or a library's, reports its errors, and finds its files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LEAST_SHARED_BYTES = 64 * KIB  # a lock takes one page
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
-_ON_THE_CPU = "build on the CPU, gpubench moves the model itself"
-# What to do about an error, by a part of its message; a CUDA build without a driver only names its vendor
+ON_THE_CPU = "build on the CPU, because gpubench moves the model itself"
+# What to do about an error, by a part of its message; without a driver, a CUDA build names only the vendor
 _HINTS = {
-    "cuda": _ON_THE_CPU,
-    "nvidia": _ON_THE_CPU,
+    "cuda": ON_THE_CPU,
+    "nvidia": ON_THE_CPU,
     "relative import": "name a file of a package as a module, package.module:build",
 }
 _NO_MEMORY = (
@@ -48,10 +48,10 @@ _NO_MEMORY = (
 def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     """Run third-party code; any error becomes one line, with the cause chained.
 
-    A script may parse its command line: it sees an empty one instead of ours.
+    A script that parses its command line sees an empty one instead of ours.
 
     Raises:
-        MisuseError: If it raised anything, or called ``sys.exit``.
+        MisuseError: If the code raised anything, or called ``sys.exit``.
     """
     ours, sys.argv = sys.argv, [what]
     try:
@@ -71,11 +71,11 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
     """Load a plug-in of another package; any error becomes one line that names the package.
 
     Args:
-        kind: Its kind in words: "workload", "price source".
-        point: Its entry point.
+        kind: The kind of plug-in in words: "workload", "price source".
+        point: The entry point of the plug-in.
 
     Raises:
-        MisuseError: If it cannot be loaded.
+        MisuseError: If the plug-in cannot be loaded.
     """
     package = "" if point.dist is None else f" of the package {point.dist.name}"
     return import_foreign(f"the {kind} {point.name}{package} ({point.value})", point.load)
@@ -84,7 +84,7 @@ def load_plugin(kind: str, point: EntryPoint) -> Any:
 def one_line(error: BaseException) -> str:
     """Return an exception in one line: its type, its message, and the line of the user's code that raised it.
 
-    An error of gpubench itself keeps its message.
+    An error from gpubench itself keeps its message.
     """
     if isinstance(error, MisuseError):
         return str(error) if error.__cause__ is None else one_line(error.__cause__)
@@ -105,7 +105,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _of_shared_memory(error: BaseException) -> str | None:
-    """Return the shared-memory problem that caused an error of a model's workers; None for another cause.
+    """Return the shared-memory problem behind an error in a model's workers; None for any other cause.
 
     Python's own error messages do not mention shared memory.
     """
@@ -171,7 +171,7 @@ def root_of(module: str) -> Path:
 
 
 def source_checksum(root: Path, own: Path | None = None) -> int:
-    """Checksum of the sources imported so far from a folder, with their relative paths.
+    """Return a checksum of the sources imported so far from a folder, with their relative paths.
 
     Args:
         root: The folder, or a single file.
@@ -189,7 +189,7 @@ _real_path = cache(os.path.realpath)
 
 
 def imported_below(root: Path, own: Path | None) -> set[Path]:
-    """Return the files of imported modules in a folder, without libraries inside it."""
+    """Return the files of imported modules in a folder, excluding libraries inside it."""
     loaded = {
         _real_path(module.__file__)
         for name, module in list(sys.modules.items())

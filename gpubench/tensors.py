@@ -62,7 +62,7 @@ def tensors_of(value: Any) -> list[Tensor]:
     return found
 
 
-# The public ones refuse a tensor that is not coalesced
+# The public accessors refuse a tensor that is not coalesced
 _PARTS_OF_SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -88,7 +88,7 @@ def has_sparse_gradients(model: nn.Module) -> bool:
 
 
 def storage_id(tensor: Tensor) -> int:
-    """Identity of a tensor's storage during its lifetime, since data on the meta device have no address."""
+    """Return an id of a tensor's storage for its lifetime; on the meta device there is no data address."""
     if tensor.layout is not torch.strided:
         return id(tensor)  # a sparse tensor has several storages
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch offers no other identity of a storage
@@ -101,7 +101,7 @@ class EveryCall(TorchDispatchMode):
     """Passes every operator call inside the block to a function, which makes the call or returns a result.
 
     The function receives the operator, its arguments, and its keyword arguments. In inference mode torch
-    passes on operators that consist of others, such as ``linear``; the function receives the others.
+    passes on operators that consist of others, such as ``linear``; the function receives their parts.
     """
 
     def __init__(self, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
@@ -114,7 +114,7 @@ class EveryCall(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        if torch.is_inference_mode_enabled() and func.namespace != "prim":  # a question, not an operator
+        if torch.is_inference_mode_enabled() and func.namespace != "prim":  # prim calls are queries
             with self:
                 out = func.decompose(*args, **(kwargs or {}))
             if out is not NotImplemented:
@@ -134,7 +134,7 @@ def replaced(owner: Any, **others: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def plain_encoders() -> Iterator[None]:
-    """Let encoder layers in eval mode use only operators that exist without values inside the block."""
+    """Let encoder layers in eval mode use only operators that work without values inside the block."""
     with ExitStack() as after:
         after.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
@@ -143,7 +143,7 @@ def plain_encoders() -> Iterator[None]:
 
 @contextmanager
 def autocast_on_cpu(*devices: str) -> Iterator[None]:
-    """Let a model's own autocast for these devices apply to the CPU inside the block."""
+    """Make a model's own autocast for these devices apply to the CPU inside the block."""
     start = torch.autocast.__init__
 
     def on_cpu(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:

@@ -48,8 +48,8 @@ class Joined(nn.Module):
 def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Callable[..., Any]]:
     """Return a model and its loss, joined if the loss is a module with tensors, or a method of one.
 
-    The modules of the loss are copied with the same tensors, except modules that are also in the model,
-    because a file may use one loss for all builds, and one build is moved to the meta device.
+    The modules of the loss are copied, because a file may use one loss for all builds, and one build is moved
+    to the meta device. The copies share the tensors; modules that are also in the model are not copied.
     """
     module = getattr(loss, "__self__", loss)
     if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
@@ -80,7 +80,7 @@ def loose_tensor(task: Task) -> str | None:
 
 
 class _Watch(TorchFunctionMode):
-    """Tracks the storage of every tensor that moves with the model, and of tensors derived from them."""
+    """Tracks the storages of tensors that move with the model, and of tensors derived from those."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """A user's own model: a file or module that defines a ``WORKLOAD``, or only ``build(batch_size)``.
 
-``hf:PATH`` is another form: a Hugging Face ``config.json``, or the folder that contains it. It is read
-without torch and transformers, and no third-party code runs.
+``hf:PATH`` is another form: a Hugging Face ``config.json``, or the folder that contains it. Reading a config
+needs neither torch nor transformers and runs no third-party code.
 
 A file or module is trusted third-party code; it is imported only in a child process.
 
@@ -60,11 +60,11 @@ def is_own(reference: str) -> bool:
 def load_own(reference: str) -> workload.Workload:
     """Import ``./file.py[:NAME]`` or ``package.module:NAME`` and make a ``Workload`` from it.
 
-    Its name is the reference without folders (``my_model.py``), which no installed workload can have. Its
-    version is a checksum of its sources, even if its ``WORKLOAD`` has a version.
+    The workload is named after the reference without folders (``my_model.py``), a name that no installed
+    workload can have. Its version is a checksum of the sources, even if the ``WORKLOAD`` has a version.
 
     Raises:
-        MisuseError: With one line; an error of the user's code is chained as the cause.
+        MisuseError: With one line; an error from the user's code is chained as the cause.
     """
     match, name = _match(reference), own_name(reference)
     if match["config"] is not None:
@@ -109,7 +109,7 @@ def config_of(reference: str) -> dict[str, Any] | None:
 
 
 def no_transformers() -> MisuseError:
-    """Return the error for a Hugging Face config without transformers, which it needs."""
+    """Return the error for a Hugging Face config if transformers is not installed."""
     return MisuseError(
         "a Hugging Face config needs transformers, which is not installed: "
         f"{installing.pip_install('transformers')}"
@@ -202,13 +202,13 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     """Return the files of a model loaded in this process: a folder, and the paths below it.
 
-    With the same layout in another folder, the same reference finds them: a file by its name, a module from
-    the folder in which Python starts.
+    Copied to another folder with the same layout, they are found by the same reference: a file by its name, a
+    module from the folder in which Python starts.
     """
     match = _match(reference)
     if match["config"] is not None:
         path = _config(match)
-        return path.parent.parent, (path,)  # with its folder, from which its name comes
+        return path.parent.parent, (path,)  # including its own folder, which gives the model its name
     if match["file"] is not None:
         path = Path(match["file"]).resolve()
         return path.parent, tuple(sorted(foreign_code.imported_below(path.parent, path)))
@@ -245,7 +245,8 @@ def _sources(match: re.Match[str], file: Path | None) -> int:
 
 
 def _config(match: re.Match[str]) -> Path:
-    path = Path(match["config"]).resolve()
+    # No shell expands a tilde after the colon
+    path = Path(os.path.expanduser(match["config"])).resolve()  # noqa: PTH111 - it raises nothing for any user
     return path / CONFIG_NAME if os.path.isdir(path) else path  # noqa: PTH112 - it raises nothing for a long name
 
 
@@ -278,7 +279,7 @@ def _look_in(folder: Path) -> None:
 
 
 def read_config(path: Path, name: str) -> dict[str, Any]:
-    """Read a config.
+    """Read the config of a Hugging Face model.
 
     Raises:
         MisuseError: With one line, if the file does not exist, or describes no model or an impossible one.
@@ -334,7 +335,7 @@ if TYPE_CHECKING:
 DEFAULT_BATCHES = (8, 32, 128)
 DEFAULT_LEARNING_RATE = 1e-4
 SLOW_BUILD_S = 30.0
-"""A build slower than this (it loads weights) is not repeated for further batches."""
+"""A build slower than this, probably because it loads weights, is not repeated for further batches."""
 SEED_STEP = 1_000_003
 """Distance between the seeds of further batches, unlikely to coincide with a user's seeds."""
 MOST_CHARACTERS = 200
@@ -359,7 +360,8 @@ def workload_of(name: str, found: Any, module: ModuleType) -> workload.Workload:
         return replace(found, name=name, build=_checked(name, found.build))
     if not callable(found):
         raise MisuseError(
-            f"{name}: is a {type(found).__name__}; it must be a Workload or a function build(batch_size)"
+            f"{name}: its type is {type(found).__name__}; it must be a Workload or a function "
+            "build(batch_size)"
         )
     return _from_build(name, found, module)
 
@@ -392,8 +394,8 @@ def _called(name: str, build: Callable[[], Any]) -> Any:
 def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> workload.Workload:
     """Wrap a plain ``build``; a batch of two shows the shape and kind of a sample.
 
-    A build gives one batch, and training on a single batch memorizes it. It is therefore called with further
-    seeds for the other batches, of which only inputs and targets are kept.
+    A build gives one batch, and training on a single batch would memorize it. ``build`` is therefore called
+    again with other seeds, and only the inputs and targets of those calls are kept.
     """
     with_seed = takes_seed(name, build)
 
@@ -529,7 +531,7 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
     if _is_of_keras(made):
         others = ", ".join(each for each in Framework if each is not Framework.TORCH)
         raise MisuseError(
-            f"{name}: build returned a model of Keras: choose how it runs with --framework {others}"
+            f"{name}: build returned a Keras model: choose how it runs with --framework {others}"
         )
     if isinstance(made, dict):
         parts = made
@@ -539,16 +541,18 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
         raise MisuseError(
             f"{name}: build returned {_describe(made)}; it must return model, inputs, targets, loss"
         )
-    missing = [field for field in _FIELDS[:4] if field not in parts]
-    if missing:
-        raise MisuseError(f"{name}: build returned no {' and no '.join(missing)}")
+    wrong = [f"no {field}" for field in _FIELDS[:4] if field not in parts]
+    wrong += [f"an unknown {plain(str(key), 40)}" for key in parts if key not in _FIELDS]
+    if wrong:
+        keys = ", ".join(_FIELDS)
+        raise MisuseError(f"{name}: build returned {' and '.join(wrong)}; the keys of its dict are {keys}")
     model, inputs, targets, loss = (parts[field] for field in _FIELDS[:4])
     if not isinstance(model, torch.nn.Module):
-        raise MisuseError(f"{name}: the model is a {type(model).__name__}, not a torch.nn.Module")
+        raise MisuseError(f"{name}: the model is of type {type(model).__name__}, not a torch.nn.Module")
     if not callable(loss) or isinstance(loss, type):
         raise MisuseError(
-            f"{name}: the loss is a {type(loss).__name__}, not loss(outputs, targets); if the model returns "
-            "its loss, give lambda outputs, _: outputs"
+            f"{name}: the loss is {plain(repr(loss), 80)}, not a function loss(outputs, targets); if the "
+            "model returns its loss, give lambda outputs, _: outputs"
         )
     _check_inputs(name, inputs, targets, batch_size)
     inputs = _as_called(model, inputs, batch_size)
@@ -564,7 +568,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
     if isinstance(inputs, list) and all(_is_batch(part, batch_size) for part in inputs):
         return tuple(inputs) if _binds(model.forward, *inputs) else inputs  # otherwise they are one argument
     if isinstance(inputs, Mapping):
-        # ``forward(**batch)`` takes any name, but a dict of no named argument may be its only argument.
+        # ``forward(**batch)`` takes any name, but a dict without a named argument may be its only argument.
         takes = inspect.signature(model.forward).parameters
         is_one = takes.keys().isdisjoint(inputs) and _binds(model.forward, inputs)
         return inputs if is_one or not _binds(model.forward, **inputs) else workload.Named(inputs)
@@ -573,7 +577,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Check that inputs or targets have the batch first, besides tensors such as a mask or graph nodes."""
+    """Check that an input or target has the batch first; others, such as a mask or graph nodes, need not."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
@@ -617,14 +621,12 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
         raise MisuseError(
-            f"{name}: the optimizer is a {type(task.optimizer).__name__} object; return a factory, which "
+            f"{name}: the optimizer is of type {type(task.optimizer).__name__}; return a factory, which "
             "gpubench calls with the parameters, such as functools.partial(torch.optim.SGD, lr=0.1)"
         )
     for tensor in (*task.model.parameters(), *_tensors(task.batches[0][0])):
         if tensor.device.type not in {"cpu", "meta"}:
-            raise MisuseError(
-                f"{name}: built on {tensor.device}; build on the CPU, gpubench moves the model itself"
-            )
+            raise MisuseError(f"{name}: built on {tensor.device}; {foreign_code.ON_THE_CPU}")
         if tensor.is_floating_point() and tensor.dtype not in {torch.float32, torch.bfloat16}:
             raise MisuseError(
                 f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
@@ -635,7 +637,7 @@ def _sound(name: str, task: workload.Task) -> workload.Task:
 def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
     from gpubench.user_loss import loose_tensor
 
-    # Off the meta device a step takes time
+    # On any other device a step takes time
     if any(p.is_meta for p in task.model.parameters()) and (loose := loose_tensor(task)):
         raise MisuseError(
             f"{name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); return the "
@@ -665,11 +667,15 @@ def _is_of_keras(made: Any) -> bool:
 
 
 def _describe(made: Any) -> str:
-    return count(len(made), "value") if isinstance(made, tuple | list) else f"a {type(made).__name__}"
+    return (
+        count(len(made), "value")
+        if isinstance(made, tuple | list)
+        else f"an object of type {type(made).__name__}"
+    )
 
 
 def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
-    """Shape and kind of one sample: floats in three dimensions are an image, integers are tokens."""
+    """Return shape and kind of one sample: floats in three dimensions are an image, integers are tokens."""
     import torch
 
     inputs = task.batches[0][0]

@@ -2,7 +2,7 @@
 
 A workload builds a model, learnable synthetic batches, and a loss, all on the CPU in float32. It does not
 depend on device, precision, timing or the step, so FP32 and AMP differ in only one place. torch is
-imported when a workload is built.
+imported only when a workload is built.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Task:
         new_tokens: Tokens that a step generates after its prompts; 0 for one forward pass. A model that
             generates also has ``next(ids, place)``, which adds a token to every sequence.
         decode: Memory traffic and arithmetic per generated token.
-        again: Builds the same model, loss and optimizer again if a copy of the model would not work, because
-            a user's hook or loss may refer to the model.
+        again: Builds the same model, loss and optimizer again. Set for a user's model, because a hook or loss
+            may refer to the model, so a copy might not work.
     """
 
     model: nn.Module
@@ -88,7 +88,7 @@ class KerasTask:
         model: The ``keras.Model``, built under the current precision policy.
         batches: Prebuilt (inputs, targets) as numpy arrays, with the batch in dimension 0.
         loss: ``loss(targets, outputs)`` in Keras's order, a ``keras.Loss``.
-        optimizer: A new ``keras.Optimizer``, which has made no step.
+        optimizer: A new ``keras.Optimizer``, which has not taken a step.
     """
 
     model: Any
@@ -103,7 +103,7 @@ class Workload:
 
     Attributes:
         name: Its name on the command line.
-        version: Increases whenever the computation changes; numbers of two versions are never compared.
+        version: Increases whenever the computation changes; figures of two versions are never compared.
         sample_unit: What one sample is: image, sequence.
         sample_shape: Shape of one sample, without the batch.
         batches: Default batch sizes: small, main, large.
@@ -113,7 +113,7 @@ class Workload:
         summary: A short description for `gpubench list`.
         build: ``build(batch_size, seed)``; equal seeds give equal tasks.
         tiny: The same code with a preset small enough for a CPU test; None if there is none.
-        recipe: Its default recipe.
+        recipe: The default recipe.
         settings: The fields of the recipe that may be changed; if there are any, ``build`` and ``tiny`` take
             ``recipe=``.
         precisions: Precisions measured by default; empty for those of the device.
@@ -122,12 +122,13 @@ class Workload:
         checkpointing_from: Default checkpointing by the minimum number of GPUs of a job, in ascending order
             from 1; empty to use the recipe for any number.
         parallel_mode: How the GPUs of one job share the model by default: a full copy on each, or a shard.
-        is_classic: Whether it is part of "all", and may be built for any trace. False for workloads that need
-            a large card, take minutes to trace, or were added later.
+        is_classic: Whether it is part of "all", and may be built on a CPU to be traced. False for workloads
+            that need a large card, take minutes to trace, or were added later.
         check: Raises ``MisuseError`` for a recipe that is impossible for the model, before anything is built.
-        is_run: Whether it is built and measured; else it is only described, for memory and ranking.
-        shorter: Two versions with fewer layers from which its trace is extrapolated, the second with one
-            more period of layers; and how many periods it has beyond the first. None to trace all layers.
+        is_run: Whether it can be built and measured; else it is only described, for memory and ranking.
+        shorter: Two versions with fewer layers, from which the trace of this workload is extrapolated, and
+            how many periods of layers it has beyond the first version. The second version has one more period
+            than the first. None to trace all layers.
     """
 
     name: str
@@ -276,14 +277,14 @@ class Named(dict[str, Any]):
 
 
 def forward(model: nn.Module, inputs: Any) -> Any:
-    """Call a model on its inputs: the items of a tuple or of ``Named`` are arguments, else there is one."""
+    """Call a model on its inputs; the items of a tuple or of ``Named`` are separate arguments."""
     if isinstance(inputs, Named):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
 
 def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
-    """Set the mode of a model; a frozen part that its author put in eval mode stays there during training."""
+    """Set the mode of a model; frozen parts that its author put in eval mode stay in it during training."""
     frozen = [
         module
         for module in (model.modules() if train and model.training else ())
@@ -297,7 +298,7 @@ def set_mode(model: nn.Module, *, train: bool) -> nn.Module:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the random numbers of torch, Python and NumPy inside the block, and restore their state after it.
+    """Seed torch, Python and NumPy inside the block; after it, restore the generators' states on the CPU.
 
     A generator object would not work: the meta device refuses it, and layers use the global generator.
     """
@@ -323,7 +324,8 @@ def seeded(seed: int) -> Iterator[None]:
 def copy_of(task: Task) -> Task:
     """Return the task with a copy of its model and loss, and an optimizer of the copy's parameters.
 
-    A function that makes the optimizer may name the model, to group its parameters: they are replaced.
+    A function that makes the optimizer may take parameters from the original model, to group them; the copy's
+    parameters replace them.
     """
     model, loss = copy.deepcopy((task.model, task.loss))
     if not isinstance(task.optimizer, FunctionType):
@@ -402,7 +404,7 @@ def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def draw_labels(labels: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """Draw labels from a set."""
+    """Draw labels of a shape from a set."""
     import torch
 
     return torch.tensor(labels)[torch.randint(len(labels), tuple(shape))]
@@ -414,7 +416,7 @@ OR_CPU_BUILD = "on a machine without a GPU install its CPU build first, see pyto
 
 
 def need_torch(who: str, error: type[GpuBenchError] = MisuseError, *, also: Sequence[str] = ()) -> None:
-    """Check, without importing it, that torch is installed.
+    """Check that torch is installed, without importing it.
 
     Args:
         who: What needs torch, as the subject of the message.

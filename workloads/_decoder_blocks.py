@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.nn import functional as F  # noqa: N812 - the usual alias
 from torch.utils.checkpoint import checkpoint
 
 from gpubench.models import Checkpointing
@@ -26,7 +26,7 @@ class Sizes:
     Attributes:
         forward: Inner width of the gated feed-forward network.
         tied: Whether the head shares the weights of the embedding.
-        rotary_base: Longest wavelength of the rotary embedding over 2 pi.
+        rotary_base: Longest wavelength of the rotary embedding, divided by 2 pi.
     """
 
     vocabulary: int
@@ -56,7 +56,7 @@ class MakeLinear(Protocol):
 
 
 class NarrowLinear(nn.Linear):
-    """A linear layer without bias, initialized directly from N(0, 0.02) to save drawing weights twice."""
+    """A linear layer without bias, initialized directly from N(0, 0.02) to avoid drawing weights twice."""
 
     def __init__(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
         super().__init__(inputs, outputs, bias=False, dtype=dtype)
@@ -75,9 +75,9 @@ class NarrowEmbedding(nn.Embedding):
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer with two narrow trained ones in parallel: low-rank adaptation.
+    """A frozen linear layer in parallel with two narrow trained layers: low-rank adaptation.
 
-    The second starts at zero, so the initial model equals its base.
+    The second narrow layer starts at zero, so the initial model equals its base.
 
     Shapes:
         x: (N, T, inputs); out: (N, T, outputs).

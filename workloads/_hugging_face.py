@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.nn import functional as F  # noqa: N812 - the usual alias
 from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
@@ -49,7 +49,7 @@ _REPEATED = (
 
 
 class Kind(StrEnum):
-    """The training task of a model, by the class of transformers that builds a model for it."""
+    """The training task of a model; each value is the transformers class that builds a model for it."""
 
     CAUSAL = "AutoModelForCausalLM"
     MASKED = "AutoModelForMaskedLM"
@@ -104,7 +104,7 @@ def load(path: Path, name: str, version: int) -> Workload:
 
     Args:
         path: Path of the ``config.json``.
-        name: Its name in the records.
+        name: The model's name in the records.
         version: Version of the content of the file.
 
     Raises:
@@ -331,12 +331,10 @@ class Losses(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Score each token against its target."""
-        if self.kind is Kind.PAIRS:
-            scores = self.model(input_ids=tokens, decoder_input_ids=tokens).logits
-            return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
         head = _product_head(self.model, self.kind)
         if head is None:
-            scores = self.model(input_ids=tokens).logits
+            also = {"decoder_input_ids": tokens} if self.kind is Kind.PAIRS else {}
+            scores = self.model(input_ids=tokens, **also).logits
             return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
         hidden = self.model.base_model(input_ids=tokens).last_hidden_state  # type: ignore[operator]
         rows, wanted = hidden.flatten(0, 1), targets.flatten()
@@ -436,7 +434,7 @@ def _kind(name: str, config: Any) -> Kind:
         if type(config) in getattr(transformers, kind)._model_mapping:  # noqa: SLF001 - no public API has it
             return kind
     raise MisuseError(
-        f"{name}: transformers has no language model or image classifier of the architecture "
+        f"{name}: transformers has no language model or image classifier for the architecture "
         f'"{plain(config.model_type, 60)}"'
     )
 

@@ -25,7 +25,8 @@ from gpubench_workloads._decoder_blocks import (
 
 ADAPTER_RANK = 16
 REFERENCE_TOKENS = 32
-"""Tokens per reference sample: four samples are 2 TFLOP forward at 8 billion parameters, seconds on a CPU."""
+"""Tokens per reference sample. At 8 billion parameters, a forward pass of four samples is 2 TFLOP: seconds on
+a CPU."""
 SOURCE = "Grattafiori and others 2024, The Llama 3 Herd of Models, arXiv:2407.21783"
 
 LLAMA_1B = Sizes(

@@ -31,7 +31,7 @@ def test_workload(benchmark: Any, gpubench_case: PlannedCase, gpubench_prepared:
     with switches_for(case.precision):
         seed_all(seed)
         work = move(built(gpubench_case.reference, case, seed), case, hardware.device)
-        work.step(0)  # creates the optimizer state, and lets cuDNN choose
+        work.step(0)  # creates the optimizer state, and lets cuDNN choose its algorithms
         try:
             advance = prepare(work)
         except NotHereError as error:

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.nn import functional as F  # noqa: N812 - the usual alias
 
 from gpubench.errors import MisuseError
 from gpubench.models import DecodeWork, Recipe, TaskKind, WeightType

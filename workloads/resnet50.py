@@ -12,7 +12,7 @@ from gpubench.workload import Task, Workload, image_batches, seeded
 
 DEPTHS_50 = (3, 4, 6, 3)
 EXPANSION = 4
-"""Output channels of a bottleneck over its inner channels."""
+"""Ratio of a bottleneck's output channels to its inner channels."""
 
 
 class Bottleneck(nn.Module):

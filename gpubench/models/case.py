@@ -1,4 +1,4 @@
-"""The case: everything that identifies a measured number."""
+"""The case: everything that identifies a measured figure."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         weight_type: Storage type of the weights; with adapters, of the frozen base weights.
         loss_chunks: Number of token chunks over which the loss is computed in sequence.
-        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if nothing is generated.
+        prompt_tokens, new_tokens: Tokens given and generated per sequence; 0 if nothing is generated.
         cache_tokens: Capacity of the key-value cache; 0 for none.
-        context_tokens: Length of a training sequence; 0 is the workload's default.
+        context_tokens: Length of a training sequence; 0 for the workload's default.
         stack: The implementation that runs the work.
     """
 
@@ -65,12 +65,12 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """Differences from the default, in words; empty if there are none."""
+        """Differences from the default recipe in words; empty if there are none."""
         given = self.fields.items()
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
-        """The recipe with these changes. Tokens determine the cache size, and adapters the base type."""
+        """Return the changed recipe. Its tokens set the cache size, and its adapters the base weight type."""
         found = msgspec.convert(self.fields | dict(asked), Recipe)
         base = ADAPTER_BASES.get(found.trainable)
         if "trainable" in asked and "weight_type" not in asked and base is not None:
@@ -80,7 +80,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def cheaper(self) -> tuple[Recipe, ...]:
-        """The recipes that differ in one respect, which may reduce the memory; possibly this one too."""
+        """Recipes with one change that may save memory; some may equal this recipe."""
         changes: tuple[dict[str, Any], ...] = (
             *({"checkpointing": how} for how in Checkpointing),
             {"loss_chunks": LOSS_CHUNKS},
@@ -89,9 +89,9 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(msgspec.structs.replace(self, **each) for each in changes)
 
     def at(self, precision: Precision) -> Recipe:
-        """The recipe at a precision: float32 weights, unless the whole model runs in another type.
+        """Return the recipe at a precision: float32 weights, unless the whole model runs in another type.
 
-        A quantized model keeps its weight type at the precision that it computes in.
+        Quantized weights then keep their own type.
         """
         if not precision.facts.whole_model:
             return msgspec.structs.replace(self, weight_type=WeightType.FLOAT32)
@@ -101,21 +101,21 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The identity of a number. Every comparison of different cases says that they differ.
+    """The identity of a measured figure. Every comparison of different cases says that they differ.
 
     A field added after the first version has a default that describes the earlier measurements. Files omit
     fields with default values, so old files remain readable.
 
     Attributes:
         batch_size: Samples per step on each GPU.
-        gpu_count: GPUs of the job, over all its nodes.
+        gpu_count: GPUs of the job, across all nodes.
         parallel_mode: Always ``single`` for one GPU; for several, ``ddp`` unless another mode is given.
         loss_chunks: Number of token chunks over which the loss is computed in sequence.
-        prompt_tokens, new_tokens: Of a generation, per sequence; 0 if nothing is generated.
+        prompt_tokens, new_tokens: Tokens given and generated per sequence; 0 if nothing is generated.
         cache_tokens: Capacity of the key-value cache; 0 for none.
-        context_tokens: Length of a training sequence; 0 is the workload's default.
+        context_tokens: Length of a training sequence; 0 for the workload's default.
         stack: The implementation that runs the work.
-        threads: Number of CPU threads that compute; 0 for all that the process may use.
+        threads: Number of CPU threads to use; 0 for all that the process may use.
     """
 
     workload: str
@@ -126,7 +126,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     memory_format: MemoryFormat | None
     batch_size: AtLeastOne
     sample_unit: str
-    gpu_count: AtLeastOne = msgspec.field(default_factory=lambda: 1)  # default factories are always written
+    gpu_count: AtLeastOne = msgspec.field(default_factory=lambda: 1)  # unlike a default, always written
     framework: Framework = Framework.TORCH
     weight_type: WeightType = WeightType.FLOAT32
     checkpointing: Checkpointing = Checkpointing.NONE
@@ -149,7 +149,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @cached_property
     def recipe(self) -> Recipe:
-        """How the workload runs."""
+        """The recipe of this case."""
         return Recipe(**{name: getattr(self, name) for name in Recipe.__struct_fields__})
 
     @property
@@ -159,7 +159,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def setup_words(self) -> tuple[str, ...]:
-        """``setup`` in words, with a mode other than ``ddp`` and the number of nodes if there are several."""
+        """``setup`` in words, plus a parallel mode other than ``ddp`` and a node count above 1."""
         words = tuple(_WORDS[name].format(value) for name, value in self.setup.items())
         mode = _MODE_WORDS.get(self.parallel_mode)
         nodes = f"{self.node_count} nodes" if self.node_count > 1 else None

@@ -90,7 +90,7 @@ class GpuSpec(Record, frozen=True, kw_only=True):
 
     @property
     def link(self) -> Literal["nvlink", "fabric"] | None:
-        """The link between these GPUs besides PCIe: NVLink, or Infinity Fabric."""
+        """The link between these GPUs other than PCIe (NVLink or Infinity Fabric); None if there is none."""
         if not self.nvlink_bytes_per_s:
             return None
         return "nvlink" if self.is_nvidia else "fabric"
@@ -112,9 +112,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``kind`` is vm, marketplace, serverless, or one of ``offers.table.NOT_RANKED``, which are only listed.
     ``is_floor`` marks a minimum price in the source: "from", "starting at", or the lowest of several.
     ``price_date`` may be partial (``2026``, ``2026-08``); ``term_years`` is set only on reserved prices.
-    ``in_stock`` is whether the provider had one available on ``stock_date``; None if no source reports it.
+    ``in_stock`` is whether the instance was available on ``stock_date``; None if no source reports it.
     The price on a marketplace is the lowest listed price; ``ask_count`` is the number of listings, and
-    ``ask_median_usd_per_hour`` their median, if a source gives them. ``seller`` is None only for owned
+    ``ask_median_usd_per_hour`` their median price, if a source gives them. ``seller`` is None only for owned
     hardware. ``host_id`` and ``machine_id`` are the marketplace's, ``reliability`` is the host's uptime
     share, ``pcie_bytes_per_s`` is measured to one GPU, and ``disk_bytes`` is the maximum available.
 
@@ -151,7 +151,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     disk_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Set the seller if the source gives none: on a marketplace, any host."""
+        """Set the seller if the source gives none: any host of a marketplace, or a cloud."""
         if self.seller is None and self.pricing is not Pricing.OWNED:
             usual: Seller = "community" if self.kind == "marketplace" else "cloud"
             msgspec.structs.force_setattr(self, "seller", usual)

@@ -1,4 +1,4 @@
-"""Raw results of a check of the CUDA path on one card. ``cuda_check.judge`` judges them, maybe much later."""
+"""Raw results of a check of the CUDA path on one card. ``cuda_check.judge`` may judge them much later."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpubench.precisions import Precision
 
 CHECK_VERSION = 3
 """Schema version. Since 2, cases have the format of run version 2. Since 3, strict fp32 is proven with the
-other precisions, and parts are not announced in advance. Results of quick runs, of jobs on several GPUs and
-of the largest batch in earlier files are ignored, because each run checks them itself."""
+other precisions, and parts are not announced in advance. In earlier files, results of quick runs, jobs on
+several GPUs and the largest batch are ignored, because each run checks them itself."""
 
 Identity = Literal["UUID", "PCI bus id", "name and SM count only"]
-"""How CUDA's device was matched to the driver's; the last one cannot distinguish two cards of one model."""
+"""How CUDA's device was matched to the driver's; the last way cannot distinguish two cards of one model."""
 
 
 class PartState(StrEnum):
     """How a part of a check ended.
 
-    A ``CUT_OFF`` part gave no result in time: it hangs, or the machine is slow. A ``LEFT_OUT`` part was not
+    A ``CUT_OFF`` part gave no result in time: it hung, or the machine is slow. A ``LEFT_OUT`` part was not
     started, or does not apply to this machine.
     """
 
@@ -61,9 +61,9 @@ class Blocks(Record, frozen=True, kw_only=True):
 
 
 class PrecisionProof(Record, frozen=True, kw_only=True):
-    """The switches of a precision as read back, and errors of three operators against float64.
+    """The switches of a precision as read back, and the errors of three operators against float64.
 
-    A value that was not finite is None.
+    An error that was not finite is None.
 
     Attributes:
         control_errors: For fp32 on a device with TF32: errors of the same operators with TF32 on.
@@ -76,12 +76,12 @@ class PrecisionProof(Record, frozen=True, kw_only=True):
 
 
 class ClockProof(Record, frozen=True, kw_only=True):
-    """Step times of the harness, and the time that the device was working.
+    """Step times from the harness's clock, compared with a hand-written loop and with device events.
 
     Attributes:
-        by_hand: Rounds of the harness, and a hand-written version of the same loop.
+        by_hand: Rounds of the harness, and of a hand-written version of the same loop.
         events: Rounds of the harness, and device events around the same steps.
-        issue_s: Time to issue single steps from an idle device, without synchronizing [s].
+        issue_s: Host times to issue one step to an idle device, without synchronizing [s].
     """
 
     case: Case
@@ -91,7 +91,7 @@ class ClockProof(Record, frozen=True, kw_only=True):
 
 
 class GraphProof(Record, frozen=True, kw_only=True):
-    """Replays by the harness, and replays of a hand-captured graph."""
+    """Times of the harness's replays, and of replays of a hand-captured graph."""
 
     case: Case
     by_hand: Blocks
@@ -103,7 +103,7 @@ class LoadProof(Record, frozen=True, kw_only=True):
     Attributes:
         samples: Times are relative to the start of the judged region, and negative before it.
         region_s: Duration of the judged region [s].
-        energy_edges_j: The counter at both ends of that region; None if the card has none [J].
+        energy_edges_j: The energy counter at both ends of that region; None if the card has none [J].
         sampled: Rounds with telemetry, and rounds without it.
     """
 
@@ -119,7 +119,7 @@ class CaseRow(Record, frozen=True, kw_only=True):
     """A few steps of one case: how they ended, their numerical errors, and their memory.
 
     Attributes:
-        cause: None if no rule depends on it.
+        cause: Why the case ended, if a rule depends on that; otherwise None.
         expected_bytes: Peak memory predicted by the memory model [B].
         took_s: Wall time from the request to the end [s].
     """
@@ -141,12 +141,12 @@ class CaseRow(Record, frozen=True, kw_only=True):
 
 
 class FaultProof(Record, frozen=True, kw_only=True):
-    """Deliberate faults, and the case after each.
+    """Results of two deliberate faults, and of the case run after each.
 
     Attributes:
         waiting: A capture of a model that synchronizes with the device.
         after_waiting: A valid case in the next process.
-        cap_bytes: Memory cap of the process from then on [B].
+        cap_bytes: Memory cap of the process in that case and later ones [B].
         too_large: A batch that cannot fit under the cap.
         after_too_large: A valid case under the cap, in the next process.
     """
@@ -159,7 +159,7 @@ class FaultProof(Record, frozen=True, kw_only=True):
 
 
 class CudaCheck(Record, frozen=True, kw_only=True):
-    """One file: one card, one torch.
+    """The content of one file: the check of one card with one version of torch.
 
     Attributes:
         full: Whether the check ran without a time limit.

@@ -48,9 +48,9 @@ UNFINISHED = frozenset({Status.TIMEOUT, Status.INTERRUPTED})
 
 
 class Cause(StrEnum):
-    """Why a case ended, if a rule needs more than its status; ``reason`` has the message.
+    """Why a case ended, if a rule needs more than its status; ``reason`` gives the message.
 
-    ``REFUSED_IN_CAPTURE``: CUDA itself refused a call inside a capture; it is not a later error.
+    ``REFUSED_IN_CAPTURE``: CUDA itself refused a call inside a capture; a later error has no cause.
     ``SILENCE``: the process was killed because it sent nothing, not because it ran out of time.
     """
 
@@ -59,7 +59,7 @@ class Cause(StrEnum):
 
 
 class Switches(Record, frozen=True, kw_only=True):
-    """The five fp32 switches as read back from torch; None if this version lacks the switch."""
+    """The five fp32 switches as read back from torch; None if that version lacks the switch."""
 
     cudnn_allow_tf32: bool
     matmul_allow_tf32: bool
@@ -88,7 +88,7 @@ class Switches(Record, frozen=True, kw_only=True):
 
 
 class Reading(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One sample of a working device. Files omit unknown fields, because there are thousands of samples.
+    """One telemetry sample. Files omit unknown fields, because there are thousands of samples.
 
     Idle has its own field, because it is not a reason for throttling.
     """
@@ -113,10 +113,10 @@ class Round(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A timed block of ``steps`` steps, synchronized at both ends. ``loss`` is read at its end.
 
     Attributes:
-        left_out: Why it does not count; None if it counts.
-        call_s: For a framework timed by the slope over two calls, the time of the shorter, one-step call,
-            already subtracted from the longer one [s].
-        mark: Why it is suspicious, whether or not it counts: ``clock_gap``.
+        left_out: Why the round does not count; None if it counts.
+        call_s: For a framework timed by the difference between two calls, the time of the one-step call,
+            which is already subtracted [s].
+        mark: Why the round is suspicious, whether or not it counts: ``clock_gap``.
     """
 
     steps: AtLeastOne
@@ -140,21 +140,22 @@ class Launch(Record, frozen=True, kw_only=True):
     Attributes:
         sequence: Position among all launches of the run by start time, from 0.
         began_at: Start time, UTC.
-        switches: Read back before the work, or after the timed rounds if they differ then.
+        switches: As read back before the work, or after the timed rounds if they changed.
         precision_errors: Relative error of a matmul and a convolution against float64 with the switches set,
             and of an LSTM layer for fp32 rows of a recurrent model: the larger of the values before the work
-            and after the timed rounds. They ran under autocast if the precision uses it; null if an operator
-            did not compute in its type.
+            and after the timed rounds. The operators run under autocast if the precision uses it; null if one
+            did not compute in the precision's type.
         control_errors: For fp32 rows on a device with TF32, errors of the same operators on the same inputs
             under TF32. Unless these are larger, ``precision_errors`` prove nothing.
         event_s: Device time between step boundaries of one extra round [s].
-        host_issue_s: Host time to issue each of three steps on an idle device [s].
+        host_issue_s: For each of three steps on an idle device, the host's time to issue the step, then the
+            time until the device finished it [s].
         fused: Whether the optimizer is fused; None if there is none.
         skipped_steps: Steps that the gradient scaler skipped after warm-up, of ``timed_steps``.
         reference_error: Relative error of the first loss against the same weights on the CPU, in float32
             unless the weights have another type, without dropout.
         output_error: Relative error of inference outputs of at most four samples against float32 on the CPU,
-            ``|x - y| / |y|``; None if weights have fewer bits.
+            ``|x - y| / |y|``; None if the weights have fewer bits than float32.
         graph_error: Relative error of the loss after a replay or a compiled step, against the eager step from
             the same state.
         telemetry: Ten samples per second during the timed rounds, one per second in warm-up (``t_s`` below
@@ -168,15 +169,16 @@ class Launch(Record, frozen=True, kw_only=True):
         memory_errors: Uncorrectable memory errors that appeared during the measurement.
         batch_count: Number of prebuilt batches that the steps cycle through.
         loss_curve: Loss of each of the first steps from the seed.
-        told_in_s: Time from the arrival of the first timed round at the parent process to that of the last,
-            on the parent's clock, without the pauses between rounds [s].
+        told_in_s: Time between the arrivals of the first and the last timed round at the parent process, on
+            its clock, excluding the pauses between rounds [s].
         cold_s: One-time costs outside the steps [s]: ``import`` and ``context`` of a process, in its first
             launch; ``build``, ``first_step`` and ``capture`` or ``compile`` of the case.
-        latency_s: Forward passes at batch 1, each from an idle device to an idle device [s].
-        first_token_s: For each generation, from submission of the prompts to their first ids on the host [s].
+        latency_s: Times of forward passes at batch 1, each from an idle device to an idle device [s].
+        first_token_s: For each generation, the time from the prompts' submission to their first ids on the
+            host [s].
         per_token_s: For each generation, (last - first token) / (n - 1) [s].
-        token_gap_s: Time between two tokens, with each id copied to the host [s].
-        stopped: Whether it ended early because the run was stopped or its process died; a resumed run
+        token_gap_s: Times between two tokens, with each id copied to the host [s].
+        stopped: Whether the launch ended early because the run was stopped or its process died; a resumed run
             measures it again.
         findings: Findings that only this process could make (not steady, drifting, telemetry hung).
     """
@@ -234,7 +236,7 @@ class Launch(Record, frozen=True, kw_only=True):
 
     @property
     def timed_telemetry(self) -> tuple[TelemetrySample, ...]:
-        """The samples since the first timed round, which figures and findings are based on."""
+        """The samples from the first timed round on. Figures and findings are based on them."""
         return tuple(sample for sample in self.telemetry if sample.t_s >= 0)
 
     def moment(self, step_s: float) -> heat.Moment:
@@ -250,14 +252,14 @@ class Launch(Record, frozen=True, kw_only=True):
         )
 
 
-# The basis of a throughput: a run of this user, a run shipped with the package, or a prediction.
+# The basis of a throughput: the user's own run, a run shipped with the package, or a prediction.
 Basis = Literal["measured", "reference", "predicted"]
 
 # How a batch was chosen: equal for all devices, or the largest that fits on this one.
 BatchChoice = Literal["fixed", "largest"]
 
 
-# Factor by which energy over time may exceed the power limit: the counter updates only every 0.1 s.
+# Factor by which the mean power may exceed the power limit: the energy counter updates only every 0.1 s.
 POWER_TOLERANCE = 1.2
 # Shorter timed parts miss events that recur every few seconds and show no temperature trend [s].
 LONG_LOOK_S = 8.0
@@ -278,7 +280,7 @@ class Measurement(Record, frozen=True, kw_only=True):
     """One measured case: raw rounds of every launch, and the figures derived from them.
 
     Attributes:
-        cause: None if no rule depends on it, and in older files.
+        cause: Why the case ended, if a rule depends on that; otherwise, and in older files, None.
         batch_choice: How the batch was chosen; it is not part of the case. None if unknown.
         flops_per_sample: The model's own arithmetic, which MFU counts [FLOP]; for a generation, that of the
             prompt, and MFU is None.
@@ -310,17 +312,17 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def at_largest_batch(self) -> bool:
-        """Whether the batch is the largest that fits; then the row is never ranked against equal batches."""
+        """Whether the batch is the largest that fits; the row is then never ranked against equal batches."""
         return self.batch_choice == "largest"
 
     @property
     def label(self) -> str:
-        """The case in words, with the choice of its batch if that matters."""
+        """The case in words, with a note if its batch is the largest that fits."""
         return f"{self.case.label}, the largest that fits" if self.at_largest_batch else self.case.label
 
     @cached_property
     def launch_step_times_s(self) -> list[float]:
-        """Seconds per step of each launch that has a round that counts: wall time over steps."""
+        """Seconds per step of each launch with rounds that count: wall time over steps."""
         rounds = [launch.accepted for launch in self._counted]
         return [sum(r.wall_s for r in each) / sum(r.steps for r in each) for each in rounds]
 
@@ -344,10 +346,10 @@ class Measurement(Record, frozen=True, kw_only=True):
     def relative_half_width(self) -> float | None:
         """Half-width of the 95 % interval relative to the estimate.
 
-        With at least ``ENOUGH_LAUNCHES`` it comes from the spread between launches, which includes the
-        variation within them. With fewer it is the larger of that spread and the median width within a
-        launch. With one launch it combines the width within it and the usual difference between processes
-        on a GPU.
+        With at least ``ENOUGH_LAUNCHES`` launches, it comes from the spread between them, which includes the
+        variation within each. With fewer, it is the larger of that spread and the median width within a
+        launch. With one launch, it combines the width within that launch and the usual difference between
+        processes on a GPU.
         """
         if not self.within_launches:
             return None
@@ -370,7 +372,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def prior(self) -> Prior | None:
-        """The difference between launches, estimated from all cases of the run; None outside of a run."""
+        """The variation between launches, estimated from all cases of the run; None outside of a run."""
         prior: Prior | None = self.__dict__.get("prior_of_run")
         return prior
 
@@ -389,9 +391,9 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def ledger(self) -> tuple[Component, ...]:
-        """The parts of the figure's error; empty for a row without a figure.
+        """The components of the figure's uncertainty; empty for a row without a figure.
 
-        The first three are about this card and make up ``relative_half_width`` and ``samples_per_s_low``. The
+        The first three describe this card and make up ``relative_half_width`` and ``samples_per_s_low``. The
         last two apply to another card of the same model.
         """
         if not self.within_launches:
@@ -421,14 +423,14 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def loss_error(self) -> float | None:
-        """Largest relative error of a first loss against the CPU."""
+        """Largest relative error of the first loss of any launch against the CPU."""
         return max(self._known("reference_error"), default=None)
 
     @property
     def slowing_to_come(self) -> float | None:
-        """The share of the step time by which the card may still slow down as it heats up; None if unknown.
+        """Relative increase in step time still to come as the card heats up; None if unknown.
 
-        It follows from the time, mean clock and temperature of each launch and the slowdown of the run.
+        It is estimated from each launch's time, mean clock and temperature, and from the run's slowdown.
         """
         return heat.slowing_to_come(self.moments, **self.__dict__.get("slowing", {}))
 
@@ -527,14 +529,14 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Device energy per sample over the same time [J]."""
+        """Device energy per sample at the mean power [J]."""
         if self.mean_power_w is None or self.samples_per_s is None:
             return None
         return self.mean_power_w / self.samples_per_s
 
     @cached_property
     def first_token_s(self) -> float | None:
-        """Median time from submission of the prompts to their first ids on the host [s]."""
+        """Median time from the prompts' submission to their first ids on the host [s]."""
         return _median(self._times("first_token_s"))
 
     @cached_property
@@ -543,7 +545,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         return _median(self._times("per_token_s"))
 
     def token_latency_s(self, share: float) -> float | None:
-        """Quantile of the time between two tokens [s]; None with fewer than ``LEAST_GAPS`` gaps.
+        """Return a quantile of the time between two tokens [s]; None with fewer than ``LEAST_GAPS`` gaps.
 
         Args:
             share: 0.5 for the median, 0.99 for the 99th percentile.
@@ -553,7 +555,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def decoded_tokens_per_s(self) -> float | None:
-        """Generated tokens per second after the first, over all sequences of the batch."""
+        """Tokens generated per second after the first token, over all sequences of the batch."""
         return None if not self.per_token_s else self.case.batch_size / self.per_token_s
 
     @property
@@ -565,7 +567,7 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens per second; None for other inputs and for a generation."""
+        """Tokens per second; None if the input is not tokens, and for a generation."""
         if self.tokens_per_sample is None or self.samples_per_s is None:
             return None
         return self.tokens_per_sample * self.samples_per_s
@@ -604,20 +606,20 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def most_utilization(self) -> float:
-        """Maximum of a counted rate over the peak; an unknown workload may include convolutions."""
+        """Highest possible ratio of the achieved rate to the peak; above 1 if fast convolutions may run."""
         fast = self.case.precision is Precision.FP32 and self.convolves is not False
         return FP32_CONVOLUTION if fast else 1.0
 
     @property
     def over_product(self) -> float | None:
-        """Achieved rate over the best matrix product of the same run, even if that ratio is impossible."""
+        """Achieved rate over the rate of the run's best matrix product, even if that ratio is impossible."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
         return self.achieved_flops_per_s / (self.gemm_flops_per_s * self.case.gpu_count)
 
     @property
     def mfu_of_gemm(self) -> float | None:
-        """Achieved rate over this card's best matrix product at the same precision; None if impossible."""
+        """``over_product``, or None if that ratio is impossible."""
         share = self.over_product
         return share if share is None or share <= self.most_utilization else None
 

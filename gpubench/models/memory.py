@@ -37,7 +37,8 @@ class CardMemory(Record, frozen=True, kw_only=True):
     Attributes:
         listed_bytes: Nominal size, from its datasheet or its driver.
         usable_bytes: Minimum that the driver reports: ECC takes 1/16 of GDDR memory.
-        ran_bytes: Tensors of the largest published step that ran on a card of its line with no more memory.
+        ran_bytes: Tensor bytes of the largest published step that ran on a card of the same line with no more
+            memory.
     """
 
     listed_bytes: float
@@ -66,11 +67,11 @@ class MemoryParts(Record, frozen=True, kw_only=True):
     """The parts of the upper end of the device figure [B]; they add up to it.
 
     Attributes:
-        saved_bytes: Saved by the forward pass for the backward pass, with the prebuilt batches.
+        saved_bytes: Saved by the forward pass for the backward pass, including the prebuilt batches.
         transient_bytes: Alive only at the peak.
         workspace_bytes: CUDA context, driver, library workspaces, allocator rounding, and cached memory that
             a CUDA graph cannot use.
-        margin_bytes: From the expected value to the upper end.
+        margin_bytes: The distance from the expected value to the upper end.
     """
 
     weights_bytes: float
@@ -103,7 +104,7 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         untraced: Why the step could not be traced; None if it was.
         not_linear: How the figure was found if memory is not linear in the batch size; None if it is.
         as_published: Whether the upper ends equal the card's memory, because a published step with as many
-            tensor bytes ran on a card of its line with no more memory.
+            tensor bytes ran on a card of the same line with no more memory.
         algorithm_bytes: Part of the upper ends that cuDNN may use for its fastest strict float32 convolution;
             0 for a measured peak, which already includes it [B].
         compiled_loss: Memory held by torch's allocator for the same step in a loop that also compiles the
@@ -173,7 +174,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     """The answer to "does it fit": the interval of the need compared with the card's memory.
 
     Attributes:
-        verdict: Maybe if the lower end fits and the upper end does not.
+        verdict: ``may fit`` if the lower end of the need fits and its upper end does not.
         largest_batch: The largest batch with an upper end that fits; 0 if none does.
         one_may_fit: Whether the lower end of batch 1 fits, but not its upper end.
         ran: Whether the case ran on this model of card; then it fits, whatever the upper end.
@@ -197,12 +198,12 @@ class MemoryFit(Record, frozen=True, kw_only=True):
 
     @property
     def in_eager_steps(self) -> bool:
-        """Whether it fits in eager steps only, and may not fit in a CUDA graph."""
+        """Whether only eager steps are certain to fit: a CUDA graph may not."""
         return self.graph_high_bytes is not None
 
     @property
     def fits(self) -> bool:
-        """Whether the upper end fits."""
+        """Whether the case fits for certain."""
         return self.verdict is Verdict.FITS
 
     def text(self, *, sharded: bool = False) -> str:

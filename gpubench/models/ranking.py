@@ -31,19 +31,19 @@ class Estimate(Record, frozen=True, kw_only=True):
     Attributes:
         low, high: Ends of the 95 % interval of a measurement, or of the 90 % interval of a prediction.
         anchored: Whether a prediction starts from a GPU measurement of the same case.
-        peak_memory_bytes: Tensor memory.
-        device_bytes: Memory in use on the device.
-        memory_text: The verdict for this card.
+        peak_memory_bytes: Peak memory of the tensors.
+        device_bytes: Peak memory in use on the device.
+        memory_text: The memory verdict for this card, in words.
         host_cpu: The processor that limited a host-bound measurement.
         batch_choice: Whether the batch is the requested one or the largest that fits.
-        batch_found_by: Id of the run that searched for that batch; None if the memory model gave it.
+        batch_found_by: Id of the run that searched for the largest batch; None if the memory model gave it.
         fewest_gpus: How many GPUs must shard weights, gradients and states (FSDP) for the case to fit. If it
             is above 1, throughput is that of one GPU as if everything fit on it, and memory is that of one of
             these GPUs.
-        first_token_s: Known only for a measured generation [s].
+        first_token_s: Time to the first token; known only for a measured generation [s].
         per_token_s: Time of each later token, measured or predicted [s].
-        power_w: Mean power of one GPU, measured or the usual share of board power.
-        capped_time, capped_energy: Factors on time and energy of a job under ``power_limit_w``.
+        power_w: Mean power of one GPU: measured, or the usual share of board power.
+        capped_time, capped_energy: Factors by which ``power_limit_w`` changes a job's time and energy.
         published: Published readings of this card, in words. Comparable ones widen the interval.
         most_samples_per_s: Limit set by the peak of the GPU; None for a measurement.
     """
@@ -86,7 +86,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def joules_per_sample(self) -> Interval:
-        """Energy of one GPU per sample, without a user's power limit [J]."""
+        """Energy of one GPU per sample, before any power limit that the user sets [J]."""
         return self.power_w.times(self.interval.inverse())
 
     @property
@@ -105,7 +105,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def is_extrapolated(self) -> bool:
-        """Whether it is a guess: a prediction for a GPU outside the range of the fit."""
+        """Whether the estimate is a guess: a prediction for a GPU outside the range of the fit."""
         return any(finding.kind is FindingKind.OUT_OF_DOMAIN for finding in self.findings)
 
 
@@ -114,12 +114,12 @@ MODELED = "modeled"
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An offer among others: its expected price, its throughput, and the time and cost of the job.
+    """An offer in a ranking: its expected price, its throughput, and the time and cost of the job.
 
     Attributes:
         rank: Shared by the rows of a band (``gpubench.recommend.objective.bands``). None if not ranked.
         tie: Whether the row cannot be distinguished from the first of its band.
-        estimate: Of one GPU; ``parts`` has the estimates of single workloads if several are combined.
+        estimate: For one GPU; ``parts`` has the estimate of each workload if several are combined.
         usd_per_hour: Expected price of the instance with a 90 % interval; every figure of the row is based on
             it. For a list price it is the listed price.
         samples_per_s: Of the entire instance: the smaller of the rate that its GPUs process,
@@ -131,14 +131,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         hours, cost_usd: Of the job; None without a job.
         total_usd: The cost of the job plus the value of its hours.
         scaling_efficiency: Throughput over that of the same number of separate GPUs with the job's recipe. A
-            gain from another recipe at this number (``checkpointing_from``) shows only in the samples.
+            gain from another recipe at this number (``checkpointing_from``) shows only in ``samples_per_s``.
         parallel_mode: How the GPUs of the instance share the job.
-        p_best: Probability of being the best offer, over joint draws. None if not computed, as for a fourth
-            offer of a machine below the first 1,000 rows.
+        p_best: Probability of being the best offer, over joint draws. None if not computed: for a machine's
+            fourth offer below the first 1,000 rows, for example.
         p_cheapest, p_sensible, p_fastest: Probability that no other offer does the work for fewer dollars,
             at a lower total cost including its hours, or sooner. They do not depend on the sort order.
         pareto: Whether no other offer is at least as good in speed, price and memory together.
-        dominated_by: The offer that is at least as good in every respect, and where it is better.
+        dominated_by: An offer that is at least as good in every respect, and what makes it better.
         spot_break_even: Extra work from interruptions, as a share of the job, at which the same machine costs
             no more on demand: 1.5 is one and a half extra jobs; 0 if on demand is no more expensive anyway.
     """
@@ -209,7 +209,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def joules_per_sample(self) -> float | None:
-        """Energy of all its GPUs per sample [J]; None if several workloads are combined."""
+        """Energy of all the offer's GPUs per sample [J]; None if several workloads are combined."""
         power_w, rate = self.estimate.power_w.value, self.samples_per_s.value
         if self.parts or power_w is None or not rate:
             return None
@@ -275,7 +275,7 @@ class Job(Record, frozen=True, kw_only=True):
     """The job that hours and dollars refer to.
 
     Attributes:
-        words: "90 epochs of ImageNet", "24 GPU-hours of one A100 SXM4 80GB".
+        words: The job in words: "90 epochs of ImageNet", "24 GPU-hours of one A100 SXM4 80GB".
         samples: Amount of work, in ``unit``; an estimate if the work was given in hours of a reference GPU.
         is_default: Whether the job is the default, because the question had none.
         startup_minutes: Paid time before the first step on every rented machine.
@@ -291,7 +291,7 @@ class Job(Record, frozen=True, kw_only=True):
 
 
 class Asks(Record, frozen=True, kw_only=True):
-    """Asking prices of marketplace hosts per hour of one GPU of this model, with the same pricing [USD].
+    """Prices that marketplace hosts ask for one GPU of this model with the same pricing [USD/h].
 
     Attributes:
         low, high: Ends of the 90 % range of these prices, from the spread of their logarithms.
@@ -322,21 +322,22 @@ class Choice(Record, frozen=True, kw_only=True):
             that was not requested.
         condition: Kind of price: a list price, one host's price, a price of new or used cards, or the buyer's
             quote.
-        purchase_usd: For owned hardware, the price of the GPUs plus the counted host share, ``host_usd``.
+        purchase_usd: For owned hardware, the price of the GPUs or the complete computer, plus ``host_usd``.
+        host_usd: The part of the host's price that is counted.
         assumed: For owned hardware, the inputs that were assumed.
-        price_note: A doubt about the price, or a remark on it; for a card to buy, its source.
+        price_note: A doubt about the price, or a remark on it; for a card to buy, the price's source.
         price_doubt: How far the price is from those of other providers, if none confirms it; None if it is
             not in doubt.
         asks: The other hosts' prices on a marketplace.
-        regions: Regions where this provider has this many of the GPU, the offer's own first.
+        regions: Regions where this provider offers this many of the GPU, the offer's own first.
         needs_quota: Whether a new account must request a quota first.
-        p_best_of_gpu: Probability that the best offer is one of this GPU, from any provider; computed
-            separately for renting and owning.
+        p_best_of_gpu: Probability that the best offer has this GPU, from any provider; computed separately
+            for renting and owning.
         feed_images_per_s: Photographs to decode and augment per second while working, before spot
             interruptions; None for other data.
-        feed_vcpus: vCPUs that this needs, at the assumed ``recommend.candidates.IMAGES_PER_VCPU_S``.
+        feed_vcpus: vCPUs needed for that, at the assumed ``recommend.candidates.IMAGES_PER_VCPU_S``.
         also_at: The same GPU at other providers, best first.
-        host_unsaid: Unknown facts about the host, with the job's need: "RAM (23.2 GiB needed)".
+        host_unsaid: What the offer does not say about the host, with the job's need: "RAM (23.2 GiB needed)".
     """
 
     row: Row
@@ -369,7 +370,7 @@ class Choice(Record, frozen=True, kw_only=True):
 
     @property
     def fed_share(self) -> float | None:
-        """Share of the GPUs' demand for photographs that the vCPUs can prepare; None if unknown."""
+        """Share of the photographs consumed by the GPUs that the vCPUs can prepare; None if unknown."""
         vcpus = self.offer.vcpus
         return None if vcpus is None or not self.feed_vcpus else vcpus / self.feed_vcpus
 
@@ -397,10 +398,9 @@ class BuyOrRent(Record, frozen=True, kw_only=True):
 
     Attributes:
         usd_per_hour: Cost of a useful hour of the owned machine.
-        equivalent_usd_per_hour: Cost of the rented alternative for the same work in that hour.
+        equivalent_usd_per_hour: Cost of renting to do the work of that hour.
         break_even_hours: Useful hours after which owning is cheaper.
-        break_even_utilization: Those hours as a share of the machine's life, which is the minimum
-            utilization.
+        break_even_utilization: The minimum utilization: those hours as a share of the machine's life.
         verdict: buy, rent, or depends.
         condition, price_date: Kind and date of the card price: new, used, or quoted by the buyer.
         host_usd: Part of the purchase price for the machine around the cards.
@@ -484,7 +484,7 @@ class Answer(Record, frozen=True, kw_only=True):
 
 
 class Ranking(Record, frozen=True, kw_only=True):
-    """Offers by training per dollar, with excluded offers and the sentences that summarize the ranking.
+    """The ranked offers, the excluded offers, and the sentences that summarize the ranking.
 
     Attributes:
         objective: The sort order in words.
@@ -495,7 +495,7 @@ class Ranking(Record, frozen=True, kw_only=True):
         unit: What a sample is, in the plural; "samples" for several workloads.
         by_reference: Whether ``throughput_of`` and ``value_of`` return multiples of the reference GPU,
             because a sum of samples of different workloads is meaningless.
-        throughput_unit, value_unit: Units of those two.
+        throughput_unit, value_unit: Units of the results of those two methods.
         max_purchase_usd: The limit on the purchase price, if one was given.
         offer_count: Number of ranked offers; ``rows`` may hold only the first, or the best of each GPU.
         job: The job that hours and dollars refer to; None with the setting ``relative``, or if no job can be
@@ -505,9 +505,10 @@ class Ranking(Record, frozen=True, kw_only=True):
         cloud: The cheapest offer of a cloud, if the cheapest offer is from another kind of seller; else None.
         owned: Each ranked machine of the buyer (``--have``).
         asked: The cheapest offer of each GPU, if several were requested.
-        by_gpu: The best offer of each GPU, best first, with its other providers; renting and owning are
-            separate.
-        best_to_own: The best hardware to buy, even if only rentals were ranked; None if rent was requested.
+        by_gpu: The best offer of each GPU, best first, with the other providers of that GPU; renting and
+            owning are separate.
+        best_to_own: The best hardware to buy, even if only rentals were ranked; None if only renting was
+            requested.
         best_to_own_use: Expected utilization in the hourly cost of ``best_to_own``; None if nothing was paid
             for it.
         sentences: The summary, most important sentence first.
@@ -541,7 +542,7 @@ class Ranking(Record, frozen=True, kw_only=True):
     max_purchase_usd: float | None = None
 
     def __repr__(self) -> str:
-        """Return the day, the objective, and the first rows; ``rows`` has all of them."""
+        """Return the day, the objective, and the first rows; ``rows`` has every row."""
         head = (
             f"<Ranking as of {self.as_of} by {self.objective}: {count(len(self.rows), 'row')}, "
             f"{len(self.excluded):,} excluded"

@@ -223,8 +223,8 @@ class SeedRun(Record, frozen=True, kw_only=True):
     """One training run from one seed.
 
     Attributes:
-        reached: Whether the held-out samples reached the target quality.
-        steps: Steps until it was first reached, or all steps if it was never reached.
+        reached: Whether the model reached the target quality on the held-out samples.
+        steps: Steps until it first did, or all steps if it never did.
         train_s: Time of the steps, without evaluations on the held-out samples [s].
         quality: The last evaluated quality; None if it was not a number.
         energy_j: Energy of the device from the first step to the last evaluation; None if unknown [J].
@@ -242,7 +242,7 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
     """The steps, time and energy to a target quality at one precision.
 
     Attributes:
-        case: Workload, precision and batch of the training, which is eager.
+        case: Workload, precision and batch of the training, which runs eagerly.
         metric, target: The quality on held-out samples: at least this accuracy, or at most this loss.
         most_steps: Maximum steps per seed.
         data_sha256: Hash of the samples, including the held-out ones.
@@ -265,7 +265,7 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> Interval:
-        """Mean steps with their interval over seeds; unknown if a seed did not reach the quality."""
+        """Mean number of steps with its interval over seeds; unknown if a seed did not reach the quality."""
         return self._over_seeds([run.steps for run in self.runs])
 
     @property
@@ -293,8 +293,8 @@ class TimeToQuality(Record, frozen=True, kw_only=True):
 
 # --- checks and estimates that use all rows of a run ----------------------------------------------------
 
-# Largest factor between the speeds of the same work in two memory layouts; it was 1.46 for VGG16 with AMP on
-# an H200.
+# Largest ratio of the speeds of the same work in two memory layouts; it was 1.46 for VGG16 with AMP on an
+# H200.
 LAYOUT_FACTOR = 1.5
 # Largest factor by which a TF32 step is slower than one at this precision: TF32 has half the rate of AMP and
 # moves twice the bytes.
@@ -308,12 +308,12 @@ LOSS_ROUNDING = 1e-7
 def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding, ...]:
     """Return a finding if nothing proves that an fp32 row ran without TF32.
 
-    A row is unproven if one of its launches has no proof. Older versions stored proofs without a
-    control, which is the error of the same operators under TF32. Only the same case at another precision in
-    the same run can prove a row from one of those versions.
+    A row is unproven if one of its launches has no proof. A proof needs a control: the error of the same
+    operators under TF32. Older versions stored none, so only the same case at another precision in the same
+    run can prove their rows.
 
     Args:
-        row: Measured on a device with TF32.
+        row: A row measured on a device with TF32.
         rows: All rows of its run.
     """
     timed = [launch for launch in row.launches if launch.rounds]
@@ -417,7 +417,7 @@ class Run(Record, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "measurements", rows)
 
     def __repr__(self) -> str:
-        """Return ID, device, start and the first cases with their throughput; ``measurements`` has all."""
+        """Return ID, device, start and the first cases with their throughput."""
         device = shown(self.device.name or self.device.gpu_key or self.device.backend, 80)
         head = (
             f"<Run {shown(self.run_id, 80)} on {device}, {shown(self.started_at)}: "

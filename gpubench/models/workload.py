@@ -17,7 +17,7 @@ from gpubench.models.record import Record
 from gpubench.precisions import AMP, Precision
 from gpubench.recipes import Checkpointing, ParallelMode, TaskKind, Trainable
 
-# The output of an input pipeline for a photograph.
+# Shape of a photograph after the input pipeline.
 _PHOTOGRAPH_SHAPE = (3, 224, 224)
 
 
@@ -50,7 +50,7 @@ class MemoryLine(Record, frozen=True, kw_only=True):
     """Bytes alive at one moment of a step: a constant part and a part per sample.
 
     Attributes:
-        gradient_bytes: Weight gradients among them, which do not grow with the batch.
+        gradient_bytes: Weight gradients among the fixed bytes.
     """
 
     fixed_bytes: float
@@ -58,7 +58,7 @@ class MemoryLine(Record, frozen=True, kw_only=True):
     gradient_bytes: float = 0.0
 
     def at(self, batch_size: int) -> float:
-        """Bytes at this batch size."""
+        """Return the bytes alive at this batch size."""
         return self.fixed_bytes + batch_size * self.bytes_per_sample
 
 
@@ -66,7 +66,7 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     """The memory alive in a step at one separately traced batch size.
 
     Attributes:
-        moments: Candidates for the peak, whatever the share of the gradients; all have a constant size.
+        moments: Candidates for the peak, for any share of the gradients held; none grows with the batch.
         saved_bytes: Memory left alive by the forward pass and the loss.
     """
 
@@ -82,23 +82,23 @@ _STEEPER = 0.01
 class StepMemory(Record, frozen=True, kw_only=True):
     """Traced peak memory of one step as a function of the batch size: the maximum of its lines.
 
-    The peak is not linear if samples interact or a large batch takes another code path. Then ``points`` were
-    traced, and values between two points lie on their chord in log-log space, which is above every sum of
-    powers of the batch.
+    The peak is not linear if samples interact or a large batch takes another code path. ``points`` were then
+    traced, and a value between two of them is taken from the line that joins them in log-log space (their
+    chord), which is above every sum of powers of the batch size.
 
     Attributes:
         is_amp: Whether it ran under autocast of either type. fp32 and tf32 need the same memory.
         lines: Sorted by bytes per sample; from two small batches.
         weights_bytes: Parameters and buffers, included in every line.
-        trained_bytes: Weights that have a gradient, also in a forward pass.
+        trained_bytes: Weights that are trained, even if this step is a forward pass.
         optimizer_bytes: Optimizer state, included in every line.
         saved: Other memory left alive by the forward pass and the loss, including the prebuilt batches.
         recipe: Weight type, checkpointing and similar settings of the traced case.
         points: Sorted by batch; the lines are valid up to the first. Empty if they are valid for all batches.
         largest_traced: The batch up to which the lines are known to be valid, if no larger batch could be
             traced; None if a large one was.
-        keeping: The same step in a loop that keeps a reference to the model outputs until its end, as most
-            loops do; None if that takes no more memory.
+        keeping: The same step in a loop that keeps a reference to the model's outputs until the step ends, as
+            most loops do; None if that takes no more memory.
     """
 
     task: TaskKind
@@ -114,7 +114,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     keeping: StepMemory | None = None
 
     def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
-        """The moment of peak memory at this batch size.
+        """Return the moment of peak memory at this batch size.
 
         Args:
             batch_size: Samples.
@@ -135,7 +135,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         )
 
     def saved_at(self, batch_size: int) -> float:
-        """Memory left alive by the forward pass and the loss at this batch size [B]; 0 if unknown."""
+        """Return the memory left alive by forward pass and loss at this batch size [B]; 0 if unknown."""
         if self.is_on_lines(batch_size):
             return self.saved.at(batch_size) if self.saved is not None else 0.0
         place = self._place(batch_size)
@@ -143,7 +143,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return self._chord(place, batch_size, low, high)
 
     def changed(self, of: Callable[[MemoryLine], MemoryLine], **fields: Any) -> StepMemory:
-        """The step with a function applied to each of its moments, and other fields replaced."""
+        """Return the step with a function applied to each of its moments, and other fields replaced."""
         points = tuple(
             msgspec.structs.replace(point, moments=tuple(map(of, point.moments))) for point in self.points
         )
@@ -162,17 +162,17 @@ class StepMemory(Record, frozen=True, kw_only=True):
         return self.largest_traced is None or batch_size <= self.largest_traced
 
     def around(self, batch_size: int) -> tuple[int, int]:
-        """The traced batches around a batch beyond the lines."""
+        """Return the traced batch sizes below and above one that is beyond the lines."""
         place = self._place(batch_size)
         return self.points[place].batch_size, self.points[place + 1].batch_size
 
     def bound(self, batch_size: int) -> float:
-        """Upper bound on actual memory over the estimate at this batch size.
+        """Return an upper bound on the ratio of actual to estimated memory at this batch size.
 
         It is 1 if the estimate is certain: on the lines, at a traced batch, and between points where memory
         grows more and more steeply, so no sum of powers is above the chord. It is also 1 beyond the traced
         range, where no bound is known. Otherwise it is the larger peak of the two traced batches around this
-        one, over the estimate.
+        one, divided by the estimate.
         """
         if self.is_on_lines(batch_size) or not self.is_traced_at(batch_size):
             return 1.0
@@ -218,7 +218,7 @@ class BlockSizes(Record, frozen=True, kw_only=True):
 
 
 class DecodeWork(Record, frozen=True, kw_only=True):
-    """Memory traffic and arithmetic of one generated token of each sequence of a batch.
+    """Memory traffic and arithmetic of generating one token for each sequence of a batch.
 
     Attributes:
         weight_bytes: Weights read once per batch [B].
@@ -232,46 +232,47 @@ class DecodeWork(Record, frozen=True, kw_only=True):
 
 
 CheckpointingFrom = tuple[tuple[int, Checkpointing], ...]
-"""Pairs of the minimum number of GPUs of a job and its checkpointing, in ascending order."""
+"""The checkpointing of a job by its minimum number of GPUs, in ascending order."""
 
 
 def checkpointing_over(by_fewest: CheckpointingFrom, gpu_count: int) -> Checkpointing | None:
-    """Return the checkpointing of a job on this many GPUs; None for that of the recipe."""
+    """Return the checkpointing of a job on this many GPUs; None to keep the recipe's."""
     held = [how for fewest, how in by_fewest if gpu_count >= fewest]
     return held[-1] if held else None
 
 
 class WorkloadProfile(Record, frozen=True, kw_only=True):
-    """What one step of a workload computes and moves, read on the meta device without a GPU or weights.
+    """What one step of a workload computes and moves, traced on the meta device without a GPU or weights.
 
     Attributes:
         forward_flops_per_sample: Forward pass alone [FLOP], 2 per multiply-add.
         train_flops_per_sample: Forward and both backward products [FLOP]: the model's own arithmetic. Frozen
             weights have no gradient product; recomputation is only in ``train``.
         saved_bytes_per_sample: Activations saved for the backward pass, at fp32 [B].
-        saved_bytes_per_pair: Their growth with the square of the batch; set if ``memory`` is empty [B].
+        saved_bytes_per_pair: Their growth with the square of the batch size; set only if ``memory`` is empty
+            [B].
         batches: Default batches: small, main, large.
         train, infer: Operators of one training step and one forward pass.
         summary: What the model is, in a few words.
         tasks: The tasks that can be measured; an input pipeline only runs forward.
         memory: Peak memory of each task, with and without autocast; empty if it could not be traced.
-        memory_untraced: Why it could not be traced; with the memory of training, why inference could not.
+        memory_untraced: Why memory could not be traced; if ``memory`` has training, why inference could not.
         blocks: The repeated blocks; None if there are none.
-        recipe: The recipe of the work.
-        settings: The recipe fields that may be changed.
+        recipe: The recipe of the profiled step.
+        settings: The recipe fields that a user may change.
         precisions: Precisions measured by default; empty for those of the device.
         also_at: Further precisions available on request.
         checkpointing_from: Default checkpointing by the minimum number of GPUs of a job; empty to use the
             recipe for any number.
         parallel_mode: How the GPUs of one job share the work by default.
-        is_classic: Whether "all" includes it.
+        is_classic: Whether "all" includes this workload.
         is_run: Whether it can be built and measured; otherwise only memory and ranking support it.
-        is_by_shape: Whether it was derived from the shape of a language model, not from a trace.
+        is_by_shape: Whether the profile was derived from the shape of a language model, not from a trace.
         tokens_per_sample: Tokens of one sample; None if the input is not tokens.
         decode: The work of each generated token; None if nothing is generated.
         is_contiguous_only: Whether a step fails with channels_last images.
         is_eager_only: Whether each step reads tensor values on the host, which is impossible in a CUDA graph.
-        is_eager_in_inference: Whether only inference does.
+        is_eager_in_inference: Whether only inference reads them.
         why_no_amp: Why a training step fails under autocast on a GPU; None if it does not.
         variants: Profiles of the same workload with other recipes.
     """
@@ -316,12 +317,12 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     variants: tuple[WorkloadProfile, ...] = ()
 
     def shared_by(self, case: Case, gpu_count: int, mode: ParallelMode) -> Case:
-        """The case as a job on this many GPUs, with its batch per GPU and the recipe for that number."""
+        """Return the case on this many GPUs, with the same batch per GPU and the checkpointing for them."""
         how = checkpointing_over(self.checkpointing_from, gpu_count) or case.checkpointing
         return msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode, checkpointing=how)
 
     def at(self, recipe: Recipe) -> WorkloadProfile | None:
-        """The profile with this recipe; None if it was not traced."""
+        """Return the profile with this recipe; None if it was not traced."""
         if recipe == self.recipe:
             return self
         found = next((variant for variant in self.variants if variant.recipe == recipe), None)
@@ -333,11 +334,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(found, variants=rest)
 
     def at_precision(self, precision: Precision) -> WorkloadProfile:
-        """The profile with the weight type of the precision, if it was traced; else this profile."""
+        """Return the profile with the weight type of the precision if it was traced; otherwise this one."""
         return self.at(self.recipe.at(precision)) or self
 
     def task_for(self, asked: str) -> TaskKind:
-        """The requested task; for a workload with settings that is never trained, the task that it has.
+        """Return the requested task, or for a workload with settings that is never trained, its only task.
 
         Training is the default, so a request for it is not refused here.
 
@@ -385,11 +386,11 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
         return sum(operator.count * operator.flops_per_sample for operator in self.train)
 
     def operators_of(self, task: TaskKind) -> tuple[Operator, ...]:
-        """The operators of one step of a task."""
+        """Return the operators of one step of a task."""
         return self.train if task is TaskKind.TRAIN else self.infer
 
     def convolves(self, task: TaskKind) -> bool:
-        """Whether a step of this task includes convolutions."""
+        """Return whether a step of this task includes convolutions."""
         return any(operator.kind in CONVOLUTIONS for operator in self.operators_of(task))
 
     def memory_format_at(self, precision: Precision) -> MemoryFormat | None:
@@ -397,7 +398,8 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
 
         It is channels_last, except at strict fp32 and for a workload that fails with it.
 
-        VGG16 at amp-fp16 on an H200: 3045 against 2086 images/s; at strict fp32 channels_last costs 7 %.
+        With channels_last, VGG16 on an H200 reaches 3045 images/s instead of 2086 at amp-fp16, but is 7 %
+        slower at strict fp32.
         """
         if not self.is_image:
             return None

@@ -1,8 +1,7 @@
 """Memory that a trace cannot see, fitted to measurements. Only this module reads memory_allowance.json.
 
-Context and driver take a fixed amount that differs with the class of card; the scratch space of the
-libraries, the rounding of the allocator and the gaps that it leaves grow with the allocated memory.
-``tools/make.py`` writes the file.
+Context and driver take a fixed amount, which depends on the class of card. Library workspaces, and the
+allocator's rounding and fragmentation, grow with the allocated memory. ``tools/make.py`` writes the file.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ TRACE_SHARE = 0.03
 
 
 BLAS_BYTES = {CardClass.HBM: 32 * MIB, CardClass.GDDR: 8.125 * MIB, CardClass.OTHER: 32 * MIB}
-"""Workspace that torch keeps for cuBLAS, counted as allocated: one for each thread that multiplies matrices,
-so two if there is a backward pass. It takes 32 MiB on Hopper and AMD cards (128 on an MI300) and 8.1 on other
+"""Workspace that torch keeps for cuBLAS and counts as allocated: one per thread that multiplies matrices, so
+two if there is a backward pass. Each takes 32 MiB on Hopper and AMD cards (128 on an MI300) and 8.1 on other
 NVIDIA cards (aten/src/ATen/cuda/CublasHandlePool.cpp). The HBM class counts as Hopper."""
 
 
@@ -38,9 +37,10 @@ class ClassAllowance(Record, frozen=True, kw_only=True):
 
     Attributes:
         overhead_bytes: Context, driver and the libraries' own memory, the same for every step.
-        factor: Reserved memory over the allocated memory of the trace.
-        half_width: Half-width of the 95 % interval for an unseen model, in the logarithm of memory in use.
-        half_width_within: The same for another batch of a seen model.
+        factor: Ratio of reserved memory to the trace's allocated memory.
+        half_width: Half-width of the 95 % interval for a model outside the fit, in the logarithm of memory in
+            use.
+        half_width_within: The same for another batch size of a model in the fit.
         readings, models: Numbers of readings and models in the fit.
     """
 
@@ -56,7 +56,7 @@ class Ran(Record, frozen=True, kw_only=True):
     """A published step that ran on a card, so it fits there.
 
     Attributes:
-        traced_bytes: Lower bound on the memory of its tensors.
+        traced_bytes: Lower bound on the memory of the step's tensors.
     """
 
     gpu_key: str
@@ -67,9 +67,9 @@ class CompiledLoss(Record, frozen=True, kw_only=True):
     """The memory of a step with model and loss compiled together, relative to its eager trace.
 
     Attributes:
-        share: Reserved memory over the allocated memory in the trace of the eager step.
+        share: Ratio of reserved memory to the allocated memory in the trace of the eager step.
         half_width: Half-width of the 95 % interval for a card without readings, in the logarithm; None if
-            only one card was measured: that does not show how cards differ.
+            only one card was measured, because that does not show how cards differ.
         readings, cards: Numbers of readings and cards in the fit.
     """
 
@@ -79,7 +79,7 @@ class CompiledLoss(Record, frozen=True, kw_only=True):
     cards: int
 
     def of(self, traced_bytes: float) -> Interval:
-        """Reserved memory of the compiled step, from the allocated memory in its eager trace [B]."""
+        """Return the reserved memory of the compiled step, given the memory in its eager trace [B]."""
         likely = self.share * traced_bytes
         if self.half_width is None:
             return Interval(likely)
@@ -90,8 +90,8 @@ class Allowance(Record, frozen=True, kw_only=True):
     """The fit, by class of card, with its date.
 
     Attributes:
-        convolving: For models with convolutions on other vendors' cards: their convolution library takes
-            extra memory. None if the fit has no reading of one; then the class of the card is used.
+        convolving: For models with convolutions on other vendors' cards, because their convolution library
+            takes extra memory. None if the fit has no reading of one; the card's class is then used.
         ran: Steps that ran on cards although the fit says that they do not fit there.
         compiled_loss: For steps with a compiled loss, which gpubench does not run; None if the fit has no
             reading of one.
@@ -104,7 +104,7 @@ class Allowance(Record, frozen=True, kw_only=True):
     compiled_loss: CompiledLoss | None = None
 
     def of(self, card_class: CardClass, *, convolves: bool) -> ClassAllowance:
-        """The memory added to a step on a class of card; ``convolves``: whether the step has convolutions."""
+        """Return the memory to add to a trace on a class of card, for a step with or without convolutions."""
         if card_class is CardClass.OTHER and convolves and self.convolving is not None:
             return self.convolving
         return self.classes[card_class]
@@ -117,12 +117,12 @@ def load_allowance() -> Allowance:
 
 
 def device_bytes(allowance: ClassAllowance, allocated_bytes: float) -> float:
-    """Memory in use on a device, from the memory of the tensors [B]."""
+    """Return the memory in use on a device, given the memory of the tensors [B]."""
     return allowance.overhead_bytes + allowance.factor * allocated_bytes
 
 
 def class_of(card: GpuSpec | DeviceProfile) -> CardClass:
-    """The class of a card; if its memory type is unknown, a large memory is assumed to be HBM."""
+    """Return the class of a card; if its memory type is unknown, a large memory is assumed to be HBM."""
     if not card.is_nvidia:
         return CardClass.OTHER
     memory_type = card.memory_type if isinstance(card, GpuSpec) else None
@@ -132,7 +132,7 @@ def class_of(card: GpuSpec | DeviceProfile) -> CardClass:
 
 
 def card_of(spec: GpuSpec) -> CardMemory | None:
-    """The memory of a card of the specification table; None if it is unknown."""
+    """Return the memory of a card in the specification table; None if it is unknown."""
     if spec.memory_bytes is None:
         return None
     corrected = (spec.memory_type or "").startswith(("GDDR", "LPDDR"))
@@ -145,7 +145,7 @@ def card_of(spec: GpuSpec) -> CardMemory | None:
 
 
 def _ran_bytes(spec: GpuSpec) -> float:
-    """Size of the tensors of the largest step that ran on a card of this line with at most its memory [B]."""
+    """Return the tensor bytes of the largest step that ran on a card of this line with no more memory [B]."""
     found = 0.0
     for ran in load_allowance().ran:
         other = load_specs().get(ran.gpu_key)
@@ -157,9 +157,9 @@ def _ran_bytes(spec: GpuSpec) -> float:
 
 
 def card_of_device(device: DeviceProfile) -> CardMemory | None:
-    """The memory of a probed device as its driver shows it; None if it is unknown.
+    """Return the memory of a probed device as its driver reports it; None if it is unknown.
 
-    Its class is that of its row in the specification table.
+    The class comes from the device's row in the specification table if it has one.
     """
     if device.memory_bytes is None:
         return None

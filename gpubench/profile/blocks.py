@@ -2,8 +2,8 @@
 
 FSDP gathers one block at a time, checkpointing recomputes blocks, and a frozen base consists of their linear
 layers, possibly in 4 bits, with low-rank adapters in parallel (LoRA, QLoRA). For 4-bit layers a trace sees
-the stored tensors, and the tensors that each use allocates and frees. They have no values, so torchao, which
-computes with them, is not needed.
+the stored tensors, and the tensors that each use allocates and frees. None has values, so the trace does not
+need torchao, which would compute them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTENTION = "attention"
 
 
 def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
-    """The blocks in the model's lists and sequences that contain layers and share their class with another.
+    """Return the blocks in a model's lists that contain layers and share their class with another block.
 
     Examples are the layers of a transformer or the bottlenecks of a ResNet; no block is inside another.
     """
@@ -49,7 +49,7 @@ def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def block_sizes(model: nn.Module) -> BlockSizes | None:
-    """The sizes that FSDP gathers at once; None for a model without blocks."""
+    """Return the sizes of the blocks, which FSDP gathers one at a time; None for a model without blocks."""
     blocks = repeated_blocks(model)
     if not blocks:
         return None
@@ -60,7 +60,7 @@ def block_sizes(model: nn.Module) -> BlockSizes | None:
 
 
 def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
-    """The linear layers with frozen weights in the repeated blocks: a 4-bit base stores these in 4 bits.
+    """Return the linear layers with frozen weights in the repeated blocks, which a 4-bit base packs.
 
     Embedding and head are outside the blocks and stay unchanged.
     """
@@ -73,7 +73,7 @@ def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
 
 
 def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
-    """Let each model recompute its repeated blocks in the backward pass; False if it has none.
+    """Let each model recompute its repeated blocks in the backward pass; return False if there are none.
 
     Args:
         models: Changed in place.
@@ -90,7 +90,7 @@ def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
 
 
 def _selection() -> Any:
-    """Contexts of one block in one step; their policy counts the products of each pass."""
+    """Return the contexts of one block in one step; their policy counts the products of each pass."""
     # Since torch 2.5
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -177,7 +177,7 @@ class _Product(torch.autograd.Function):
 
 
 def _unpacked(shape: tuple[int, int], pairs: Tensor, scales: Tensor, levels: Tensor) -> Tensor:
-    """The weight in the type of the activations, unpacked with one 64-bit index per weight as in torchao."""
+    """Return the weight in the activations' type, unpacked with one 64-bit index per weight as in torchao."""
     high = (pairs >> 4).to(torch.long)
     low = (pairs & 15).to(torch.long)
     first, second = levels[high], levels[low]
@@ -201,7 +201,8 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
         MisuseError: If no repeated block has a linear layer that can take adapters.
     """
     task.model.requires_grad_(False)
-    read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear  # reads its weight directly
+    # ``nn.MultiheadAttention`` reads the weight of this layer directly
+    read_by_attention = nn.modules.linear.NonDynamicallyQuantizableLinear
     layers = {each for each in frozen_layers(task.model) if not isinstance(each, read_by_attention)}
     if not layers:
         raise MisuseError("it has no linear layers in repeated blocks that could take adapters")
@@ -213,7 +214,7 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
 
 
 class Adapted(nn.Module):
-    """A frozen layer with two narrow, trained ones in parallel.
+    """A frozen layer in parallel with two narrow, trained layers.
 
     Shapes:
         x: (..., inputs); out: (..., outputs).

@@ -1,4 +1,4 @@
-"""Profiles without torch in this process: from the package, or from a child process that traces the model.
+"""Get profiles without torch in this process: from the package, or from a child that traces the model.
 
 ``python -m tools.make profiles`` regenerates the file of the standard workloads.
 """
@@ -45,9 +45,9 @@ TRACE_CPU_S = 60.0
 CONFIG_CPU_S = 300.0
 """The same for a Hugging Face config: its library is slow to import, and its models may be large."""
 TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
-"""Wall-clock limit, for a model that waits forever. A busy machine slows a working model severalfold."""
+"""Wall-clock limits for a model that waits forever. A busy machine slows a working model severalfold."""
 NOTICE_AFTER_S = 5.0
-"""Most models are traced by then; after that, a message says that a trace is running."""
+"""Most traces end within this time; a message announces a longer one."""
 _NOTE_CHARACTERS = 600
 
 # Messages to the user: without a logging setup, Python prints warnings on stderr unchanged
@@ -98,7 +98,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
 
     def ways(self, workload: Workload) -> frozenset[Recipe]:
-        """Return the recipes that would save memory, if they are requested."""
+        """Return the recipes that would save memory; none unless ``with_ways`` is set."""
         each = self.requested(workload) if self.with_ways else ()
         return frozenset(way for recipe in each for way in recipe.cheaper)
 
@@ -128,7 +128,7 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
 
     Args:
         name: As the user typed it.
-        recipe: Of a decoder: its profile is computed from its shape. A workload has its own recipe.
+        recipe: The recipe of a decoder; its profile is computed from its shape. A workload keeps its own.
     """
     decoder = None if name in load_profiles() else find_decoder(name)
     if decoder is not None:
@@ -137,13 +137,13 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
 
 
 def classic_names() -> tuple[str, ...]:
-    """The installed workloads that "all" means: those that fit on an ordinary card."""
+    """Return the installed workloads that "all" stands for: those that fit on an ordinary card."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_classic)
 
 
 def run_names() -> tuple[str, ...]:
-    """The installed workloads that can be run, excluding those that are only described."""
+    """Return the installed workloads that can be run, excluding those that are only described."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_run)
 
@@ -173,7 +173,8 @@ def profile_of(
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
     The package includes the profiles of the standard workloads. Any other workload is imported and traced in
-    a child process, so it may exit or hang; its output is limited, and its traceback goes to a log file.
+    a child process, so it may safely exit or hang; its output is limited, and its traceback goes to a log
+    file.
 
     Args:
         reference: The workload.
@@ -182,7 +183,7 @@ def profile_of(
         optional: Names in ``asked`` that are ignored for a workload without that setting.
         precisions: The requested precisions, by name; the memory of each is traced. None means the workload's
             usual one, which is always traced.
-        for_memory: Whether only memory is requested: then a step whose FLOPs cannot be counted is accepted.
+        for_memory: Whether only memory is requested; if so, the FLOPs of the step need not be countable.
         with_ways: Whether to trace the memory of cheaper recipes too, which takes twice as long.
 
     Raises:
@@ -215,7 +216,7 @@ def profile_of(
 
 
 def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
-    """The profile from the package; None if the workload or its recipe must be traced."""
+    """Return the profile from the package; None if the workload or its recipe must be traced."""
     if is_own(reference):
         return _described(reference, asked)
     usual = known_profile(reference)
@@ -233,7 +234,7 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
 
 
 def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
-    """The profile of a Hugging Face config by its shape; None if the model must be traced."""
+    """Return the profile of a Hugging Face config from its shape; None if the model must be traced."""
     fields = config_of(reference)
     decoder = None if fields is None else described_decoder(fields)
     if decoder is None or not {*asked.precisions} <= {Precision.BF16}:
@@ -250,12 +251,12 @@ def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
 
 
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
-    """A profile at the requested recipe; None if it must be traced."""
+    """Return the profile at the requested recipe; None if it must be traced."""
     recipe = asked.recipe(usual)
     check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
     if found is None and not usual.settings:
-        return msgspec.structs.replace(usual, recipe=recipe)  # the step is the same: its weights are cast
+        return msgspec.structs.replace(usual, recipe=recipe)  # the same step, with its weights cast
     return found
 
 
@@ -269,7 +270,7 @@ def profile_as_asked(
     """Return a caller's profile at the requested recipe. Args as in ``profile_of``.
 
     Raises:
-        MisuseError: If the workload does not support it, or the profile has no trace of it.
+        MisuseError: If the workload does not support that recipe, or the profile has no trace of it.
     """
     wanted = Asked(fields=dict(asked), optional=tuple(optional), gpu_count=gpu_count)
     found = _by_recipe(usual, wanted)
@@ -288,7 +289,8 @@ _traced: ContextVar[dict[tuple[str, bytes], Answer]] = ContextVar("_traced")
 def traced_once() -> Iterator[None]:
     """Within the block, trace each model only once per recipe.
 
-    A later block traces it again, because its file may have changed. A nested block is part of the outer one.
+    A later block traces a model again, because its file may have changed. A nested block shares the traces of
+    the outer one.
     """
     before = _traced.set(_traced.get({}))
     try:
@@ -300,11 +302,11 @@ def traced_once() -> Iterator[None]:
 def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
     """Say why a profile cannot belong to a model; None if it can.
 
-    The model runs in the process that answers, and could write into its pipe.
+    The model's code runs in the process that answers, so it could write into the pipe.
     """
     name = own_name(reference) if is_own(reference) else reference
     if profile.name != name:
-        return f"the profile is of {plain(profile.name, 80)!r}"
+        return f"the profile is for {plain(profile.name, 80)!r}"
     if not 0 <= profile.trainable_parameters <= profile.parameters:
         return f"{profile.trainable_parameters} of {profile.parameters} parameters are trained"
     if min(profile.batches, default=1) < 1:
@@ -321,7 +323,7 @@ def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
 
 
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
-    """Return the folder of a user's model, and the files below it that it consists of.
+    """Return the folder of a user's model, and the model's files in it.
 
     Raises:
         MisuseError: As in ``profile_of``.
@@ -333,12 +335,12 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
 
 
 def called(reference: str) -> str:
-    """The name of a model in messages, as in the records."""
+    """Return the name of a model for messages; records have the same name."""
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
 def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
-    """Trace a model in a child process; the answer has a profile."""
+    """Trace a model in a child process, and return an answer that has a profile."""
     name = called(reference)
     is_config = reference.startswith(HUGGING_FACE)
     cpu_limit_s = CONFIG_CPU_S if is_config else TRACE_CPU_S
@@ -377,7 +379,7 @@ def _say_once(words: str) -> None:
 
 @contextmanager
 def _notice(name: str, cpu_limit_s: float, time_limit_s: float) -> Iterator[None]:
-    """Announce a trace that takes long, once per model."""
+    """Announce a slow trace, once per model."""
     most = f"{format_duration(cpu_limit_s)} of CPU time, {format_duration(time_limit_s)} in all"
     words = f"{name} is being built and traced, for at most {most}"
     timer = threading.Timer(NOTICE_AFTER_S, _say_once, (words,))

@@ -1,4 +1,4 @@
-"""The child that imports and traces a model, run by ``run_child``; its argument names the model.
+"""The child process that ``run_child`` starts to import and trace the model named in its arguments.
 
 Models are traced on the meta device, where tensors have no values, so the child also computes the loss of one
 real batch.
@@ -24,11 +24,11 @@ from gpubench.user_model import files_of, is_own, version_of
 from gpubench.workload import Workload, forward, seeded, set_mode
 
 MOST_VARIANTS_S = 10.0
-"""CPU time for tracing other ways to train a model. A model with billions of parameters may need more; then a
-formula estimates the rest."""
+"""Limit on CPU time for tracing other ways to train a model. One with billions of parameters may need more; a
+formula then estimates the rest."""
 
 MOST_ON_CPU_S = 30.0
-"""CPU time for a model that reads tensor values. A slower one is traced without values."""
+"""Limit on CPU time for a model that reads tensor values. A slower model is traced without values."""
 SAMPLES = 2
 MOST_PARAMETERS = 200e6
 """Drawing this many weights takes two cores about 2 s and 0.8 GB."""
@@ -75,7 +75,7 @@ def _profile(
 ) -> tuple[WorkloadProfile, tuple[str, ...], str | None]:
     """Trace the model, check its loss if the trace had no values, and name its version.
 
-    The third value says why its FLOPs cannot be counted; None if they can.
+    The third value says why the model's FLOPs cannot be counted; None if they can.
     """
     workload = load_workload(reference)  # reports a missing torch
     from gpubench.profile.trace import trace_workload
@@ -93,7 +93,7 @@ def _profile(
             ways=asked.ways(workload),
         )
     profile = traced.profile
-    if not workload.settings:  # the step is the same: its weights are cast
+    if not workload.settings:  # the same step, with its weights cast
         profile = msgspec.structs.replace(profile, recipe=changed.recipe)
     if traced.missing_kernel is not None:
         note = None  # its loss cannot be computed here
@@ -102,7 +102,7 @@ def _profile(
     else:
         note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
     if is_own(reference):
-        return_home()  # the reference is relative to it
+        return_home()  # the reference is relative to that folder
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
     # foreign code sets some of its fields
     sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
@@ -124,7 +124,7 @@ def _profile(
 
 
 def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:
-    """Run one real forward pass and its loss on the CPU; return the reason if it was skipped.
+    """Compute the loss of one real forward pass on the CPU; return the reason if this was skipped.
 
     Raises:
         MisuseError: If the loss is not a finite number, or the pass fails on real values.

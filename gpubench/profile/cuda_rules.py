@@ -45,16 +45,16 @@ RESULT_IN_FLOAT32 = frozenset(
 )  # fmt: skip
 """CUDA's autocast requests a float32 result from these."""
 TO_LOWER = frozenset({"addmv", "addr", "mv", "chain_matmul", "linalg_multi_dot", "einsum"})
-"""Cast to half precision only on CUDA."""
+"""Operators that cast to half precision only on CUDA."""
 PROMOTED = frozenset(
     {
         "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "index_put", "scatter_add",
         "tensordot",
     }
 )  # fmt: skip
-"""Cast to the widest type of their inputs only on CUDA; on a CPU some refuse inputs of two types."""
+"""Operators that cast to their widest input type only on CUDA; on a CPU some refuse inputs of two types."""
 
-# On padded batches only
+# The overloads for padded batches
 _RNN = {f"{name}.input": gates for name, gates in RNN_GATES.items()}
 
 
@@ -94,7 +94,7 @@ def cuda_rules() -> Iterator[None]:
 
 
 def _override(library: torch.library.Library) -> dict[str, bool]:
-    # The option that replaces a kernel of torch, which older versions do without being asked
+    # The option that lets a kernel of torch be replaced; older versions need none
     return {"allow_override": True} if "allow_override" in signature(library.impl).parameters else {}
 
 
@@ -103,7 +103,7 @@ _grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
 
 @contextmanager
 def rules_without_values() -> Iterator[None]:
-    """Let products of groups, as in a mixture of experts, take any type without values inside the block."""
+    """Let grouped matrix products (mixture of experts) take any type on the meta device inside the block."""
     rules = {} if _grouped_mm is None else {"_grouped_mm": partial(_grouped_product, _grouped_mm)}
     with _registered(rules, only_with_override=True):
         yield
@@ -135,14 +135,14 @@ def _registered(
 def _grouped_product(
     rule: Callable[..., Tensor], left: Tensor, right: Tensor, *others: Any, **options: Any
 ) -> Tensor:
-    # Torch's rule takes only bfloat16; its kernels take other types too
+    # Torch's meta rule takes only bfloat16; its kernels take other types too
     return rule(left.bfloat16(), right.bfloat16(), *others, **options).to(left.dtype)
 
 
 def _ctc_loss(scores: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    """One loss per sample, and a state per step and place in its targets: aten/src/ATen/native/LossCTC.cpp.
+    """Return a loss per sample, and its states at each time step: aten/src/ATen/native/LossCTC.cpp.
 
-    Targets in one row have the mean length here, as the longest one depends on values.
+    Concatenated targets are assumed to have their mean length, because the longest depends on values.
     """
     steps, *batch = scores.shape[:-1]
     samples = batch[0] if batch else 1
@@ -154,12 +154,11 @@ RULES: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._ctc_loss.Tensor: _ctc_loss,  # noqa: SLF001 - what ``ctc_loss`` calls
     torch.ops.aten._ctc_loss_backward.Tensor: lambda _, scores, *__: torch.empty_like(scores),  # noqa: SLF001 - as above
 }
-"""What an operator returns without values if torch has no rule for it; the arguments are its own."""
+"""Rules for the meta device where torch has none; each takes the arguments of its operator."""
 
 
 def _banned(*_: Any, **__: Any) -> Tensor:
-    # Refuse the call that CUDA's autocast refuses: aten/src/ATen/autocast_mode.cpp,
-    # binary_cross_entropy_banned
+    # CUDA's autocast refuses this call too: aten/src/ATen/autocast_mode.cpp, binary_cross_entropy_banned
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: use "
         "binary_cross_entropy_with_logits or BCEWithLogitsLoss, without a sigmoid before it"
@@ -236,7 +235,7 @@ def _empty_like(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tenso
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    """One kernel on CUDA with a mask of one byte per value; on a CPU the mask has the values' type."""
+    """Use CUDA's single kernel with a mask of one byte per value; a CPU's mask has the values' type."""
     if not train or p == 0 or x.numel() == 0:
         return x
     return torch.native_dropout(x, p, True)[0]
@@ -254,7 +253,7 @@ _HAS_FUSED_RMS_NORM = (
 def _rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """One kernel on CUDA that keeps no normalized values; several if input and weight differ in type."""
+    """Use CUDA's single kernel, which keeps no normalized values, unless input and weight differ in type."""
     if weight is not None and weight.dtype is not x.dtype:
         normed = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + (eps or 0.0))
         return (normed * weight).to(x.dtype)
@@ -263,7 +262,7 @@ def _rms_norm(
 
 
 class _FusedRmsNorm(torch.autograd.Function):
-    """Shapes and types of the kernel; it keeps input, weight and the reciprocals of the roots."""
+    """Shapes and types of that kernel, which keeps input, weight and the reciprocals of the roots."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, normed: int, weight: Tensor | None) -> Tensor:
@@ -311,7 +310,7 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 
 
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    # Output and sums of one kernel. It is a separate operator, so checkpointing can keep its result.
+    # Output and log-sum-exp of one kernel: an operator of its own, so checkpointing can keep its result.
     *batch, length, _ = query.shape
     out = query.new_empty((*batch[:-1], length, *batch[-1:], value.shape[-1]))
     return out.transpose(-3, -2) if batch else out, query.new_empty((*batch, length), dtype=torch.float32)
@@ -353,7 +352,7 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        """A recurrent layer of cuDNN, where time steps are the first dimension."""
+        """Run the layer as cuDNN does, with time steps as the first dimension."""
         del has_biases, dropout
         states = [state] if isinstance(state, Tensor) else list(state)
         first = x.transpose(0, 1) if batch_first else x
@@ -367,7 +366,7 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
 
 
 class _FusedRnn(torch.autograd.Function):
-    """Shapes and types of a recurrent layer: it keeps input, states, weights, output and reserve space."""
+    """Shapes and types of a recurrent layer, which keeps input, states, weights, output and reserve space."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
 """FLOPs, bytes, and memory of one training step of a published decoder, computed from its shape.
 
-It is the closed form of a trace of the plain model, operator by operator: attention is fused, and every
+This is the closed form of a trace of the plain model, operator by operator: attention is fused, and every
 other operator is a separate kernel, as in eager PyTorch and PEFT. No model is built and torch is not needed;
 tests compare it with traces of real models.
 
@@ -39,7 +39,7 @@ from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.user_model import check_context
 
 ADAPTER_RANK = 16
-"""Rank of the adapters, which every linear layer of attention has."""
+"""Rank of the adapters on every linear layer of attention."""
 USUAL_CONTEXT = 2048
 USUAL = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL, stack=Stack.PLAIN)
 """TRL's defaults: activations are recomputed block by block, and the loss is not chunked."""
@@ -58,10 +58,10 @@ _MOVED_BY_ADAMW = 14
 _UNPACKED = 14 + 1 / 32
 # Number of torchao kernels that unpack a layer, and the elements each moves per weight
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
-# The same for bitsandbytes, which unpacks a layer with one kernel
+# Bytes alive per weight with bitsandbytes, which unpacks a layer with one kernel
 _UNPACKED_BY_KERNEL = 2.0
 _MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
-"""Elements per weight moved by that kernel, and by each of the two kernels for its scales."""
+"""Elements per weight moved by that kernel, and by each of the two kernels for the scales."""
 # FLOP per unpacked weight, at the rate of a depthwise convolution, without tensor cores.
 #
 # With this value, an A800 unpacks 1.5e11 weights per second, as measured (bitsandbytes issue 1319: 0.3 to 0.5
@@ -69,11 +69,11 @@ _MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
 # limit.
 _UNPACKING_FLOPS = 13.0
 _Widths: TypeAlias = tuple[int, float, float, float, float]
-# Kernels and traffic of PEFT in each layer that are not counted elsewhere, by whether its base is in 4 bits:
-# then embedding and norms are cast to float32, and so are the values between two products. The first entry is
-# for one forward and backward pass, the second for the recomputation. Each has the number of kernels, then
-# elements in multiples of the width of the model, of its queries, its keys and its feed-forward network
-# (tests/data/peft_layers.csv).
+# Kernels and traffic that PEFT adds to each layer and that are not counted elsewhere. The key is whether the
+# base is in 4 bits; PEFT then casts embedding and norms to float32, and the values between two products. The
+# first entry is for one forward and backward pass, the second for the recomputation. Each has the number of
+# kernels, then elements in multiples of the width of the model, of its queries, its keys and its feed-forward
+# network (tests/data/peft_layers.csv).
 _PEFT_EXTRA: Mapping[bool, tuple[_Widths, _Widths]] = {
     False: ((31, 26, 0, 0, 0), (7, 12, 0, 0, 0)),
     True: ((31 + 34, 26 + 36, 51, 80, 32), (7 + 12, 12 + 2, 26, 38, 5)),
@@ -242,7 +242,7 @@ class _Tally:
         return _Tally(self.tokens, self.found + other.found)
 
     def operators(self) -> tuple[Operator, ...]:
-        """The operators, with equal ones merged."""
+        """Return the operators, with equal ones merged."""
         return tuple(
             Operator(
                 kind=kind,
@@ -296,7 +296,7 @@ class _Step:
     # --- arithmetic ------------------------------------------------------------------------------------
 
     def operators(self) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-        """The operators of a forward pass, and of a whole training step."""
+        """Return the operators of a forward pass, and of a whole training step."""
         forward, again, backward = (_Tally(self.tokens) for _ in range(3))
         layers, how = self.decoder.layers, self.recipe.checkpointing
         self._forward(forward, layers)
@@ -313,7 +313,7 @@ class _Step:
         return (forward + loss).operators(), train.operators()
 
     def _peft_extra(self, into: _Tally, part: int) -> None:
-        # Add PEFT's work in all layers that is not counted elsewhere.
+        # Add PEFT's work in all layers, as far as it is not counted elsewhere.
         decoder, (kernels, *elements) = self.decoder, _PEFT_EXTRA[self.is_packed][part]
         widths = decoder.width, decoder.query_width, decoder.key_width, self._inner
         if self.by_peft:
@@ -364,7 +364,7 @@ class _Step:
             into.moves(2, _ROOTS * times)
 
     def _networks(self, layers: int) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
-        """Number of layers of each kind; width, copies and share of tokens of each feed-forward network."""
+        """Yield the number of layers of each kind, and width, copies and token share of their networks."""
         decoder = self.decoder
         sparse = decoder.sparse_layers
         if layers > sparse:
@@ -423,7 +423,7 @@ class _Step:
         into.moves(_ADD * (layer.inputs if is_backward else layer.outputs), adapters)
 
     def _loss(self) -> tuple[_Tally, _Tally]:
-        """The head and the loss of the forward pass, and their backward pass; chunks are recomputed there."""
+        """Return head and loss of the forward pass, and their backward pass, which recomputes chunks."""
         chunks, vocabulary = self.recipe.loss_chunks, self.decoder.vocabulary
         first, rest = _Tally(self.tokens / chunks), _Tally(self.tokens / chunks)
         for tally, times in ((first, chunks), (rest, chunks if chunks > 1 else 0)):
@@ -461,7 +461,7 @@ class _Step:
         )
 
     def _moments(self, base: float, trained: float) -> Iterator[MemoryLine]:
-        """The moments without the batch itself, on top of ``base`` bytes: loss, backward pass, update."""
+        """Yield the moments of loss, backward pass and update on top of ``base`` bytes, without the batch."""
         decoder, is_full = self.decoder, self.is_full
         head = float(_HALF * self.head.weights)
         stream = self._bytes(decoder.width)
@@ -526,7 +526,7 @@ class _Step:
 
     @property
     def _inner(self) -> float:
-        # Elements inside the feed-forward networks of one layer, summed over all networks that a token passes
+        # Elements inside the feed-forward networks of one layer, over all networks that a token goes through
         return max(
             sum(width * copies * share for width, copies, share in networks)
             for _, networks in self._networks(self.decoder.layers)
@@ -571,7 +571,7 @@ class _Step:
 
     @property
     def _unread(self) -> float:
-        # Bytes of the norm before the feed-forward network that frozen layers do not keep
+        # Bytes of the norm before the feed-forward network; frozen layers do not keep them
         return 0.0 if self.is_full or self.decoder.layer_norms == 1 else self._bytes(self.decoder.width)
 
     @property

@@ -1,4 +1,4 @@
-"""How the memory of a step grows with its batch, from traces at a few batch sizes: lines, or else points.
+"""Derive how a step's memory grows with its batch from traces at a few batch sizes: as lines, or as points.
 
 Two small batches determine a line for each moment of the step, and the peak is the highest of the lines: at a
 small batch that may be the update of the weights, at a large one the loss. A third, large batch checks
@@ -24,10 +24,11 @@ BATCHES = (2, 4)
 LARGE_BATCHES = (4096, 512, 64, 16)
 """The largest of these that can be traced checks whether the lines fit."""
 LADDER = tuple(4**n for n in range(2, 11))
-"""Batches to trace if the lines do not fit, up to the largest batch that is searched."""
+"""Batches to trace if the lines do not fit, up to the largest that a batch search tries."""
 TOLERANCE = 1e-3
-"""Tolerance of a peak around its line: far below the error of the fit, far above the rounding of a trace."""
-# Shares of the gradients that may be on one GPU of several
+"""Largest relative distance of a peak from a line that fits: far below the error of the allowance's fit, far
+above the rounding of a trace."""
+# Shares of the gradients that one of several GPUs may hold
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 
 
@@ -35,9 +36,9 @@ class Moment(NamedTuple):
     """Bytes alive after one operator.
 
     Attributes:
-        gradients: The part in gradients of the weights.
-        outputs: The part in outputs of the model that are already freed, but that a loop with a variable for
-            them would still hold. It is not in the total.
+        gradients: The part in weight gradients.
+        outputs: Model outputs that are already freed, but that a loop with a variable for them would still
+            hold. They are not in the total.
     """
 
     total: int
@@ -50,7 +51,7 @@ class StepTrace:
     """The live bytes during one step at one batch size [B].
 
     Attributes:
-        trained: The weights with a gradient.
+        trained: The weights that are trained.
         saved: Live after forward pass and loss, without weights, gradients and optimizer state.
     """
 
@@ -62,12 +63,12 @@ class StepTrace:
 
     @property
     def peak_bytes(self) -> int:
-        """The highest live bytes of all moments."""
+        """Bytes alive at the highest moment."""
         return max(self.timeline).total
 
     @property
     def keeping(self) -> StepTrace:
-        """The same step in a loop that holds the outputs of the model until its end."""
+        """The same step in a loop that holds the model's outputs until the step ends."""
         return replace(self, timeline=[Moment(m.total + m.outputs, m.gradients) for m in self.timeline])
 
 
@@ -75,25 +76,26 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""A shorter middle could match in several places when one of its events may differ."""
+"""A middle with fewer events could match in several places if one of them may differ."""
 
 
 def longer(
     one: Sequence[_T], two: Sequence[_T], times: int, at: Callable[[_T, _T], _T] | None = None
 ) -> list[_T] | None:
-    """The events of a model with more periods of layers, from those of two models that differ by one period.
+    """Extrapolate the events of two models that differ by one period of layers to a model with more periods.
 
     A sequence passes each period once, or once forward and once backward with a middle between them.
 
     Args:
         one: The events of the shorter model, in order.
         two: The events of the longer one.
-        times: How many periods the model has in addition to those of the shorter one.
-        at: Computes an event of the model from those of the two. With it, one event of the middle may differ:
-            the one where everything that the layers hold is freed at once. None if no event may differ.
+        times: How many more periods the new model has than the shorter one.
+        at: Computes an event of the new model from those of the two. With it, one event of the middle may
+            differ: the one where everything that the layers hold is freed at once. None if no event may
+            differ.
 
     Returns:
-        None if the two differ in another way.
+        The events of the new model; None if the two differ in another way.
 
     >>> "".join(longer("[fM b]", "[ffM bb]", 3))
     '[ffffM bbbb]'
@@ -122,7 +124,7 @@ def _changes(step: StepTrace) -> list[Moment]:
 
 
 def longer_step(one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
-    """The live bytes in a step of a model with more periods of layers; arguments as in ``longer``."""
+    """Extrapolate the live bytes of a step to a model with more periods of layers. Args as in ``longer``."""
 
     def at(short: int, long: int) -> int:
         return short + times * (long - short)
@@ -148,11 +150,11 @@ def longer_step(one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
 
 
 TraceAt = Callable[[int], StepTrace | None]
-"""Trace the step at one batch size; None if that cannot be done."""
+"""Traces the step at one batch size; returns None if that fails."""
 
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    """The step as lines through its moments at the two small batches."""
+    """Return the step as lines through its moments at the two small batches."""
     step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
     kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
     return msgspec.structs.replace(step, keeping=kept)
@@ -172,7 +174,7 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
-    """The step with the result of tracing large batches: points, if the lines do not fit.
+    """Check the lines of a step at large batches, and add points to it if they do not fit.
 
     Args:
         step: The step as lines.
@@ -190,7 +192,7 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
 
 
 def without_equal_loop(step: StepMemory) -> StepMemory:
-    """The step without the loop that keeps the outputs, if its extra memory is within the tolerance."""
+    """Return the step without ``keeping`` if the extra memory of that loop is within the tolerance."""
     kept = step.keeping
     batches = (1, *BATCHES, *LADDER)
     if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
@@ -258,10 +260,10 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 
 
 def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
-    """The lines that are the highest at some batch, from the same moments at two batch sizes.
+    """Return the lines that are highest at some batch, fitted to the same moments at two batch sizes.
 
-    Both cases count: all gradients held, and only a share of them, as when several GPUs shard them; then
-    another moment may be the highest.
+    They are found for every share of the gradients held, because another moment may be the highest if several
+    GPUs shard the gradients.
     """
     if len(one) != len(two):  # the operators differ between batches: only the peaks can be compared
         one, two = [max(one)], [max(two)]
@@ -277,13 +279,13 @@ def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
     found: dict[float, tuple[tuple[float, float, float], MemoryLine]] = {}
     for line in lines:
         held = line.fixed_bytes - (1 - share) * line.gradient_bytes
-        # if two are equal at this share, the one that is higher at other shares
+        # of two that are equal at this share, keep the one that is higher at other shares
         rank = held, line.fixed_bytes, -line.gradient_bytes
         if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < rank:
             found[line.bytes_per_sample] = rank, line
 
     def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
-        """The batch size above which the steeper line is the higher one."""
+        """Return the batch size above which the steeper line is higher."""
         return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
 
     kept: list[tuple[float, MemoryLine]] = []

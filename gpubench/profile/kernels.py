@@ -32,7 +32,7 @@ DEPTHWISE_MAX_CHANNELS = 4
 
 @dataclass(frozen=True)
 class Kernel:
-    """One operator at one batch size."""
+    """The cost of one kernel at one batch size."""
 
     kind: OperatorKind
     flops: float
@@ -40,13 +40,13 @@ class Kernel:
 
 
 def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Cost of one aten call, as the kernels that a GPU would run for it.
+    """Return the kernels that a GPU would run for one aten call.
 
     Args:
         name: Name of the operator, without overload: ``addmm``.
         is_view: Whether the output is a view of an input.
-        args: Its positional arguments.
-        out: Its result.
+        args: Positional arguments of the call.
+        out: Result of the call.
     """
     if is_view or name in _FREE:
         return ()
@@ -56,7 +56,7 @@ def kernels_of(name: str, is_view: bool, args: Sequence[Any], out: Any) -> tuple
 
 
 def moved(*values: Any) -> float:
-    """Bytes of all tensors in these arguments; an expanded tensor counts only its storage."""
+    """Return the bytes of all tensors in these arguments; an expanded tensor counts only its storage."""
     stored = (
         min(t.numel(), t.untyped_storage().nbytes() // max(1, t.element_size())) * (1 + t.is_complex())
         for t in tensors_in(values)
@@ -65,13 +65,13 @@ def moved(*values: Any) -> float:
 
 
 def matmul(m: int, n: int, k: int) -> Kernel:
-    """Product of (m, k) and (k, n)."""
+    """Return the kernel that multiplies (m, k) by (k, n)."""
     elements = m * k + k * n + m * n
     return Kernel(OperatorKind.MATMUL, 2.0 * m * n * k, float(BYTES_PER_ELEMENT * elements))
 
 
 def memory(elements: float) -> Kernel:
-    """An operator that only reads and writes this many elements."""
+    """Return a kernel that only reads and writes this many elements."""
     return Kernel(OperatorKind.MEMORY, 0.0, BYTES_PER_ELEMENT * elements)
 
 
@@ -79,11 +79,11 @@ def memory(elements: float) -> Kernel:
 
 
 def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    # Cost of mm, addmm, bmm, baddbmm and _grouped_mm; their factors start at this argument.
+    # Return the cost function of mm, addmm, bmm, baddbmm or _grouped_mm; the factors start at this argument.
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
-        # A grouped product of several matrices and one gives each a part of the columns
+        # If a grouped product has several matrices on the left and one on the right, each uses some columns
         rows = left.shape[-right.ndim :]
         flops = (8.0 if left.is_complex() else 2.0) * math.prod(rows) * right.shape[-1]
         return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
@@ -98,7 +98,7 @@ def _convolution(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Data gradient and weight gradient; the bias gradient, a sum, is counted with the latter."""
+    """Return the data gradient and the weight gradient; the latter includes the bias gradient, a sum."""
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
     kind = _convolution_kind(weight, stride, dilation, transposed, groups)
     flops = _convolution_flops(x, weight, grad, transposed)
@@ -126,13 +126,13 @@ def _convolution_kind(
 
 
 def _batch_norm(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    # In training its input is read twice: for the statistics, and to apply them.
+    # In training the input is read twice: for the statistics, and to apply them.
     is_training = next(a for a in args if isinstance(a, bool))
     return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, args[:1] if is_training else (), out)),)
 
 
 def _batch_norm_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    # Its input is read for the two sums and again for the result
+    # The input is read for the two sums and again for the result
     return (Kernel(OperatorKind.MEMORY, 0.0, moved(args, args[1], out)),)
 
 
@@ -164,7 +164,7 @@ STATES_KEPT = 2
 
 @dataclass
 class Recorder:
-    """The kernels of one pass, in order; paused, it records nothing."""
+    """The kernels recorded in one pass, in order."""
 
     kernels: list[Kernel] = field(default_factory=list)
     paused: bool = False
@@ -250,7 +250,7 @@ class _Layer:
     gates: int
 
     def forward(self) -> Iterator[Kernel]:
-        """Input product over the sequence, then a recurrent product and the gates at every step."""
+        """Yield the input product over the sequence, then a recurrent product and the gates at every step."""
         wide = self.gates * self.hidden
         yield matmul(self.batch * self.steps, wide, self.inputs)
         for _ in range(self.steps):
@@ -258,7 +258,7 @@ class _Layer:
             yield self._pointwise()
 
     def backward(self, *, input_gradient: bool) -> Iterator[Kernel]:
-        """The same in reverse, with the products for the gradients; the initial state needs no gradient."""
+        """Yield the kernels of the gradients, last step first; the initial state needs no gradient."""
         wide = self.gates * self.hidden
         for step in range(self.steps):
             yield self._pointwise()
@@ -271,7 +271,7 @@ class _Layer:
         yield memory(self.batch * self.steps * wide + wide)  # gradient of the bias
 
     def _pointwise(self) -> Kernel:
-        # It reads both products, keeps the gates for the backward pass, and writes state and output
+        # The kernel reads both products, keeps the gates for the backward pass, and writes state and output
         return memory(self.batch * self.hidden * (3 * self.gates + 3))
 
 
@@ -302,7 +302,7 @@ class _Stack:
         return self.layers[0].hidden * self.directions
 
     def dropouts(self) -> Iterator[Kernel]:
-        """One kernel between every two consecutive layers, in either direction."""
+        """Yield one kernel between every two consecutive layers; both passes have the same kernels."""
         if self.dropout:
             one = self.layers[0]
             for _ in range(len(self.layers) // self.directions - 1):
@@ -327,7 +327,7 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
 
 
 class _FusedRnn(torch.autograd.Function):
-    """Shapes of a fused RNN, with its kernels recorded in both directions."""
+    """Shapes of a fused RNN, with its kernels recorded in both passes."""
 
     @staticmethod
     def forward(ctx: Any, stack: _Stack, x: Tensor, *weights: Tensor) -> Tensor:

@@ -21,14 +21,14 @@ _BATCH, _SEED = 2, 0
 
 
 def why_contiguous(workload: Workload, reads: Reads | None) -> str | None:
-    """Say why a step fails once its images are channels_last; None if it does not, or takes no images.
+    """Say why a step fails if its images are channels_last; None if it works, or takes no images.
 
-    A view that merges dimensions requires contiguous images, and fake tensors know the layout of every
-    result.
+    A view that merges dimensions, for example, requires contiguous images. Fake tensors show this, because
+    they track the layout of every result.
 
     Args:
         workload: Any workload.
-        reads: What a step reads from its tensors; None if it is unknown, so the step needs real tensors.
+        reads: The values that a step reads from its tensors; None if unknown, so the step needs real tensors.
     """
     if not workload.is_image:
         return None
@@ -45,9 +45,9 @@ def why_contiguous(workload: Workload, reads: Reads | None) -> str | None:
 
 
 def why_no_amp(workload: Workload) -> str | None:
-    """Say why a step that reads tensor values fails under autocast on the CPU; None if it does not.
+    """Say why a step that reads tensor values fails under autocast on the CPU; None if it works.
 
-    A lack of memory here says nothing about autocast.
+    Running out of memory here says nothing about autocast.
     """
     try:
         _step(workload, torch.contiguous_format, torch.autocast("cpu", dtype=torch.bfloat16))

@@ -1,4 +1,4 @@
-"""Peak memory of one step, by tracking the lifetimes of storages: no GPU, no memory, no arithmetic.
+"""Trace the peak memory of one step by the lifetimes of its storages: no GPU, no memory, no arithmetic.
 
 A whole step is run on fake tensors, which have shapes and types but no values. Bytes rise when a storage is
 allocated and fall when it is freed. ``growth`` derives the memory at any batch size from a few traces.
@@ -58,9 +58,9 @@ _MOST_HOST_BYTES = 64 * MIB
 _MOST_OPERATORS = 2_000
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
-# Weights of lazy layers, which cannot be made as fake tensors
+# Error for the weights of lazy layers, which cannot be made as fake tensors
 _LAZY = "Tensor subclass Uninitialized"
-# Prefixes of the names of operators that update all weights in place, in one kernel
+# Prefix of the names of operators that update all weights in place, in one kernel
 _FUSED_UPDATES = "_fused_"
 
 
@@ -88,7 +88,7 @@ def trace_memory(
         reads_at: From ``operators.reads_at``; without it, a step that reads values raises an error.
 
     Raises:
-        Exception: Any error of the model or torch if a step cannot run without values.
+        Exception: Any error from the model or torch if a step cannot run without values.
     """
     found: list[StepMemory] = []
     steps: Sequence[tuple[TaskKind, bool]]
@@ -118,7 +118,7 @@ def trace_memory(
 
 
 def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bool:
-    """Whether a step takes the memory derived from two shorter models; arguments as in ``shorter``."""
+    """Return whether the memory of a step of ``whole`` is what ``Workload.shorter`` (the rest) predicts."""
     with gpu_without_values() as mode:
         made = (_Made(each, each.recipe, mode) for each in (one, two, whole))
         steps = [each.follow(BATCHES[0], whole.tasks[0], is_amp=False) for each in made]
@@ -128,7 +128,7 @@ def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bo
 def _alike(
     found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
-    """Trace a step; its large batches only if no traced step of the same task is on lines."""
+    """Trace a step, and large batches too unless an earlier step of the same task was linear."""
     one, two = (made.follow(n, kind, is_amp) for n in BATCHES)
     step = on_lines(one, two, kind, is_amp=is_amp, recipe=made.recipe)
     before = next((known for known in found if known.task is kind), None)
@@ -162,7 +162,7 @@ def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tu
 def _variants(
     workload: Workload, *, has_blocks: bool
 ) -> Iterator[tuple[Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    """The variants of a built model, with their tasks and use of autocast; the most informative first."""
+    """Yield the variants of a built model, with their tasks and use of autocast, most informative first."""
     usual = workload.recipe
     casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
     types = (WeightType.BFLOAT16,) if casts else ()
@@ -171,7 +171,7 @@ def _variants(
     if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
     ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
-    for how in ways:  # none if a workload's own recipe includes checkpointing
+    for how in ways:  # none if checkpointing is a setting of the workload itself
         for recipe in (usual, *half):
             again = msgspec.structs.replace(recipe, checkpointing=how)
             yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
@@ -186,7 +186,7 @@ def _variants(
 
 @dataclass
 class _Built:
-    """A task on tensors without values, and its optimizer once there is one."""
+    """A task whose tensors have no values, and its optimizer once there is one."""
 
     task: Task
     calls: int = 0
@@ -211,7 +211,7 @@ class _Made:
         self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
 
     def at(self, batch_size: int) -> _Built:
-        """The built task."""
+        """Return the task at a batch size, built only once."""
         if batch_size not in self._built:
             before = self._mode.calls
             with numpy_bytes() as held:
@@ -231,7 +231,7 @@ class _Made:
         built = self.at(batch_size)
         with seeded(_SEED):
             if kind is TaskKind.TRAIN and built.optimizer is None:
-                sparse = has_sparse_gradients(built.task.model)  # which no fused update takes
+                sparse = has_sparse_gradients(built.task.model)  # no fused update takes them
                 built.optimizer = with_state(built.task, {} if sparse else GPU_OPTIONS)
             optimizer = built.optimizer if kind is TaskKind.TRAIN else None
             reads = self._reads_at(batch_size).get(kind)
@@ -241,7 +241,7 @@ class _Made:
         return trace
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
-        """The same for a large batch; None if it fails, or would take too much time or memory."""
+        """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
         like = self if {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys() else self._shorter[-1]
         if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
@@ -250,7 +250,7 @@ class _Made:
         return None
 
     def is_long(self, batch_size: int, kind: TaskKind, is_amp: bool) -> bool:
-        """Whether a step at a large batch would take too much time or memory, judging by the traced ones."""
+        """Return whether a large batch would take too much time or memory, judging by the traced ones."""
         lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
         # the first build may make more calls than the second
         built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])
@@ -296,10 +296,11 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
 
 
 def _built_with_reads(workload: Workload, batch_size: int) -> Task:
-    """Build a task of fake tensors with code that reads values which it computes itself, such as rates."""
+    """Build a task of fake tensors although its code reads values that it computes itself, such as rates."""
     known = Known()
     with _disable_current_modes(), torch.device("meta"), known.followed(), known.reading() as reads:
-        workload.build(batch_size, _SEED + 1)  # a workload with shorter ones keeps what it built before
+        # Another seed, because a workload with shorter ones keeps what it has built
+        workload.build(batch_size, _SEED + 1)
     with given(reads):
         return workload.build(batch_size, _SEED)
 
@@ -352,7 +353,7 @@ def step_trace(
     """Track the live bytes during one step of a task, on its fake or real tensors.
 
     Args:
-        task: Built and on the CPU.
+        task: A task built on the CPU.
         optimizer: An optimizer that already has its state, from ``with_state``; None means a forward pass.
         is_amp: Whether to run under autocast, in bfloat16.
         keep_gradients: Whether earlier gradients stay alive through the forward pass, as they do if they are
@@ -398,12 +399,12 @@ def step_trace(
             loss.backward()
             optimizer.step()
     if optimizer is not None:
-        model.zero_grad()  # the optimizer may have its own version, which need not free them
+        model.zero_grad()  # an optimizer's own ``zero_grad`` need not free the gradients
     return StepTrace(timeline, weights, sum(p.nbytes for p in trained), states, saved)
 
 
 def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
-    """An optimizer that has updated the weights once, so its state exists; no gradient is left.
+    """Return an optimizer that has updated the weights once, so its state exists; no gradient is left.
 
     Args:
         task: The task with the weights to update.
@@ -471,7 +472,7 @@ class Storages:
         self._gradients[key] = self._alive[key][0]
 
     def follow_outputs(self, tensors: Iterable[Tensor]) -> None:
-        """From here on, count these tensors once freed: a loop with a variable for them would keep them."""
+        """From now on, also count these tensors once freed: a loop with a variable for them keeps them."""
         self._outputs |= {storage_id(t) for t in tensors} & self._alive.keys()
 
     @contextmanager
@@ -502,7 +503,7 @@ class Storages:
 
     @contextmanager
     def followed(self) -> Iterator[list[Moment]]:
-        """Track the results of every operator inside; the list has the live bytes after each."""
+        """Track the results of every operator in the block; the list has the live bytes after each."""
         timeline = [self._moment()]
 
         def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Peak memory of one step from its profile, and whether it fits: used by search and ranking."""
+"""Estimate the peak memory of one step from its profile, and judge whether it fits on a card."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """Largest batch to search or rank: throughput stops growing far below it, and nobody trains with more."""
-# Steps in the search for the largest batch: four along one line, and one or two for each bend
+# Evaluations in the search for the largest batch before it bisects: four along one line, one or two per bend
 _LOOKS_ALONG_LINES = 8
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
-"""Smallest step with a peak that can scale another batch: in a smaller one the workspace dominates."""
+"""Smallest step whose measured peak can scale other batches: in a smaller one the workspace dominates."""
 UNTRACED_FACTOR = 2.0
 """Ratio of upper end to formula: for language models, the formula is too low by up to this factor."""
 UNTRACED_LOW_FACTOR = 2.3
-"""Ratio of formula to lower end: for adapters on frozen weights, it is too high by up to this factor."""
+"""Ratio of formula to lower end: for adapters on frozen weights, the formula is too high, at most by this."""
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step, relative to an eager one: a compiled loss keeps no scores in float32. The
 lowest of 14 published readings is 0.66 of the trace of the eager step (Llama 3 8B on B200s)."""
@@ -69,8 +69,8 @@ GRADIENT_SHARE = 0.5
 def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
     """Estimate the memory to plan for: ``need_of``'s allocated figure with the libraries' workspace [B].
 
-    Weights, gradients, optimizer state, activations, transients, and the prebuilt batches. The figure is
-    traced if possible, else the formula's estimate, raised by its largest known error. It is for planning;
+    It includes weights, gradients, optimizer state, activations, transients, and the prebuilt batches: traced
+    if possible, else estimated by the formula and raised by its largest known error. This is for planning;
     ``judge_fit`` decides whether a step fits.
     """
     held = _held(profile, case)
@@ -188,7 +188,7 @@ def judge_fit(
 def largest_batch(
     profile: WorkloadProfile, case: Case, card: CardMemory, *, scale: float = 1.0, accumulate: int = 1
 ) -> int:
-    """The largest batch of the case that fits a card, ``MOST_BATCH`` at most; 0 if none does.
+    """Return the largest batch of the case that fits on a card, at most ``MOST_BATCH``; 0 if none does.
 
     Args as in ``judge_fit``; the batch of the case is ignored.
     """
@@ -207,7 +207,7 @@ def largest_batch(
 
 
 def largest_of(step: StepMemory, card: CardMemory) -> int:
-    """The largest batch of a traced step of a language model that fits a card, as by ``judge_fit``."""
+    """Return the largest batch at which a traced step of a language model fits, as in ``judge_fit``."""
     allowance = load_allowance().of(card.card_class, convolves=False)
 
     def spare_bytes(batch_size: int) -> float:
@@ -218,7 +218,7 @@ def largest_of(step: StepMemory, card: CardMemory) -> int:
 
 
 def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
-    """Memory left on a card at the upper end; at least 0 if a step of this size ran on it."""
+    """Return the memory left on a card at the upper end; at least 0 if a step of this size ran on it."""
     high = figures.device.high
     if high is None:
         return -math.inf
@@ -227,7 +227,7 @@ def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
 
 
 def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> MemoryNeed:
-    """The need, with figures capped at the card's memory if a published step of this size ran on it."""
+    """Cap the figures of a need at the card's memory if a published step of this size ran on it."""
     device = need.device
     if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case.gpu_count, card):
         return need
@@ -261,7 +261,7 @@ def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
-    """The last batch with bytes to spare, ``MOST_BATCH`` at most; 0 if the first has none.
+    """Return the last batch with bytes to spare, at most ``MOST_BATCH``; 0 if the first has none.
 
     Memory grows with the batch along a line or pieces of lines, so the point where the line through two
     batches reaches 0 is nearly always the answer: this takes four evaluations instead of the twenty of a
@@ -290,7 +290,7 @@ def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
-    """Memory in use of a single traced step of a language model, on one GPU of a class of card [B]."""
+    """Return the memory in use of a traced step of a language model on one GPU of a class of card [B]."""
     held = held_by_one(step, batch_size, buckets=False)
     return estimated(load_allowance().of(card_class, convolves=False), held, 1, Scratch()).device
 
@@ -298,12 +298,12 @@ def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Inter
 def scale_of(
     profile: WorkloadProfile, case: Case, measured_bytes: float, card_class: CardClass
 ) -> float | None:
-    """The scale for another batch of the same workload, from a measured peak.
+    """Return the factor that a measured peak implies for the estimates of other batches of the workload.
 
     The excess of a peak over its trace includes up to ``WORKSPACE_BYTES`` of scratch space of the libraries,
     which every upper end already includes, and memory that cuDNN used because it was free: neither grows with
-    the batch as tensors do. Only the rest gives a factor. Relative to a trace it is at least 1, because the
-    traced tensors always exist.
+    the batch as tensors do. Only the rest gives a factor. Relative to a trace, the factor is at least 1,
+    because the traced tensors always exist.
 
     Args:
         profile: Profile of the workload.
@@ -312,7 +312,8 @@ def scale_of(
         card_class: Class of the measured card.
 
     Returns:
-        None for a step below ``LEAST_SCALING_BYTES``, where scratch space matters more than tensors.
+        The factor; None for a step below ``LEAST_SCALING_BYTES``, where scratch space matters more than
+        tensors.
     """
     traced = _held(profile, case)
     held = traced or _formula(profile, case)
@@ -338,7 +339,7 @@ def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | N
 
 
 def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate: int) -> Held:
-    """Memory of one GPU at the peak of the case, from its traced step."""
+    """Return the memory of one GPU at the peak of the case, from its traced step."""
     case = _micro(case, accumulate)
     kept = accumulate > 1
     if case.task is TaskKind.TRAIN and case.parallel_mode is ParallelMode.FSDP:
@@ -366,7 +367,7 @@ def _micro(case: Case, accumulate: int) -> Case:
 
 
 def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
-    """The traced step of a case; None if none was traced."""
+    """Return the traced step of a case; None if none was traced."""
     recipe = case.recipe
     if recipe.weight_type is WeightType.FLOAT16:
         recipe = msgspec.structs.replace(recipe, weight_type=WeightType.BFLOAT16)  # of the same size
@@ -376,7 +377,7 @@ def step_of(profile: WorkloadProfile, case: Case) -> StepMemory | None:
 
 
 def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
-    """The case with more checkpointing, the cheaper kind first; only traced kinds."""
+    """Return the case with each traced kind of checkpointing that saves more, the cheapest kind first."""
     ways = (Checkpointing.NONE, Checkpointing.SELECTIVE, Checkpointing.FULL)
     more = ways[ways.index(case.checkpointing) + 1 :]
     cases = (msgspec.structs.replace(case, checkpointing=how) for how in more)
@@ -384,15 +385,15 @@ def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
 
 
 def chunked(profile: WorkloadProfile, case: Case) -> Case | None:
-    """The case with its loss in chunks of tokens; None if it already is, or if that was not traced."""
+    """Return the case with its loss in chunks of tokens; None if it has chunks or they were not traced."""
     changed = msgspec.structs.replace(case, loss_chunks=LOSS_CHUNKS)
     return changed if case.loss_chunks == 1 and _held(profile, changed) is not None else None
 
 
 def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
-    """The case with adapters on frozen weights, and on a 4-bit base; only if these were traced.
+    """Yield the case with adapters on frozen weights, and on a 4-bit base, if these were traced.
 
-    It yields nothing for a model with inputs other than tokens, or one that already trains adapters.
+    There are none for a model with inputs other than tokens, or one that already trains adapters.
     """
     if case.trainable is not Trainable.FULL:
         return
@@ -404,7 +405,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
 
 
 def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
-    """Say where the figure comes from if not from memory lines; None if it does."""
+    """Say where the figure comes from if not from the memory lines; None if it comes from them."""
     step = step_of(profile, case)
     batch = _micro(case, accumulate).batch_size
     if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):
@@ -434,7 +435,7 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
 
 
 def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
-    """Weights, gradients, state and activations from their counts; FSDP shards the first three."""
+    """Compute weights, gradients, state and activations from their counts; FSDP shards the first three."""
     case = _micro(case, accumulate)
     train = case.task is TaskKind.TRAIN
     size = case.weight_type.bytes_each

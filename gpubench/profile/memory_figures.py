@@ -1,4 +1,4 @@
-"""The memory of a step on one GPU, in three separate figures, each with its interval.
+"""Estimate the memory of a step on one GPU in three separate figures, each with its interval.
 
 FSDP works by blocks, as in torch's ``fully_shard``: weights, gradients and optimizer state are sharded
 evenly; blocks are gathered one after the other, the next one while the current one computes; gradients are
@@ -54,8 +54,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         separate: Only in reserved memory: bytes that are alive at another moment, in a pool that nothing else
             can use in the meantime.
-        pinned: Only in reserved memory, without its lower end: memory in use when a CUDA graph is captured
-            that the graph cannot use.
+        pinned: Only in reserved memory, except its lower end: memory in use when a CUDA graph is captured,
+            which the graph cannot use.
         least, most: Lower and upper end as multiples of the total: 1 for a trace of this batch, or for lines
             through others. The loop that gpubench measures frees the outputs of the model before
             the backward pass; ``most`` covers at least a loop that keeps them.
@@ -73,11 +73,11 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """All memory allocated at that moment."""
+        """All memory allocated at the peak."""
         return self.weights + self.gradients + self.optimizer + self.saved + self.transient
 
     def scaled(self, scale: float) -> Held:
-        """All of it multiplied by a factor."""
+        """Return the same with every part multiplied by a factor."""
         if scale == 1.0:
             return self
         parts = (name for name in self.__struct_fields__ if name not in {"least", "most"})
@@ -85,7 +85,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool = False) -> Held:
-    """Memory of a GPU that holds all weights.
+    """Return the peak memory of a GPU that holds all weights.
 
     Args:
         step: The traced step.
@@ -109,7 +109,7 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
 def on_several(
     step: StepMemory, profile: WorkloadProfile, case: Case, *, stored: float = 1.0, kept: bool = False
 ) -> Held:
-    """Memory of one of several GPUs that shard weights, gradients and optimizer states.
+    """Return the peak memory of one of several GPUs that shard weights, gradients and optimizer states.
 
     Args:
         step: Traced in the type in which the weights are gathered.
@@ -147,7 +147,7 @@ def on_several(
 
 
 def _by_either_loop(step: StepMemory, by: Callable[[StepMemory], Held]) -> Held:
-    """Memory of a loop that frees the outputs; the upper end is that of a loop that keeps them."""
+    """Return the memory of a loop that frees the outputs, with the upper end of a loop that keeps them."""
     held = by(step)
     if step.keeping is None:
         return held
@@ -195,7 +195,7 @@ _CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 
 
 class Scratch(NamedTuple):
-    """Memory in addition to the tensors, independent of the factor [B].
+    """Memory in addition to the tensors, independent of the allowance's factor [B].
 
     Attributes:
         blas: Used by cuBLAS.
@@ -219,7 +219,7 @@ class Scratch(NamedTuple):
 
 
 def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> Scratch:
-    """Memory in addition to the tensors of a case; no fixed part was measured in inference."""
+    """Return the memory in addition to the tensors of a case; inference showed no fixed part."""
     return Scratch(
         blas=blas_bytes(profile, case, card_class),
         algorithm=algorithm_bytes(profile, case, card_class),
@@ -228,14 +228,14 @@ def scratch_of(profile: WorkloadProfile, case: Case, card_class: CardClass) -> S
 
 
 def blas_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """Workspaces that torch keeps for cuBLAS: one per thread, and a backward pass runs in a second thread."""
+    """Return torch's workspaces for cuBLAS [B]: one per thread; a backward pass runs in a second thread."""
     multiplies = any(op.kind is OperatorKind.MATMUL for op in profile.operators_of(case.task))
     threads = 2 if case.task is TaskKind.TRAIN else 1
     return threads * BLAS_BYTES[card_class] if multiplies else 0.0
 
 
 def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass) -> float:
-    """Workspace that cuDNN may take for the widest convolution in strict float32 [B].
+    """Return the workspace that cuDNN may take for the widest convolution in strict float32 [B].
 
     ``cudnn.benchmark`` chooses the fastest algorithm for which there is memory. With less memory it should
     choose another; on an H100 with a limited allocator, cuDNN failed instead. The upper end already includes
@@ -252,18 +252,18 @@ def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass)
 def compiled_loss_of(
     profile: WorkloadProfile, case: Case, step: StepMemory | None, traced_bytes: float, reserved: Interval
 ) -> Interval | None:
-    """Memory that torch's allocator holds if a loop also compiles its loss, unlike gpubench [B].
+    """Return what torch's allocator holds if a loop also compiles its loss, unlike gpubench [B].
 
     Args:
         profile: Profile of the workload.
         case: The compiled case, with the batch of one micro-batch.
-        step: The step as traced eagerly; None if it was not.
-        traced_bytes: Its traced memory on one GPU.
+        step: The step as traced eagerly; None if it was not traced.
+        traced_bytes: The traced memory of the step on one GPU.
         reserved: Reserved memory of the compiled model with an eager loss; its upper end is never exceeded.
 
     Returns:
-        None if no measurement covers this step: only decoders were measured, fully trained in half precision,
-        with scores over a large vocabulary.
+        The reserved memory; None if no measurement covers this step: only decoders were measured, fully
+        trained in half precision, with scores over a large vocabulary.
     """
     fitted = load_allowance().compiled_loss
     if fitted is None or step is None or step.keeping is None or case.execution is not Execution.COMPILE:
@@ -279,7 +279,7 @@ def compiled_loss_of(
 
 
 class Figures(NamedTuple):
-    """Allocated by tensors, reserved by torch's allocator, and in use on the device [B]."""
+    """Memory allocated by tensors, reserved by torch's allocator, and in use on the device [B]."""
 
     allocated: Interval
     reserved: Interval

@@ -1,4 +1,4 @@
-"""The operators of one step and one forward pass at one batch size, on the first device that works.
+"""Trace the operators of one step and one forward pass at one batch size, on the first device that works.
 
 The trace runs on the meta device, where nothing is allocated or computed. Values that a model reads from
 its tensors are computed beside the trace if they follow from its batch. For others the trace runs on the
@@ -54,13 +54,13 @@ _NO_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the '(?:CP
 _NO_FAKE = re.compile(r"no fake impl registered|" + _NO_KERNEL.pattern)
 _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
-# Options of torch's optimizers that need a GPU; its state is the same without them
+# Options of torch's optimizers that need a GPU; the state is the same without them
 _ONLY_ON_GPU = {"fused", "capturable"}
-# Limits for each large batch that runs on the CPU for what it reads, by those of a smaller one
+# Limits on a large batch that runs on the CPU to find its reads, extrapolated from a smaller batch
 _MOST_READ_S = 2.0
 _MOST_READ_BYTES = 3e8
 
-# What to do about an error of torch, by a part of its message
+# What to do about an error from torch, by a part of its message
 _ADVICE = {
     "Torch not compiled with CUDA": "call torch.cuda only if torch.cuda.is_available()",
     "no NVIDIA driver": "call torch.cuda only if torch.cuda.is_available()",
@@ -73,7 +73,7 @@ _ADVICE = {
     "with the mask as a tensor when q is not on a GPU",
 }
 
-# Starts the pass of a task, whose reads it collects
+# Starts the pass of a task and collects its reads
 _Reading = Callable[[TaskKind], AbstractContextManager[Reads]]
 ReadsAt = Callable[[int], Mapping[TaskKind, Reads]]
 """What a step of each task reads from its tensors, by batch size."""
@@ -84,12 +84,12 @@ class Seen:
     """The trace at one batch size.
 
     Attributes:
-        saved_bytes: Activations kept between forward and backward pass.
-        state_bytes: State of the optimizer.
+        saved_bytes: Activations kept between forward and backward pass [B].
+        state_bytes: State of the optimizer [B].
         why_on_cpu: As in ``Traced``.
         missing_kernel: As in ``Traced``.
         reads: What each task read from its tensors.
-        read_s: CPU time of a step of each task that had to run on the CPU for that [s].
+        read_s: CPU time of the steps that had to run on the CPU to find these reads [s].
     """
 
     train: tuple[Kernel, ...]
@@ -142,14 +142,15 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
     try:
         if known.has_missed:
             began_s = time.process_time()
-            with suppress(MisuseError):  # a trace on the CPU may do without what failed, or says why not
+            with suppress(MisuseError):  # if this fails, a trace on the CPU may still work or say why not
                 reads = _read_on_cpu(workload, batch_size, until_s)
                 read_s = time.process_time() - began_s
                 with suppress(Exception), torch.device("meta"), rules_of_losses():
                     task = on_meta(workload, batch_size)
                     found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
                     return replace(found, why_on_cpu=why, read_s=read_s)
-        return replace(_trace_on_cpu(workload, batch_size, until_s), why_on_cpu=why)
+        with _on_cpu(workload, batch_size, until_s) as task:
+            return replace(_trace_task(task, workload.tasks, lambda _: noted()), why_on_cpu=why)
     except _OutOfTimeError:
         slow = f"{why}; on the CPU it took too long, so every value that it reads was taken as 1"
     except MisuseError as error:
@@ -163,16 +164,16 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
         return replace(found, why_on_cpu=slow, reads={})
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
-        do = "make it smaller, or measure it with `gpubench run`"
+        do = "make the model smaller, or measure it with `gpubench run`"
         raise TooSlowError(f"{workload.name}: {too_long}; {do}: {one_line(error)}") from error
 
 
 def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> ReadsAt:
     """Return what a step of each task reads at a batch size.
 
-    Batches other than those seen are traced if all that is read follows from the batch. Otherwise large
-    batches run on the CPU if they take little time and memory. Others get the reads of the largest one seen
-    if these only check results; else the function raises an error.
+    Batches other than those seen are traced if everything read follows from the batch. Otherwise large
+    batches run on the CPU if they take little time and memory. The rest get the reads of the largest batch
+    seen if these only check results; if not, the returned function raises an error.
     """
     found = {batch_size: each.reads for batch_size, each in seen.items()}
     if not any(found.values()):
@@ -207,20 +208,20 @@ def _pairs(found: Iterable[Mapping[TaskKind, Reads]]) -> Iterator[tuple[Reads, R
 
 
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
-    """Trace on the meta device; raises any error of the model or torch if it cannot run there."""
+    """Trace on the meta device; raise any error from the model or torch if it cannot run there."""
     return _trace_task(on_meta(workload, batch_size), workload.tasks)
 
 
 def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen:
     """Trace on the meta device with the values that follow from the batch."""
-    with torch.device("meta"), rules_of_losses(), known.followed():  # for what the step creates too
+    with torch.device("meta"), rules_of_losses(), known.followed():  # also for tensors that the step creates
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
         return _trace_task(task, workload.tasks, lambda _: known.reading())
 
 
 def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
-    """The trace of a model with more periods of layers; None if the two differ in another way."""
+    """Extrapolate two traces to a model with more periods of layers; None if they differ in another way."""
     train, infer = longer(one.train[:-1], two.train[:-1], times), longer(one.infer, two.infer, times)
     if train is None or infer is None or one.blocks is None or two.blocks is None:
         return None
@@ -237,12 +238,6 @@ def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
         blocks=msgspec.structs.replace(one.blocks, count=at("count", one.blocks, two.blocks)),
         **{name: at(name) for name in ("saved_bytes", "parameters", "trainable", "state_bytes")},
     )
-
-
-def _trace_on_cpu(workload: Workload, batch_size: int, until_s: float) -> Seen:
-    """Trace with values on the CPU."""
-    with _on_cpu(workload, batch_size, until_s) as task:
-        return _trace_task(task, workload.tasks, lambda _: noted())
 
 
 def _read_on_cpu(workload: Workload, batch_size: int, until_s: float) -> dict[TaskKind, Reads]:
@@ -269,10 +264,10 @@ def _read_on_cpu(workload: Workload, batch_size: int, until_s: float) -> dict[Ta
 
 @contextmanager
 def _on_cpu(workload: Workload, batch_size: int, until_s: float) -> Iterator[Task]:
-    """Build a task on the CPU to run in the block, which a deadline ends at the next operator.
+    """Build a task on the CPU to run in the block, which the deadline ends at the next operator.
 
     Raises:
-        _OutOfTimeError: If it ended the block.
+        _OutOfTimeError: If the deadline has passed.
         MisuseError: If the model fails in the block.
     """
 
@@ -394,7 +389,7 @@ def _trace_pass(forward: Callable[[], Any]) -> list[Kernel]:
 
 
 def _trace_step(model: nn.Module, forward: Callable[[], Any]) -> tuple[list[Kernel], float]:
-    """Kernels of forward, loss and backward, and bytes of the activations kept between them."""
+    """Return the kernels of forward pass, loss and backward pass, and the bytes of activations kept."""
     own = {storage_id(t) for t in (*model.parameters(), *model.buffers())}
     kept: dict[int, Any] = {}
 
@@ -437,7 +432,7 @@ def require_finite(loss: Tensor) -> None:
     """Refuse a loss that is infinite or not a number; on the meta device it has no value to check.
 
     Raises:
-        MisuseError: The message has the value.
+        MisuseError: If the loss is not finite; the message gives its value.
     """
     with _disable_current_modes():  # which would note this as a read of the model
         if not loss.is_meta and not bool(torch.isfinite(loss.detach()).all()):
@@ -465,7 +460,7 @@ def _recording() -> Iterator[list[Kernel]]:
 
 
 def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kernel]:
-    """Name of the optimizer, bytes of the state that it has after one step, and its kernel.
+    """Return the optimizer's name, the bytes of its state after one step, and its kernel.
 
     The kernel is one pass over the parameters: weight and gradient are read, weight is written, state is read
     and written. In float32, SGD with momentum moves 20 bytes per parameter, Adam 28.
@@ -489,7 +484,7 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
-    """Return an optimizer, which need not be one of torch, and the optimizers that it wraps, each once."""
+    """Return an optimizer, which need not be torch's own, and the optimizers that it wraps, each once."""
     found: dict[int, Any] = {}
     waiting = [optimizer]
     while waiting:
@@ -550,7 +545,7 @@ def _wants_cuda(error: BaseException) -> bool:
     if isinstance(error, AssertionError):
         line = next((frame.line for frame in reversed(traceback.extract_tb(error.__traceback__))), "")
         return bool(_WANTS_CUDA.search(f"{error} {line}"))
-    # Its source line may mention CUDA for another reason: only the message counts
+    # The source line of another error may mention CUDA by chance: only the message counts
     says = _WANTS_CUDA.search(str(error)) or _TRITON_WANTS_CUDA.search(str(error))
     return bool(isinstance(error, RuntimeError | ValueError) and says and functions_of(error))
 
@@ -569,7 +564,7 @@ def functions_of(error: BaseException) -> set[type]:
 
 @contextmanager
 def standing_in(functions: Sequence[type]) -> Iterator[None]:
-    """Make these autograd functions, and operators without a kernel, return a tensor like their largest."""
+    """Make these autograd functions, and operators without a kernel, return a copy of their largest input."""
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:

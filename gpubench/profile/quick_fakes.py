@@ -1,4 +1,4 @@
-"""A GPU without values: tensors are fake, and torch computes each operator's result shape only once.
+"""Trace as on a GPU, without values: tensors are fake, and torch infers the result of each call only once.
 
 Torch determines shape, type and storage of every result, and checks each call; a step has thousands of calls,
 but only a few dozen different ones. Results are cached by operator, shapes, strides, types and all other
@@ -21,7 +21,7 @@ from gpubench.profile.cuda_rules import RULES, cuda_rules, rules_without_values
 from gpubench.tensors import autocast_on_cpu, plain_encoders, replaced, storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
-"""Read from every tensor several times per operator."""
+"""The call that reads a tensor's device, made several times per operator."""
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Creates the result from the arguments of a call
 _Answer = Callable[["QuickFakeMode", Sequence[Any]], Any]
@@ -32,7 +32,7 @@ class QuickFakeMode(FakeTensorMode):
 
     Attributes:
         calls: Operators called so far, excluding those that torch calls to compute a result.
-        known: Cached answers to use and extend, all under the same rules; None starts without any.
+        known: Cached answers to use and extend, all under the same rules; None to start with an empty cache.
     """
 
     def __init__(self, known: dict[Any, _Answer | None] | None = None, **options: Any) -> None:
@@ -90,7 +90,7 @@ class QuickFakeMode(FakeTensorMode):
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    """Whether shape and type describe a tensor fully; a complex one may be a conjugate."""
+    """Return whether shape and type describe a tensor fully; a complex tensor may be a conjugate."""
     return (
         tensor.constant is None
         and tensor.layout is torch.strided
@@ -106,7 +106,7 @@ class _Unknown(Exception):  # noqa: N818 - not an error: torch computes the resu
 def _answer(
     mode: QuickFakeMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> _Answer | None:
-    """How to create this result again; None if torch must compute it every time."""
+    """Return how to create this result again; None if torch must compute it every time."""
     schema = getattr(func, "_schema", None)  # the only place where torch declares shared storage
     if schema is None or torch.Tag.inplace_view in func.tags or "resize" in schema.name:
         return None
@@ -124,7 +124,7 @@ def _answer(
 
 
 def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
-    """A result with its own storage: a tensor, or several, some of which may be None."""
+    """Return how to create a result with its own storage: a tensor, or several, some possibly None."""
     if type(out) is FakeTensor:
         make = _tensor(mode, out, taken)
         return None if make is None else lambda mode, _: make(mode)
@@ -188,7 +188,7 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         # copying fake tensors warns; the model's own warnings were shown before
         warnings.simplefilter("ignore")
         quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
-        named = autocast_on_cpu("cuda", "meta")  # where the tensors are, with the rules of a GPU
+        named = autocast_on_cpu("cuda", "meta")  # the tensors are on the CPU, with the rules of a GPU
         for rules in (plain_encoders(), _no_draws(), rules_without_values(), cuda_rules(), named):
             after.enter_context(rules)
         with quick as mode, _plain_casts(), _plain_copies():
@@ -197,7 +197,7 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
 
 @contextmanager
 def _no_draws() -> Iterator[None]:
-    """Draw no truncated normal weights inside the block, as on the meta device: torch rejects by value."""
+    """Skip truncated normal initialization inside the block, because torch rejects draws by their value."""
     with replaced(nn.init, _no_grad_trunc_normal_=lambda tensor, *_, **__: tensor):
         yield
 

@@ -1,8 +1,8 @@
-"""Two models with fewer repeated blocks, from which the trace of a whole model is extrapolated.
+"""Shorten a model of repeated blocks to two small copies, from which the whole model's trace is extrapolated.
 
-Tracing a model of eighty blocks takes twenty times as long as tracing one of two and one of three, and it is
+Tracing a model of eighty blocks takes twenty times as long as tracing copies of two and three blocks, and is
 repeated for every batch, precision and recipe. Nothing guarantees that all blocks do the same work, so one
-step of the whole model is traced and compared.
+step of the whole model is also traced and compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpubench.profile.operators import longer_trace, on_meta, seen_on_meta
 from gpubench.workload import Task, Workload
 
 KEPT = (2, 3)
-"""Periods of blocks in the two shorter models."""
+"""Number of periods kept in each of the two shorter models."""
 LEAST_BLOCKS = 8
 """With fewer repeated blocks, the comparison costs as much time as it saves."""
 _MOST_PERIOD = 16
@@ -32,12 +32,12 @@ _MOST_PERIOD = 16
 
 @dataclass(frozen=True)
 class Run:
-    """Blocks that repeat within one list or sequence of a model.
+    """Blocks that repeat within one ``ModuleList`` or ``Sequential`` of a model.
 
     Attributes:
-        path: Name of the list in the model.
-        start: Index of the first block.
-        period: Number of blocks after which they repeat.
+        path: Name of that module in the model.
+        start: Index of the first repeated block.
+        period: Number of blocks after which the pattern repeats.
         times: Number of periods.
     """
 
@@ -48,19 +48,19 @@ class Run:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
+        """Number of blocks in all periods."""
         return self.period * self.times
 
 
 def with_shorter(workload: Workload) -> Workload:
-    """The workload with two shorter ones by which it is traced, if they agree with its own trace.
+    """Add the two shorter workloads from which this one can be traced, if they agree with its own trace.
 
     Args:
         workload: Any workload.
 
     Returns:
-        The workload unchanged if it has few repeated blocks, if it cannot be copied, or if the operators or
-        the memory of a step of the whole model differ from those derived from the shorter ones.
+        The workload, unchanged if it has few repeated blocks, if it cannot be copied, or if a step of the
+        whole model differs in operators or memory from what the shorter models predict.
     """
     if workload.shorter is not None:
         return workload
@@ -82,7 +82,7 @@ def with_shorter(workload: Workload) -> Workload:
 
 
 def longest_run(model: nn.Module) -> Run | None:
-    """The longest run of blocks with one structure (types of layers, shapes of weights); None without any."""
+    """Return the longest run of blocks with equal layer types and weight shapes, or None."""
     runs = [
         run
         for path, module in model.named_modules()
@@ -112,8 +112,8 @@ def _runs(path: str, kinds: Sequence[Any]) -> Iterator[Run]:
 def _shortened(
     run: Run, kept: int | None, wholes: dict[Any, Task]
 ) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
-    # Building billions of weights takes as long as a trace, so each whole model is built once and its
-    # shorter copies share it; without a number of periods, it is not copied.
+    # Building billions of weights takes as long as a trace, so each whole model is built only once and then
+    # copied. If ``kept`` is None, it is returned without a copy.
     def by(build: Callable[..., Task]) -> Callable[..., Task]:
         def shorter(batch_size: int, seed: int, **recipe: Any) -> Task:
             probe = torch.empty(0)  # fake, meta and real tensors must not mix
@@ -129,7 +129,7 @@ def _shortened(
 
 
 def _copy(task: Task, run: Run, kept: int) -> Task:
-    # A loss or an optimizer that refers to the model reads the whole one: the step then differs from its own.
+    # A loss or optimizer that captured the model still uses all of its blocks, so the comparison then fails.
     blocks = task.model.get_submodule(run.path)
     whole = blocks._modules  # noqa: SLF001 - the only way to shorten a list without changing its owner
     names, modules = [*whole], [*whole.values()]

@@ -1,7 +1,7 @@
 """Trace one training step and one forward pass of a workload, and split their cost into two parts.
 
-Two batch sizes give the parts: costs that grow with the batch are per sample; the rest (weights, optimizer)
-are fixed and occur once per step.
+Traces at two batch sizes give the parts: costs that grow with the batch are per sample; the rest (weights,
+optimizer) is fixed and occurs once per step.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from gpubench.profile.shorter import with_shorter
 from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
-"""Start of the reason why a step cannot run without values, and so cannot be captured in a CUDA graph."""
-# How a fake tensor refuses ``numpy()``, and so every function of NumPy and SciPy
+"""Start of the reason given for a step that needs values and so cannot be captured in a CUDA graph."""
+# How a fake tensor refuses ``numpy()``, which every NumPy or SciPy function needs
 _READS_BY_NUMPY = ".numpy() is not supported for tensor subclasses"
 
 
@@ -63,7 +63,7 @@ class Traced:
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
-    """Trace FLOPs, bytes, parameters and kept activations of a workload, for its other recipes too.
+    """Trace a workload's FLOPs, bytes, parameters and saved activations, and those of its other recipes.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -82,13 +82,14 @@ def trace_workload(
 ) -> Traced:
     """Trace the profile of a workload, and say how it was traced.
 
-    It is built and traced on the meta device, where nothing is allocated or computed. Values that a model
-    reads follow from its batch, or come from one step on the CPU; if that takes too long, each is taken as 1.
+    The model is built and traced on the meta device, where nothing is allocated or computed. Values that it
+    reads are derived from its batch or come from one step on the CPU; if that step takes too long, each value
+    is taken as 1.
 
     Args:
         workload: Any workload.
         variants_s: As in ``trace_memory``.
-        on_cpu_s: Total CPU time for the steps on the CPU [s].
+        on_cpu_s: Limit on the total CPU time of steps on the CPU [s].
         requested: As in ``trace_memory``.
         ways: As in ``trace_memory``.
 
@@ -135,7 +136,7 @@ def trace_workload(
 
 
 def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfile:
-    """Add which steps no CUDA graph can capture, since they read values on the host."""
+    """Mark the steps that no CUDA graph can capture because they read values on the host."""
     reads = traced.reads_at(BATCHES[0])
     by_value = not profile.memory and (profile.memory_untraced or "").startswith(BY_VALUE)
     is_eager = TaskKind.TRAIN in reads or by_value
@@ -144,11 +145,11 @@ def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfi
 
 
 def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
-    """Return the growth of saved activations with the square of the batch [B], as in a contrastive loss.
+    """Return the bytes of saved activations per squared batch size, as in a contrastive loss [B].
 
-    Three batches determine a parabola, with ``saved_bytes_per_sample`` as its linear part; for a traced step,
-    the trace of a large batch shows the growth. A decrease counts as none, and without training nothing is
-    saved. If the time for steps on the CPU runs out, the growth is taken as none.
+    Only a step without a memory trace needs this. Three batch sizes determine a parabola, with
+    ``saved_bytes_per_sample`` as its linear part. The result is 0 if its quadratic part is negative, if the
+    workload is not trained, or if the time for steps on the CPU runs out.
     """
     if TaskKind.TRAIN not in workload.tasks:
         return 0.0
@@ -165,7 +166,7 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
 
 
 def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
-    """Trace only the peak memory of the unchanged workload, large batches too; also return its parameters.
+    """Return a workload's parameter count and the peak memory of its own recipe, traced at large batches too.
 
     Raises:
         Exception: As ``trace_memory``.
@@ -177,7 +178,7 @@ def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
 
 
 def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
-    """Trace the profile of a workload without its peak memory, which takes several times as long to trace.
+    """Trace a workload's profile except its peak memory, which takes several times as long to trace.
 
     Args:
         workload: Any workload.
@@ -202,7 +203,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
 
 
 def _as_held(workload: Workload) -> Workload:
-    """The workload with a frozen base in 4 bits if its recipe has one; it is built in 16 bits."""
+    """Return the workload, built in 16 bits, with its frozen base packed into 4 if its recipe says so."""
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
@@ -217,7 +218,7 @@ def _flops(operators: Sequence[Operator]) -> float:
 
 
 def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightType) -> StepMemory:
-    """The step with the weights of its products in their own type; they are built and traced in 16 bits."""
+    """Return the step with its matrix-product weights in ``weight_type``; they are traced in 16 bits."""
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
     if decode is None or each >= half:
         return step
@@ -230,7 +231,7 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
 
 
 def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[StepMemory, ...], str | None]:
-    # The traced peak memory, or one line that says why the step cannot run without values.
+    # The traced peak memory, or one line that says why it could not be traced.
     try:
         return trace_memory(_as_held(workload), variants_s, **how), None
     except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept
@@ -280,7 +281,7 @@ def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:
 
 
 def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
-    """Fit both parts of every kernel, and merge equal kernels."""
+    """Fit the per-sample and fixed parts of every kernel, and merge equal kernels."""
     one, two = kernels
     if [k.kind for k in one] != [k.kind for k in two] or any(
         large.flops < small.flops for small, large in zip(one, two, strict=True)
@@ -303,10 +304,10 @@ def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
 
 
 def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Operator, ...]:
-    """Fit the sums of each kind if single kernels cannot be matched.
+    """Fit the sums over each kind of operator if single kernels cannot be matched.
 
-    A model with operators that depend on its data, like an augmentation that touches only some images, runs
-    other operators at another batch. An expert may even get fewer samples of a larger batch.
+    A model whose operators depend on its data, like an augmentation that touches only some images, may run
+    different operators at another batch size. An expert may even get fewer samples from a larger batch.
     """
     found = []
     for kind in OperatorKind:
@@ -329,13 +330,13 @@ def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Op
 
 
 def _growing_parts(at_first: float, at_second: float) -> tuple[float, float]:
-    # Both parts; all per sample if chance made one of them negative.
+    # Both parts; if chance made one negative, the entire cost counts as per sample.
     per_sample, fixed = _parts(at_first, at_second)
     return (per_sample, fixed) if min(per_sample, fixed) >= 0 else (at_second / BATCHES[1], 0.0)
 
 
 def _parts(at_first: float, at_second: float) -> tuple[float, float]:
-    # Per-sample and fixed part of something linear in the batch.
+    # Per-sample and fixed parts of a cost that is linear in the batch size.
     first, second = BATCHES
     per_sample = (at_second - at_first) / (second - first)
     return per_sample, at_first - per_sample * first

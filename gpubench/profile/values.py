@@ -1,7 +1,7 @@
 """Values that a model reads from its tensors: by ``item()``, by ``numpy()``, or as the size of a selection.
 
-A trace without values has two sources for them. The values of small tensors that follow from the batch alone
-are computed beside the trace. Others were read by an earlier step that had values.
+A trace without values has two sources for them. Small tensors that follow from the batch alone have their
+values computed beside the trace. All other values were read in an earlier step that had values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpubench.units import MIB
 # Largest tensors with values beside a trace: masks, lengths and positions of a batch
 _MOST_FLOATS = 2**16
 _MOST_BYTES = 4 * MIB
-# All of them together, and the CPU time after which no more are computed
+# Limit for all of them together, and the CPU time after which no more values are computed
 _MOST_KEPT_BYTES = 512 * MIB
 _MOST_KNOWN_S = 10.0
 _READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -40,7 +40,7 @@ _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what ``it
 Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 Key = tuple[Any, tuple[int, ...], Any]
 Reads = dict[Key, list[Any]]
-"""What one pass read, in order, by the operator that read it, and by shape and kind of its tensor."""
+"""What one pass read, in order, by the operator that read it, and by shape and kind of the tensor."""
 
 
 class _OnHost(TorchFunctionMode):
@@ -58,7 +58,7 @@ class _OnHost(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Selected:
-    """Shape and type of each result of a selection; the type is None for that of its input."""
+    """Shape and type of each result of a selection; the type is None if it is that of the input."""
 
     parts: tuple[tuple[torch.Size, torch.dtype | None], ...]
     is_one: bool
@@ -88,7 +88,7 @@ def noted() -> Iterator[Reads]:
 
 @contextmanager
 def given(reads: Reads) -> Iterator[Reads]:
-    """Give tensors without values what an earlier step read; a step that reads more often gets it again."""
+    """Answer reads from tensors without values with those of an earlier step, repeated if needed."""
     answers = {key: itertools.cycle(found) for key, found in reads.items()}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -108,7 +108,7 @@ class Known:
     """Small tensors on the meta device that follow from the batch, with values computed beside the trace.
 
     Attributes:
-        has_missed: Whether a value was read that is not known.
+        has_missed: Whether an unknown value was read.
     """
 
     def __init__(self, *, others_as_1: bool = False) -> None:
@@ -116,14 +116,14 @@ class Known:
         self.has_missed = False
         self._reads: Reads = {}
         self._others_as_1 = others_as_1
-        # By storage, so that a view has the values of its base; a weak reference keeps its id from others
+        # By storage, so that a view has the values of its base; the weak reference prevents reuse of its id
         self._values: dict[int, tuple[StorageWeakRef, Tensor]] = {}
         self._bytes = 0
         self._until_s = time.process_time() + _MOST_KNOWN_S
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow all calls inside the block, and give what they read."""
+        """Follow all calls inside the block, and answer those that read values."""
         with _OnHost(self._on_function), EveryCall(self._on_operator):
             yield
 
@@ -134,7 +134,7 @@ class Known:
         yield self._reads
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
-        """Take the values of these tensors as unknown."""
+        """Treat the values of these tensors as unknown."""
         for tensor in tensors:
             self._values.pop(storage_id(tensor), None)
 
@@ -205,7 +205,7 @@ class Known:
         return func(*args, **kwargs)
 
     def _follow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        """Compute the values of a result if all its arguments have them; what else was written has none."""
+        """Compute the values of a result if all arguments have values; otherwise forget what was written."""
         names = (spec.name for spec in func._schema.arguments)  # noqa: SLF001 - the only place where torch marks them
         bound = {**dict(zip(names, args, strict=False)), **kwargs}
         written = [
@@ -264,7 +264,7 @@ def _reads(func: Any, args: Sequence[Any]) -> bool:
 
 @cache
 def _is_reading(func: Any) -> bool:
-    # Indexing has a size that depends on values only with a mask, which is counted apart
+    # The size of an indexing depends on values only if there is a mask, which is counted separately
     return func in _TO_HOST or (bool(_READING & {*getattr(func, "tags", ())}) and not _is_index(func))
 
 
@@ -280,7 +280,7 @@ def _masks(func: Any, args: Sequence[Any]) -> list[Tensor]:
 
 
 def _by_counts(args: Sequence[Any], counts: Sequence[int]) -> tuple[Any, ...]:
-    """The arguments of an indexing; without values, with the places that each mask selects instead of it."""
+    """Return the arguments of an indexing; without values, indices replace each mask."""
     if type(args[0]) is Tensor and not args[0].is_meta:
         return (*args,)
     found: list[Any] = []
@@ -295,7 +295,7 @@ def _by_counts(args: Sequence[Any], counts: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _kept_on_meta(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a copy to the CPU so that it stays on the meta device, as there is nothing to copy."""
+    """Return the arguments of a call, so that a copy to the CPU without values stays on the meta device."""
     if func is torch.ops.aten._to_copy.default and args[0].is_meta:  # noqa: SLF001 - what ``cpu()`` calls
         return {name: value for name, value in kwargs.items() if name != "device"}
     return kwargs
@@ -308,7 +308,7 @@ def _key(func: Any, tensor: Tensor) -> Key:
 
 
 def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
-    """Note what was read from a tensor, and return it: of tensors, their sizes."""
+    """Note what was read from a tensor, and return it; tensors are noted by their sizes."""
     parts = [*tensors_in([found])]
     answer: Any
     if not parts:
@@ -322,7 +322,7 @@ def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
 
 
 def are_checks(one: Reads, other: Reads) -> bool:
-    """Return whether two batches were only checked: they read single floats, and the same conditions."""
+    """Return whether two batches were read only for checks: single floats, and conditions that agree."""
     if one.keys() != other.keys() or any(shape for _, shape, _ in one):
         return False
     pairs = [pair for key in one for pair in itertools.zip_longest(one[key], other[key])]
@@ -332,7 +332,7 @@ def are_checks(one: Reads, other: Reads) -> bool:
 
 
 def _listless(index: Any) -> Any:
-    """The index with tensors in place of lists of numbers or of conditions."""
+    """Return the index with tensors in place of lists of numbers or of conditions."""
     if isinstance(index, tuple):
         return tuple(_listless(part) for part in index)
     if isinstance(index, list) and index and all(isinstance(part, int) for part in index):

@@ -16,7 +16,7 @@ from gpubench.decoders import described_decoder
 from gpubench.errors import MisuseError
 from gpubench.models import MemoryBasis, StepMemory, WorkloadProfile
 from gpubench.profile import cache, profile_of, trace
-from gpubench.user_model import load_own
+from gpubench.user_model import config_of, load_own
 
 SIZES = {
     "hidden_size": 128, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -96,6 +96,17 @@ def test_the_shape_gives_the_same_profile_as_a_trace(
     assert figure.low is not None
     assert figure.high is not None
     assert figure.low <= slow.need.device.value <= figure.high
+
+
+@pytest.mark.parametrize("end", ["", "/config.json"])
+def test_a_config_below_the_home_folder_is_found_because_no_shell_expands_its_tilde(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, config())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = config_of(f"hf:~/Small{end}")
+    assert found is not None
+    assert found["model_type"] == "llama"
 
 
 @pytest.mark.parametrize(

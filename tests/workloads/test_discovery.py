@@ -76,7 +76,7 @@ def test_a_name_offered_twice_is_an_error_that_names_both(
             "raise ImportError('no such thing')",
             r"workload outside of the package other_0 .*: ImportError: no such thing",
         ),
-        ("WORKLOAD = 3", "is a int, not a Workload"),
+        ("WORKLOAD = 3", "is of type int, not a Workload"),
         ("import sys; sys.exit(7)", r"workload outside of the package other_0 .*: calls sys.exit\(7\)"),
         ("x = (", r"workload outside of the package other_0 .*: syntax error in line 1"),
     ],

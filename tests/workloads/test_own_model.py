@@ -171,6 +171,17 @@ def build(n):
     assert workload.build(2, 0).optimizer is torch.optim.SGD
 
 
+def test_a_misspelled_key_is_refused_rather_than_trained_with_the_default_optimizer(tmp_path: Path) -> None:
+    source = """
+import torch
+def build(n):
+    return {"model": torch.nn.Linear(3, 4), "inputs": torch.randn(n, 3), "targets": torch.zeros(n, 4),
+            "loss": torch.nn.functional.mse_loss, "optim": torch.optim.SGD}
+"""
+    with pytest.raises(MisuseError, match=r"returned an unknown optim; .* loss, optimizer$"):
+        load_workload(write(tmp_path, source))
+
+
 def test_a_workload_object_is_accepted_and_has_the_name_of_its_file(tmp_path: Path) -> None:
     source = "from gpubench.discovery import load_workload\nWORKLOAD = load_workload('cnn')\n"
     workload = load_workload(write(tmp_path, source))
@@ -343,11 +354,11 @@ LOADING = {
     "arrays": (
         "import numpy as np\n"
         + GOOD.replace("torch.randn(", "np.zeros((").replace("10), torch.z", "10)), torch.z"),
-        "no tensor, but a ndarray; give torch.from_numpy of it",
+        "no tensor, but an object of type ndarray; give torch.from_numpy of it",
     ),
     "loss not made": (
         GOOD.replace("EntropyLoss()", "EntropyLoss"),
-        "the loss is a type, .* give lambda outputs, _",
+        "the loss is <class 'torch.*CrossEntropyLoss'>, not a function .* give lambda outputs, _",
     ),
     "nothing in it": ("x = 1", "defines neither build"),
     "syntax error": ("def build(:\n", "syntax error in line 1"),
@@ -362,12 +373,12 @@ LOADING = {
     ),
     "import error": ("import no_such_library_at_all", "ModuleNotFoundError: No module named"),
     "no arguments": ("def build(): ...", "build must take one argument"),
-    "build is a number": ("build = 3", "is a int; it must be a Workload or a function"),
+    "build is a number": ("build = 3", "its type is int; it must be a Workload or a function"),
     "exits": ("import sys\nsys.exit(3)", r"calls sys.exit\(3\)"),
     "raises": ("def build(n):\n    raise RuntimeError('no\\nluck')", "RuntimeError: no luck"),
     "two values": (body("nn.Linear(1, 1), torch.randn(batch_size, 1)"), "build returned 2 values"),
-    "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is a int"),
-    "no loss": (body("nn.Linear(1, 1), torch.randn(batch_size, 1), 0, 3"), "the loss is a int"),
+    "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is of type int"),
+    "no loss": (body("nn.Linear(1, 1), torch.randn(batch_size, 1), 0, 3"), "the loss is 3, not"),
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
     "inputs no tensor": (
         body("nn.Linear(1, 1), [1, 2], 0, nn.MSELoss()"),
@@ -392,11 +403,11 @@ LOADING = {
             "(lambda m: (m, torch.randn(batch_size, 1), 0, nn.MSELoss(), "
             "torch.optim.SGD(m.parameters())))(nn.Linear(1, 1))"
         ),
-        r"the optimizer is a SGD object; return a factory.*partial",
+        r"the optimizer is of type SGD; return a factory.*partial",
     ),
     "an optimizer by name": (
         body("nn.Linear(1, 1), torch.randn(batch_size, 1), 0, nn.MSELoss(), 'sgd'"),
-        "the optimizer is a str object; return a factory",
+        "the optimizer is of type str; return a factory",
     ),
 }
 
@@ -688,7 +699,7 @@ def test_profile_forged_by_a_user_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"name": "cnn"}, "is of 'cnn'"),
+        ({"name": "cnn"}, "is for 'cnn'"),
         ({"parameters": -1}, "of -1 parameters"),
         ({"trainable_parameters": 10**12}, "parameters are trained"),
         ({"batches": (64, 0)}, "a batch of 0"),
