@@ -156,7 +156,7 @@ def test_without_a_named_model_the_answer_says_how_to_name_one():
 
 def test_a_gpu_that_is_not_ranked_is_named_with_a_comparable_one():
     with pytest.raises(
-        MisuseError, match=r"Apple M4 is not ranked: .*; of those that rank, the \w+ .*nearest"
+        MisuseError, match=r"Apple M4 is not ranked: .*; among ranked GPUs, the \w+ .*nearest"
     ):
         gpubench.rank("resnet50", gpu=["m4"])
     with pytest.raises(
