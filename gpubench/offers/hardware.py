@@ -204,4 +204,4 @@ def _read(part: str) -> tuple[str, float]:
 
 
 def _words(field: str) -> str:
-    return field.removesuffix("_usd").removesuffix("_w").replace("_", " ")
+    return field.partition("_usd")[0].removesuffix("_w")

@@ -350,7 +350,7 @@ class AskedPrices:
 
     @cached_property
     def _least_usd_per_byte(self) -> float | None:
-        # The lowest price per bandwidth among GPUs that several shipped providers sell.
+        # The lowest price per unit of bandwidth among GPUs that several shipped providers sell.
         found = []
         for gpu_key in self._rows:
             spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)

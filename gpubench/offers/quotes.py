@@ -325,13 +325,13 @@ def _check_field(field: str, value: Any, latest: date = date.max) -> None:
 
 
 def _check_together(offer: Offer) -> None:
-    # Raise unless the fields of an offer, each of which is plausible, are plausible together.
+    # Raise unless an offer's fields, plausible one by one, are plausible together.
     if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
         raise ImplausibleError(
             f"pricing {offer.pricing!s} with term_years {offer.term_years}: a reserved price needs a term, "
             "and no other price has one"
         )
-    # A marketplace host is vetted or not; a list price comes from a company, or is one for vetted hosts.
+    # A marketplace host is vetted or not; a list price is that of a company or of vetted hosts.
     allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
     if offer.seller not in allowed:
         raise ImplausibleError(

@@ -128,7 +128,7 @@ def duration(hours: float | None) -> str:
 
 
 def work_done(ranking: Ranking, row: Row) -> str:
-    """Return the phrase for the time of the job; without a job, for the work per dollar."""
+    """Describe the work that a row does: "the job in 3 h", or without a job the samples per dollar."""
     if row.hours.value is None:
         return f"{ranking.value_of(row).words()} {plain(ranking.value_unit, 60)}"
     return f"the job in {duration(row.hours.value)}"
@@ -475,7 +475,7 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
-    if any(map(is_a_host, request.own)) and not request.buys and own is not None:
+    if any(map(is_a_host, request.own)) and not request.buys and own is not None and own.purchase_usd:
         yield tell(
             "have_pc",
             gpu=gpus_of(own.offer),

@@ -161,7 +161,7 @@ class Prices:
         sigma: Standard deviation of the logarithm of the price.
         group: The group of each price. A provider sets all its prices of a GPU, so they form a group and move
             together. Each listing is a separate group.
-        names: Name of each group. It seeds the draws, which therefore do not depend on the other groups.
+        names: Returns the name of a group. It seeds the group's draws, so they do not depend on other groups.
     """
 
     expected: Floats
@@ -171,7 +171,7 @@ class Prices:
 
     @property
     def half_width(self) -> Floats:
-        """Half the width of the 9-in-10 interval of the logarithm."""
+        """Half the width of the 9-in-10 interval of the price's logarithm."""
         return Z90 * self.sigma
 
 

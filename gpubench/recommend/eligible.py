@@ -49,12 +49,12 @@ from gpubench.units import count, format_number, format_usd, listing, plain
 
 @dataclass(frozen=True)
 class FilterResult:
-    """The offers that pass the filters, before throughput is known; they do not depend on the workload.
+    """The offers that pass the filters that need no throughput; they are the same for every workload.
 
     Attributes:
         every: All offers.
-        kept: Offers to rank, with the requested pricing.
-        possible: Offers to rank, with any pricing.
+        kept: Offers that pass, with the requested pricing.
+        possible: Offers that pass, with any pricing.
         for_sale: Hardware to buy that would pass the filters.
         excluded: The excluded offers, with reasons.
         doubted_as_asked: Offers with the requested pricing that were excluded for a doubtful price.
@@ -169,7 +169,7 @@ class CandidateFinder:
 
     @property
     def photograph_share(self) -> float:
-        """Share of samples that the vCPUs of a host must prepare, because they are decoded photographs.
+        """Share of the samples that a host's vCPUs must prepare, because these samples are photographs.
 
         Several workloads at their geometric mean are not a job, so nothing has to be prepared.
         """
@@ -412,7 +412,7 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
     if pool.work is None:
         raise MisuseError("a deadline or a budget needs a job, and none can be assumed here: add --samples")
     (hours, slow_hours), (usd, dear_usd) = _likely_and_worst(pool)
-    hour_words, usd_words = "takes {} h, {} h if slow: above {} h", "costs {}, up to {}: above {}"
+    hour_words, usd_words = "takes {} h ({} h if slow), above {} h", "costs {} (up to {}), above {}"
     feed_limited = pool.vcpu_limit < pool.gpus_rate
     found: dict[int, Exclusion] = {}
     for option, limit, likely, worst, words, shown in (

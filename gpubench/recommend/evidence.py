@@ -338,7 +338,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
     assert measurement.samples_per_s is not None  # usable rows have a figure
     threads = measurement.cpu_threads or run.environment.cpu_threads
     on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""
-    rate = measurement.interval  # holds for this card; others of its model vary more, and only those rent
+    rate = measurement.interval  # of this very card; the offers of a listed GPU have others of its model
     rate = rate.times(ANOTHER_CARD) if key in load_specs() else rate
     return Estimate(
         case=measurement.case,

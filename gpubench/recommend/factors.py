@@ -210,7 +210,7 @@ _PHOTOGRAPH_FILE_BYTES = 110_000
 
 
 class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job needs at least from its host; an unknown part adds nothing.
+    """The minimum that a job needs from its host; an unknown part adds nothing.
 
     Attributes:
         weights_bytes: Size of the largest weights file, in its usual type.
@@ -221,7 +221,7 @@ class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: float = 0.0
 
     def ram_bytes(self, gpu_count: int) -> float:
-        """Memory that a host with this many GPUs needs [B]."""
+        """Return the RAM that a host with this many GPUs needs [B]."""
         weights = self.weights_bytes
         return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0
 
@@ -287,7 +287,7 @@ GATES = (
 
 
 def lacks(gate: Gate, need: HostNeed, offer: Offer, _: GpuSpec | None = None) -> str | None:
-    """Return why a host fails a requirement; None if it does not fail or the value is unknown."""
+    """Return why a host fails a requirement; None if it passes or the value is unknown."""
     has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
     if has is None or has >= least:
         return None

@@ -52,8 +52,8 @@ class Filter:
     """One restriction: ``reason`` returns why an offer is dropped, or None if it stays.
 
     An ``owned`` filter applies only to owned hardware. A filter that depends only on some ``fields`` runs
-    once per combination of their values, of which 100,000 offers have a few hundred. Only the offers that
-    ``suspects`` flags are tested.
+    once per combination of their values (a few hundred in 100,000 offers). Only the offers that ``suspects``
+    flags are tested.
     """
 
     option: str
@@ -397,7 +397,7 @@ def _is_owned(offer: Offer) -> bool:
 
 
 def _of_the_seller(request: RankRequest, offers: Offers) -> tuple[tuple[object, Filter], ...]:
-    # Return the filters on provider, region and seller, each after a value that is true if it is requested.
+    # Return pairs: whether a filter on provider, region or seller is requested, and the filter.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
 
@@ -456,7 +456,7 @@ def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
 def _of_number_and_price(
     request: RankRequest, offers: Offers, market: Market
 ) -> tuple[tuple[object, Filter], ...]:
-    # Return the filters on number of GPUs, price and price age, each after whether it is requested.
+    # Return pairs: whether a filter on number of GPUs, price or price age is requested, and the filter.
     gpu_count, most_days = request.count, request.max_price_age_days
     most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
     old = outdated(offers, market.today) if most_days is None else {}

@@ -33,7 +33,7 @@ from gpubench.recommend.candidates import (
 from gpubench.recommend.economics import DrawnPrices, drawn_prices
 from gpubench.recommend.request import RankRequest
 
-# Number of rows to compute together, so intermediate results stay in the processor's cache.
+# Number of rows to compute together, so that intermediate results stay in the processor's cache.
 _AT_ONCE = 16
 
 ALIKE = 0.02
@@ -222,7 +222,7 @@ def is_a_guess(pool: Candidates) -> Flags:
 
 
 def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the time and the cost of the job, or else of one sample: axes of the Pareto set, with memory."""
+    """Return the time and cost of the job, or else of one sample: with memory, the axes of the Pareto set."""
     rate = pool.rate[rows]
     if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])

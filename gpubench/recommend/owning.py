@@ -389,7 +389,7 @@ def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[Bu
 
 
 def _session(pool: Candidates, machine: int) -> Candidates:
-    # Return the offers for one job, or for an hour of jobs on the owned machine if they are short.
+    # Return the offers for one job, or if jobs are short, for as many as take the owned machine an hour.
     one, work = np.array([machine]), pool.work
     many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or many <= 1:

@@ -1,4 +1,4 @@
-"""Ranks offers by the cost of a job: checks the request, gathers evidence, judges it, builds the document.
+"""Ranks offers by the cost of a job: checks a request, gathers evidence, judges offers, builds the document.
 
 ``judge_offers`` is pure: it needs only offers and estimates, no files, clock or network.
 """

@@ -59,7 +59,7 @@ COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments [years], by option value."""
 
 SORTS = ("value", "time", "cost", "throughput", "joules")
-"""The sort orders, repeated here so that help imports no models; a test compares them with ``SortedBy``."""
+"""The sort orders: a copy of ``SortedBy`` for the help, which imports no models; a test compares the two."""
 
 
 class Range(NamedTuple):
@@ -459,14 +459,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def job_samples(self) -> float | None:
-        """Samples of the whole job; None if no job is given."""
+        """Number of samples in the whole job; None if no job is given."""
         if self.epochs is None or self.epoch_samples is None:
             return self.samples
         return self.epochs * self.epoch_samples
 
     @property
     def epoch_samples(self) -> float | None:
-        """Samples of an epoch; for resnet50 the default is ImageNet."""
+        """Number of samples per epoch; for resnet50 the default is that of ImageNet."""
         is_of_imagenet = self.workload_names == ("resnet50",)
         return IMAGENET_IMAGES if self.dataset_size is None and is_of_imagenet else self.dataset_size
 
@@ -489,7 +489,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def spot_lost_share(self) -> float:
-        """Share of the work repeated on spot machines: as given, else for one interruption in 24 h."""
+        """Share of the work repeated on spot machines: as given, or else for one interruption in 24 h."""
         from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost

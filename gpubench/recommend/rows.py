@@ -57,7 +57,7 @@ def best_places(found: Eligible) -> list[int]:
 
 
 def one_a_gpu(found: Eligible) -> Sequence[int]:
-    """Return the best position of each GPU to rent, and each owned machine; all positions of an only GPU."""
+    """Return the best position of each GPU to rent, and each owned machine; for a lone GPU, all positions."""
     if len(found.by_gpu) == 1:
         return range(len(found))
     return sorted({*best_places(found), *owned(found).tolist()})
@@ -387,7 +387,7 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
 
 def places_of_answers(found: Eligible) -> set[int]:
-    """Return the positions of answers, a cloud's offer, named GPUs, owned hardware, and each GPU's best."""
+    """Return the positions of the answers, cloud offer, named GPUs, owned hardware, and each GPU's best."""
     cloud = cheapest_of_a_cloud(found)
     beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
     return {*best_places(found), *found.answers.values(), *beside}

@@ -43,7 +43,7 @@ class SourceError(GpuBenchError):
 
 
 class SourceSkippedError(SourceError):
-    """A price source was not queried, because a requirement (a key, a library) is missing."""
+    """A price source was not queried, because a key or a library is missing."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +150,8 @@ class Source(NamedTuple):
         name: Its name for ``--provider`` and in snapshots.
         provider: The cloud or marketplace that sells at its prices.
         fetch: Yields every quote, ``SetAside`` for a row with an unexpected shape, and ``Complete`` if
-            nothing can be missing; raises SourceError if the provider fails or its answer has an unexpected
-            shape.
+            nothing can be missing. It raises SourceError if the provider fails or its answer has an
+            unexpected shape.
     """
 
     name: str
