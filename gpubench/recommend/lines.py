@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gpubench.folders import data_table
-from gpubench.groups import grouped
+from gpubench.groups import first_of_each, grouped
 from gpubench.interval import Interval
 from gpubench.labels import SELLERS, card_condition, gpu_name, gpus_of
 from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
@@ -94,7 +94,10 @@ def lines(ranking: Ranking) -> list[Line]:
     named = {line.choice.offer for line in found}
     others = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
     others += [("Also named", each) for each in ranking.asked]
-    found[1:1] = [Line(name, each) for name, each in others if each is not None and each.offer not in named]
+    found[1:1] = first_of_each(
+        (Line(name, each) for name, each in others if each is not None and each.offer not in named),
+        lambda line: line.choice.offer,
+    )
     return found
 
 
