@@ -14,14 +14,15 @@ from collections.abc import Iterable
 from gpubench.groups import grouped
 
 MEMORY_TOLERANCE = 0.09
-"""A device reports 1 to 2 % less than its marketed memory, GDDR6 cards with ECC about 6 % less."""
+"""Tolerance for comparing memory sizes, as a share: a device reports 1 to 2 % less than its marketed memory,
+and a GDDR6 card with ECC about 6 % less."""
 
 _NOISE = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _BREAKS = re.compile(r"[\s_/]+")
 
 
 def normalize(name: str) -> str:
-    """Fold case, trademark signs and white space.
+    """Fold case, remove trademark signs, and turn white space, ``_`` and ``/`` into single spaces.
 
     >>> normalize("NVIDIA  GeForce(R) RTX_4090")
     'nvidia geforce rtx 4090'
@@ -39,7 +40,7 @@ def sized(name: str) -> str:
 
 
 def squeeze(name: str) -> str:
-    """Remove spaces from names in price lists and drivers: ``RTX 4090`` and ``RTX4090`` are the same.
+    """Normalize a name and remove its spaces: for price lists and drivers, ``RTX 4090`` is ``RTX4090``.
 
     A hyphen stays: Google's type ``nvidia-h100-80gb`` is the SXM card, but "NVIDIA H100 80GB" is any H100.
 
@@ -80,7 +81,7 @@ _SIZE = re.compile(r"(?<![a-z\d])(\d{1,4}(?:\.\d)?) ?(?:gb|gib|g)(?![a-z\d])")
 
 
 def without_size(name: str) -> str:
-    """Return a name without the memory size after it.
+    """Return a name without the memory size at its end.
 
     >>> without_size("NVIDIA GH200 120GB"), without_size("NVIDIA H100 80GB HBM3")
     ('nvidia gh200', 'nvidia h100 80gb hbm3')

@@ -41,7 +41,7 @@ AtLeastOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 # Maximum characters of an invalid value in a message.
 _SHOWN = 60
-# Smaller and larger numbers are of no use, and their products overflow or fill a line with digits.
+# Numbers outside this range have no use here; their products would overflow or fill a line with digits.
 _LEAST, _MOST = 1e-9, 1e15
 # The nonempty parts of a comma-separated text, stripped.
 _PARTS = re.compile(r"[^,\s](?:[^,]*[^,\s])?")
@@ -65,8 +65,8 @@ class Option(msgspec.Struct, frozen=True):
         short: One-letter spelling, such as ``-o``.
         commas: Whether one text may contain several values, separated by commas.
         default: The default in words, if the field's value does not describe it.
-        sets: The value that a switch gives its field: ``--quick`` is budget "quick". A field may have several
-            switches, of which only one may be given.
+        sets: The value that a switch gives its field: ``--quick`` sets the budget to "quick". If a field has
+            several switches, only one of them may be given.
         way: How it is given: by a command-line option, as a key of ``--recipe``, in a settings file, or only
             in Python. Python accepts all of them by name.
         field: The field of the request.
@@ -101,7 +101,7 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> str:
-        """The limits in words: ``above 0``, ``from 0 to below 10``; empty without limits."""
+        """The limits in words: ``above 0``, ``from 0 to below 10``; empty if there are none."""
         least = "at least" if self.meta.lt is None and self.meta.le is None else "from"
         words = {"above": self.meta.gt, least: self.meta.ge, "to below": self.meta.lt, "to": self.meta.le}
         return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
@@ -127,7 +127,7 @@ with_help = msgspec.structs.replace
 
 
 def typed(name: str) -> str:
-    """Return a name as typed: ``budget-usd``."""
+    """Return a name as typed on the command line: ``budget-usd``."""
     return name.replace("_", "-")
 
 
@@ -256,7 +256,7 @@ def settings_in_words(request_type: type[msgspec.Struct], given: Mapping[str, An
 
 
 def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
-    """Return the value of a field from the given value; a single value may stand for a list of one."""
+    """Convert a given value to the value of a field; a single value may stand for a list of one."""
     if value is None and (each.optional or each.many):
         return each.initial if each.many else None
     if not each.many:
@@ -393,7 +393,7 @@ def words_of(request: msgspec.Struct) -> tuple[str, ...]:
 
 
 def _word(value: Any) -> str:
-    """Format one value for ``read`` and the parser."""
+    """Format one value in a form that ``read`` and the parser accept."""
     if isinstance(value, Mapping):
         return ",".join(f"{key}={_word(share)}" for key, share in value.items())
     if isinstance(value, bool):
@@ -473,7 +473,7 @@ WORKLOAD = Option(
     metavar="NAME|FILE[:NAME]",
 )
 JOB_MODES = (ParallelMode.DDP, ParallelMode.FSDP)
-"""How GPUs share one job: all weights on each GPU, or a share of them."""
+"""How GPUs share one job: each holds all weights, or a shard of them."""
 JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, else ddp")
 
 
@@ -486,7 +486,7 @@ BATCH = Option(default="the workload's main batch")
 AnyPrecision: TypeAlias = Annotated[
     str | None,
     Option(
-        "Precision; amp is the best of each GPU.",
+        "Precision; amp picks the best one for each GPU.",
         choices=precisions.CHOICES,
         default="amp, or the workload's own",
     ),
@@ -544,7 +544,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     prompt_tokens: Annotated[
         Tokens | None,
-        Option("Prompt tokens of a generating workload.", RECIPE, way="recipe"),
+        Option("Prompt tokens of a workload that generates text.", RECIPE, way="recipe"),
     ] = None
     new_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
@@ -566,13 +566,13 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     trainable: Annotated[
         str | None,
-        Option("Train adapters over a frozen base.", RECIPE, name="lora", sets="lora"),
-        Option("Train adapters over a frozen base in 4 bits.", RECIPE, name="qlora", sets="qlora"),
+        Option("Train adapters on a frozen base.", RECIPE, name="lora", sets="lora"),
+        Option("Train adapters on a frozen 4-bit base.", RECIPE, name="qlora", sets="qlora"),
     ] = None
 
 
 def asked_recipe(request: RecipeRequest) -> dict[str, Any]:
-    """Return the recipe fields of a request."""
+    """Return the recipe fields that a request sets."""
     values = {name: getattr(request, name) for name in RecipeRequest.__struct_fields__}
     return {name: value for name, value in values.items() if value is not None}
 

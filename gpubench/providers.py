@@ -15,7 +15,7 @@ _PAGE = re.compile(
     r"https?://[a-z\d](?:[a-z\d.-]*[a-z\d])?(?::\d+)?(?:/(?:[\w./?=&%#~+:,-]*[\w/=])?)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A URL without user name and password, and without the period at the end of its sentence."""
+"""A URL without user name and password, and without the period that ends the sentence around it."""
 
 
 class Provider(msgspec.Struct, frozen=True):

@@ -52,7 +52,7 @@ def find_spec(
 def _resolve(
     name: str, memory_bytes: int | None, shared: str, power_limit_w: float | None = None
 ) -> str | None:
-    # Return the only key with a name as spelled, else with hyphens as spaces: H100-NVL.
+    # Return the key if only one has the name as spelled, or else with spaces for its hyphens: H100-NVL.
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
         keys = _named(spelling, "card", memory_bytes)
         if len(keys) != 1 and memory_bytes is not None:
@@ -99,7 +99,7 @@ def _find_typed(name: str) -> GpuSpec | None:
 
 
 def _sizes(name: str) -> tuple[str, ...]:
-    # Return the key of a typed name, and those of cards that have this name and another memory: RTX 4060 Ti.
+    # Return the key of a typed name, and those of cards with this name and another memory size: RTX 4060 Ti.
     spec = _find_typed(name)
     others = (_named(spelling, "shared") for spelling in (name, *(f"{each} {name}" for each in _FAMILIES)))
     return (spec.key, *chain.from_iterable(others)) if spec else ()
@@ -112,8 +112,8 @@ _MOST_MEANT = 8
 def require_spec(name: str) -> GpuSpec:
     """Return the row for a name typed by a user, or raise with its possible meanings or similar names.
 
-    It may be a name of the card, or words of its key that no other card has, in any case and with any
-    separators.
+    The name may be one of the card's names, or words that only this card's key contains, in any case and with
+    any separators.
 
     Raises:
         MisuseError: If no single GPU of the table has this name.
@@ -338,7 +338,10 @@ _COMMON = ("line", "architecture", "compute_capability", "release_year", "memory
 
 
 def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
-    """Fill the row for several cards: the lowest of each value, unknown if any is; the highest known TDP."""
+    """Fill in a row that stands for several cards: the lowest of each value, and the highest known TDP.
+
+    A value is unknown if it is unknown for any of the cards.
+    """
     if not variants:
         return spec
     figures: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """The age of a price, and how far a list price may have drifted since its date.
 
 A date may be only a year or a month. A list price is certain on its date; after that its logarithm follows a
-random walk. The size of its steps is fitted to the replaced prices in the table.
+random walk, with a step size that is fitted to the prices that newer ones replaced.
 """
 
 import math
@@ -106,8 +106,8 @@ class PriceChange(NamedTuple):
 def change_of(old: Offer, new: Offer) -> PriceChange | None:
     """Return the change of a list price from one table to the next.
 
-    None for hosts' prices, for "starting at" prices, if the kind of offer changed, and unless the new price
-    has a later date.
+    None for a host's offer, if either price is 0 or a "starting at" price, if the kind of offer changed, or
+    if the new price is not dated later.
     """
     if new.kind == "marketplace" or old.kind != new.kind or old.is_floor or new.is_floor:
         return None
@@ -120,8 +120,8 @@ def change_of(old: Offer, new: Offer) -> PriceChange | None:
 def drift_of(changes: Iterable[PriceChange]) -> float:
     """Return the standard deviation of the logarithm of a list price after a year.
 
-    Each change in the table has the weight of one observation, and the usual drift has that of eight. A price
-    that stayed the same for a year counts as much as one that moved.
+    Each change in the table has the weight of one observation; the usual drift has the weight of eight. A
+    price that stayed the same for a year counts as much as one that moved.
     """
     known = list(changes)
     variance = sum(change.log_ratio**2 / change.years for change in known)

@@ -35,11 +35,11 @@ class CardPrice(msgspec.Struct, frozen=True, kw_only=True):
     A developer kit without a dated shop price has its launch price, with the release date.
 
     Attributes:
-        gpu_count: GPUs of a computer; 1 for a card.
+        gpu_count: Number of GPUs in a computer; 1 for a card.
         is_computer: Whether it is a complete computer, which needs no host.
         price_low_usd, price_high_usd: The range that the source states.
         statistic: How the price summarizes the listings, for example as the mean of the 3 cheapest.
-        license: License of the source's data, if it restricts its use.
+        license: License of the source's data, if it restricts use.
     """
 
     gpu_key: str
@@ -84,8 +84,8 @@ def card_prices() -> tuple[CardPrice, ...]:
     """Return every price of data/card_prices.csv, in the order of the table.
 
     Raises:
-        MisuseError: If a cell does not have its field's type, there is no source, or a row has an unknown
-            GPU, condition or date, no positive price, or repeats another.
+        MisuseError: If a cell has the wrong type, the source is missing, the GPU or condition is unknown, the
+            date is invalid, the price is not above 0, or two rows have the same card and condition.
     """
     prices: dict[tuple[str, int, bool, str], CardPrice] = {}
     for price in data_table("card_prices.csv", CardPrice):
@@ -156,10 +156,9 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
 
     Returns:
         Key and number of the GPUs, and the given values: ``purchase_usd`` of all GPUs without the host (0 if
-        not given),
-        ``host_usd``, ``resale_usd`` of GPUs and host at the end, ``years`` of life, ``utilization`` as a
-        share of all hours, ``power_w`` and ``idle_w`` of one GPU, ``pue``, ``tariff_usd_per_kwh``, and
-        ``upkeep_usd_per_hour`` under load.
+        not given), ``host_usd``, ``resale_usd`` of GPUs and host at the end, ``years`` of life,
+        ``utilization`` as a share of all hours, ``power_w`` and ``idle_w`` of one GPU, ``pue``,
+        ``tariff_usd_per_kwh``, and ``upkeep_usd_per_hour`` under load.
 
     Raises:
         MisuseError: If the GPU is missing, unknown or never ranked, or if a part is not understood, given
@@ -205,4 +204,4 @@ def _read(part: str) -> tuple[str, float]:
 
 
 def _words(field: str) -> str:
-    return field.removesuffix("_usd").removesuffix("_w").replace("_", " ")
+    return field.partition("_usd")[0].removesuffix("_w")

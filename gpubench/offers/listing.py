@@ -34,7 +34,7 @@ def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[st
     """Return the requested providers in lowercase, or reject an unknown one, which would hide every price.
 
     Raises:
-        MisuseError: For the first unknown provider, with similar known ones.
+        MisuseError: If a provider is unknown, with similar known ones.
     """
     known = sorted({provider.casefold() for provider in there})
     found = {name: find_provider(name, known) for name in wanted}
@@ -49,7 +49,7 @@ def known_regions(
     """Return the requested regions in lowercase: known regions, parts of the world, and ``more``.
 
     Raises:
-        MisuseError: For the first region without an offer, with similar known ones.
+        MisuseError: If no offer is in a region, with similar known ones.
     """
     known = sorted({region.casefold() for region in there if region} | {*more})
     names = tuple(name.casefold() for name in wanted)
@@ -66,7 +66,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
     Args:
         offers: Every known offer, because each price that is not the user's own is compared with the others.
         wanted: The request.
-        today: The day as of which ages are computed.
+        today: The day as of which price ages are computed.
 
     Raises:
         MisuseError: If a GPU, provider or region is unknown.
@@ -98,9 +98,9 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     """Return why each superseded price does not rank; the user's own prices are never superseded.
 
-    A price over 180 days old does not rank if the same GPU and pricing have a price that is not that old. A
-    price without a day does not rank if there is one with a day for the same GPU, pricing, provider, region
-    and count.
+    A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
+    without a day does not rank if there is one with a day for the same GPU, pricing, provider, region and
+    count.
     """
     there = [
         (offer, (offer.gpu_key, offer.pricing), (offer.provider, offer.region, offer.gpu_count))
@@ -112,7 +112,7 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     reasons = {
         offer_key(
             offer
-        ): f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones of this GPU"
+        ): f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones for this GPU"
         for (offer, paid, _), age in zip(there, ages, strict=True)
         if age > NOT_CURRENT_AFTER_DAYS and paid in newer
     }
@@ -124,7 +124,7 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     for offer, paid, place in there:
         if (paid, place) in dated and not has_day(offer.price_date):
             reasons.setdefault(
-                offer_key(offer), "its price has no day, unlike another price of this GPU there"
+                offer_key(offer), "its price has no day, unlike another price for this GPU there"
             )
     return reasons
 

@@ -2,9 +2,10 @@
 
 There are two tests. First, a fetched price that jumps from the last known price of the same instance is set
 aside. Second, an unconfirmed price far below or far above the others is listed with the reason, and is not
-ranked by default. The others are the other hosts of its source and the other providers; if nobody else
-sells the GPU, they are the cheapest GPUs by memory bandwidth. Only an independent source can confirm a price:
-another provider, in a table by another author, because one file can contain any number of provider names.
+ranked by default. It is compared with other hosts of the same source and with other providers; if nobody else
+sells the GPU, with the GPUs that cost the least per unit of memory bandwidth. Only an independent source can
+confirm a price: another provider, in a table by another author, because one file can contain any number of
+provider names.
 """
 
 import math
@@ -38,12 +39,12 @@ from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
 
 MAX_RATIO = 5.0
-"""Beyond this ratio to the last known price of the same instance or to the median of the other providers, a
-price is considered a mistake. Providers differ by a factor of 7. The only shipped price below 0.3 times the
-median of others of its kind is one cloud's V100, and it is confirmed."""
+"""A price is considered a mistake if it differs by more than this factor from the last known price of the
+same instance or from the median of the other providers. Providers differ by a factor of 7. The only shipped
+price below 0.3 times the median of others of its kind is one cloud's V100, and it is confirmed."""
 
 LOOSENING = 2.0
-"""Factor by which the limit widens for each respect (kind of seller, pricing) in which the others differ."""
+"""Factor by which the limit widens for each respect (kind of seller, pricing) in which the prices differ."""
 
 # A second provider with a price within this ratio confirms a price.
 _WITNESS_RATIO = 2.0
@@ -55,14 +56,14 @@ ADMITTED_BY = "the setting accept-outliers"
 
 _ROUNDING = 1e-9
 
-_LOOSENED = ("", ", on clouds and marketplaces together", ", however paid")
+_LOOSENED = ("", ", on clouds and marketplaces together", ", at any pricing")
 
 
 class Standard(NamedTuple):
     """A reference price [USD per GPU-hour], and its origin in words.
 
     Attributes:
-        low, high: Prices outside this range are doubted.
+        low, high: Prices outside this range are doubtful.
         unless: The missing confirmation, in words.
         is_contestable: Whether the prices of other providers can confirm a price outside the range.
         providers: Number of other providers behind it; 0 if it is not a median of providers.
@@ -109,7 +110,7 @@ def _name(provider: str) -> str:
 
 
 class AskedPrices:
-    """Each provider's hourly price of each GPU, and a check for prices that are likely mistakes.
+    """Each provider's hourly price for each GPU, and checks for prices that are likely mistakes.
 
     Each provider has one vote, the median of its prices.
     """
@@ -168,13 +169,13 @@ class AskedPrices:
     def doubt(self, offer: Offer) -> str | None:
         """Return why a price is likely a mistake, with its figures; None if it is plausible.
 
-        It is doubted in these cases:
+        A price is likely a mistake in these cases:
 
         - It is below a fifth of the median of the hosts in its own source.
         - It is below a fifth of the median of the other providers, or above five times that of its own kind,
           and no second provider in another table is within a factor of two.
-        - Nobody else sells the GPU, the price is not a shipped one, and it is below half the price of the
-          cheapest GPUs by bandwidth.
+        - Nobody else sells the GPU, the price is not a shipped one, and it is below half of what the cheapest
+          GPUs would cost for the same memory bandwidth.
         - The whole offer costs no more than the same provider's offer with at most half as many GPUs, and the
           price is neither shipped nor confirmed.
         """
@@ -198,9 +199,9 @@ class AskedPrices:
     def caution(self, offer: Offer) -> str | None:
         """Return the caution for a plausible but unconfirmed price; None if there is none.
 
-        It applies to a company's "starting at" price and to an unconfirmed price under half of the others'.
-        It also applies to a GPU that nobody else sells, unless the price is the user's own or a company's
-        list price in the shipped table.
+        It applies to a company's "starting at" price and to an unconfirmed price under half of what others
+        ask. It also applies to a GPU that nobody else sells, unless the price is the user's own or a
+        company's list price in the shipped table.
         """
         if offer.pricing is Pricing.OWNED:
             return None
@@ -217,7 +218,7 @@ class AskedPrices:
         return _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
-        """Return which prices are likely mistakes; the offers are some of those given at the start."""
+        """Return which prices are likely mistakes; the offers must be among those of the constructor."""
         return offers.spread(self._every, self._flags)
 
     @cached_property
@@ -258,8 +259,8 @@ class AskedPrices:
         """Yield the reference prices for an offer.
 
         They are the median of the hosts in its own source, and the price of other providers. If the offer is
-        not a shipped one, they also include the same provider's prices for at most half as many GPUs, and
-        the price of the cheapest GPUs by bandwidth if nobody else sells this GPU.
+        not a shipped one, they also include the same provider's prices for at most half as many GPUs and, if
+        nobody else sells this GPU, what the cheapest GPUs would cost for the same memory bandwidth.
         """
         gpu_key, pricing, author = offer.gpu_key, offer.pricing, self._author(offer)
         if pricing is Pricing.OWNED or offer.kind in NOT_RANKED:
@@ -274,7 +275,7 @@ class AskedPrices:
             return
         for fewer, usd in self._least(gpu_key, pricing, author).items():
             if 2 * fewer <= offer.gpu_count:
-                words, least = f"what it asks for {fewer} of them", fewer * usd / offer.gpu_count
+                words, least = f"its provider's price for {fewer} of them", fewer * usd / offer.gpu_count
                 yield Standard(usd, words, words, least * (1 + _ROUNDING), is_contestable=True)
         spec, rate = load_specs().get(gpu_key), self._least_usd_per_byte
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
@@ -286,8 +287,8 @@ class AskedPrices:
     def _is_cleared(self, offer: Offer, standard: Standard) -> bool:
         """Return whether other providers confirm a price that is outside the range of its reference.
 
-        A high price is compared with the median of its kind. If that kind has a single other provider, a
-        third provider of any kind must confirm its price; otherwise one absurdly low price could discredit an
+        A high price is compared with the median of its kind. If that median is a single provider's price, yet
+        another provider of any kind must confirm it; otherwise one absurdly low price could discredit an
         honest one.
         """
         usd, author, is_lone = offer.usd_per_gpu_hour, self._author(offer), standard.providers == 1
@@ -297,7 +298,7 @@ class AskedPrices:
         return standard.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=is_own))
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, author: _Author) -> Standard | None:
-        """Return the price of the same GPU elsewhere; None if there is none.
+        """Return the reference price from other providers of the same GPU; None if there is none.
 
         It is the median of the prices of the same kind and pricing, else of the same pricing, else of all.
         For a third-party table, prices in other tables come first.
@@ -349,7 +350,7 @@ class AskedPrices:
 
     @cached_property
     def _least_usd_per_byte(self) -> float | None:
-        # The lowest price per bandwidth among GPUs that several shipped providers sell.
+        # The lowest price per unit of bandwidth among GPUs that several shipped providers sell.
         found = []
         for gpu_key in self._rows:
             spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)
@@ -416,7 +417,7 @@ def sort_outliers(
             new_usd, old_usd = (format_usd(each.usd_per_gpu_hour * each.gpu_count) for each in (offer, last))
             reason = (
                 f"{pricing_words(offer)} price {new_usd} is {format_number(ratio, 2)} times the {old_usd} of "
-                f"{last.price_date}; the old price is kept (accept-outliers takes the new one)"
+                f"{last.price_date}; the old price is kept (accept-outliers accepts the new one)"
             )
             jumps[offer_key(offer)] = SetAside(name_of(offer), reason)
     kept = tuple(offer for offer in fresh.offers if offer_key(offer) not in jumps)

@@ -246,7 +246,7 @@ def _machines() -> Mapping[tuple[str, str], Machine]:
 
 _LOW, _HIGH = float(MIN_USD_PER_HOUR), float(MAX_USD_PER_HOUR)
 
-# Limits of exchange rates [USD]: a rial is worth millionths, a dong 0.00004, a Kuwaiti dinar 3.25.
+# Limits of exchange rates [USD]: a rial is worth a few millionths, a dong 0.00004, a Kuwaiti dinar 3.25.
 _LEAST_USD_PER_UNIT, _MOST_USD_PER_UNIT = 1e-7, 10.0
 
 MAX_CELL_CHARACTERS = 600
@@ -325,13 +325,13 @@ def _check_field(field: str, value: Any, latest: date = date.max) -> None:
 
 
 def _check_together(offer: Offer) -> None:
-    # Raise unless the fields of an offer, each of which is plausible, are plausible together.
+    # Raise unless an offer's fields, plausible one by one, are plausible together.
     if (offer.term_years is not None) != (offer.pricing is Pricing.RESERVED):
         raise ImplausibleError(
             f"pricing {offer.pricing!s} with term_years {offer.term_years}: a reserved price needs a term, "
             "and no other price has one"
         )
-    # Hosts of a marketplace are vetted or not; a list price is that of a company or of vetted hosts.
+    # A marketplace host is vetted or not; a list price is that of a company or of vetted hosts.
     allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
     if offer.seller not in allowed:
         raise ImplausibleError(
@@ -423,7 +423,7 @@ def read_kind(text: str) -> str:
     ('vm', 'attach-fee', 'vm')
 
     Raises:
-        ImplausibleError: If it names none.
+        ImplausibleError: If the word names no kind.
     """
     word = "-".join(re.split(r"[\s_-]+", text.strip().lower()))
     named = (KIND_SYNONYMS.get(each, each) for each in (word, word.removesuffix("s")))

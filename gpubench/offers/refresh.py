@@ -56,7 +56,7 @@ from gpubench.specs import keys_of_name, load_specs
 from gpubench.today import now as clock_now
 from gpubench.units import count, listing, plain, utc_stamp
 
-# Time limit for all requests of one source; the longest, Azure and Vast, take about 40 s.
+# Time limit for all requests of one source; the slowest, Azure and Vast, take about 40 s.
 _SOURCE_LIMIT_S = 600.0
 
 LEAST_SHARE = 0.5
@@ -101,9 +101,9 @@ def refresh(
         transport: The network access.
         results: Results folder; None for the default.
         accept_outliers: Whether to accept price jumps.
-        now: Time of the retrieval.
+        now: Time of the retrieval; None for the current time.
         on_source: Called when a source has answered or failed.
-        clock: Seconds, for the time limit of each source.
+        clock: Returns the time that limits each source [s].
 
     Raises:
         StorageError: If the snapshot cannot be written; checked before any query if possible.
@@ -143,7 +143,7 @@ def _write(
     set_aside: Iterable[SetAside],
     stamp: str | None,
 ) -> Refreshed:
-    # Write all prices as a snapshot of this time; write nothing if there is no time, as nothing is new.
+    # Write all prices as a snapshot with this timestamp; if it is None, nothing is new or written.
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order(before.sources | answers))
@@ -154,7 +154,7 @@ def _write(
 
 
 def _until(transport: Transport, deadline_s: float, clock: Callable[[], float]) -> Transport:
-    # Return the transport with a deadline, so a slow source does not delay the others.
+    # Return the transport with a deadline, so that a slow source does not delay the others.
 
     def limited(
         url: str,
@@ -174,7 +174,7 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
     """Query one source and collect its complete answer.
 
     Raises:
-        SourceError: If it fails.
+        SourceError: If the source fails.
     """
     read = sort_quotes(source.fetch(transport), retrieved_at)
     fresh = _under_known_names(read.table.offers, known)
@@ -197,7 +197,7 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
 
 
 def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[Offer, ...]:
-    # Give marketplace offers their previous names: without instance types, GPU and count identify them.
+    # Give marketplace offers their previous names: without an instance type, GPU and count identify an offer.
 
     def identity(offer: Offer) -> tuple[Any, ...] | None:
         has_no_type = offer.kind == "marketplace" and offer.region is None
@@ -226,21 +226,21 @@ def take_over(
     """Read a published snapshot and write one for the user, with every known offer.
 
     Args:
-        url: URL of a snapshot written by ``gpubench offers refresh``. It must match the SHA-256 in
-            URL#sha256=HASH, else that in URL.sha256.
+        url: URL of a snapshot written by ``gpubench offers refresh``. The snapshot must match the SHA-256 in
+            URL#sha256=HASH, or else the one published at URL.sha256.
         transport: The network access.
         results: Results folder; None for the default.
         only: Sources or clouds to read; empty for all.
         accept_outliers: Whether to accept price jumps.
-        now: Time of this refresh.
+        now: Time of this refresh; None for the current time.
 
     Returns:
         The result; ``path`` is None if nothing in it is newer than the local prices.
 
     Raises:
-        SourceError: If the URL or its hash cannot be read or they differ, or the file is not a snapshot, has
-            no offers, or is dated in the future.
-        MisuseError: If the kind of URL is not supported, or the snapshot has none of ``only``.
+        SourceError: If the file or its hash cannot be read, if they do not match, or if the file is not a
+            snapshot, has no offers, or is dated in the future.
+        MisuseError: If the URL is not https, or if the snapshot lacks one of ``only``.
         StorageError: If the result cannot be written.
     """
     if not is_safe(url):
@@ -282,7 +282,7 @@ def _published_digest(place: str, transport: Transport) -> str:
     try:
         words = transport(f"{place}.sha256").decode("ascii", "replace").split()
     except SourceError as error:
-        raise SourceError(f"{error}; without that hash, name one: --from URL#sha256=HASH") from None
+        raise SourceError(f"{error}; give the missing hash as --from URL#sha256=HASH") from None
     return words[0] if words else ""
 
 
@@ -371,9 +371,9 @@ def _merge(
 def _split_claims(
     covers: Iterable[Coverage], listed: Sequence[Offer]
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
-    """Return the claims of completeness with at least one listed offer, and those without.
+    """Split the claims of completeness into those with at least one listed offer and those without.
 
-    If an answer claims to list all of some offers but lists none of them, they may be gone or renamed.
+    If an answer claims to be complete for some offers but lists none of them, they may be gone or renamed.
     """
     confirmed: list[Coverage] = []
     unknown: list[Coverage] = []
@@ -397,7 +397,7 @@ def _covered(
 
 
 def _earlier_claims(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
-    # Yield the earlier claims where the new answer lists no offers, so retired offers stay retired.
+    # Yield the earlier claims where the new answer lists no offers, so that retired offers stay retired.
     for new in unknown:
         for old in last.covers if last else ():
             pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)

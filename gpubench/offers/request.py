@@ -39,7 +39,7 @@ TO_RENT = tuple(pricing for pricing in Pricing if pricing is not Pricing.OWNED)
 
 
 class OffersRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which offers to show; a field that is None or empty does not restrict.
+    """Which offers to show; a field that is None or empty restricts nothing.
 
     Attributes:
         gpus: Names, aliases or parts of keys: ``h100`` means every H100.
@@ -87,8 +87,8 @@ def read_price_date(value: Any, name: str) -> str:
     """Return the full or partial date of a price unchanged, after checking it with ``dates.price_day``.
 
     Raises:
-        MisuseError: If it is not a date.
-        TypeError: If it is not text.
+        MisuseError: If the string is not a date.
+        TypeError: If the value is not a string.
     """
     from gpubench.offers.dates import price_day
 

@@ -85,7 +85,7 @@ SnapshotAsWritten: TypeAlias = SnapshotOf[SourceRows[msgspec.Raw, msgspec.Raw]]
 
 
 class ReadSource(NamedTuple):
-    """The latest answer of one source, from itself or from a snapshot.
+    """The latest answer of one source, received from the source itself or read from a snapshot.
 
     Attributes:
         source: The source with its valid offers and coverages.
@@ -140,7 +140,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     table = overlay([shipped, *tables])
     if table.retired or any(len(each.offers) for each in tables):
         return table
-    return msgspec.structs.replace(table, offers=shipped.offers)  # what was computed from them is kept
+    return msgspec.structs.replace(table, offers=shipped.offers)  # with what was already computed from them
 
 
 def load_dated(
@@ -149,8 +149,7 @@ def load_dated(
     """Return every known offer, and the day as of which ages are computed: the requested day, else today.
 
     If the newest price or the shipped tables are dated more than a day after today, the later of the two
-    dates is used as today's.
-    Arguments are those of ``load_offers``.
+    dates is used as today's. The arguments are those of ``load_offers``.
 
     Returns:
         The offers, the day, and a note if the clock is far from the newest price.
@@ -163,13 +162,13 @@ def load_dated(
     newest = newest_day(table.offers)
     if as_of is not None or newest == date.min:
         return table, present, None
-    last, what = max((newest, "the newest price is dated"), (read_on(), "the shipped tables are dated"))
+    last, what = max((newest, "The newest price is dated"), (read_on(), "The shipped tables are dated"))
     if last > present + _CLOCKS_DIFFER:
         clock = f"later than this computer's clock says ({present}), so ages are counted from that day"
         return table, last, f"{what} {last}, {clock}"
     if present > newest + _CLOCK_TRUSTED:
         age = count((present - newest).days, "day")
-        return table, present, f"by this computer's clock ({present}) the newest price is {age} old"
+        return table, present, f"By this computer's clock ({present}), the newest price is {age} old"
     return table, present, None
 
 
@@ -207,7 +206,7 @@ def _refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
         failure: tuple[str, ...] = ()
         if source.state == "failed":
             kept = (
-                f"its prices of {source.retrieved_at} are kept"
+                f"its prices from {source.retrieved_at} are kept"
                 if source.offers
                 else "the shipped prices are used"
             )
@@ -239,7 +238,7 @@ def newest_snapshot(
 
 
 def _listed(folder: Path, pattern: str, notes: list[str]) -> tuple[Path, ...]:
-    # Return the files of a folder with matching names; a note if it exists and cannot be listed.
+    # Return the files of a folder with matching names; add a note if the folder cannot be listed.
     try:
         return tuple(path for path in folder.iterdir() if path.match(pattern))
     except FileNotFoundError:
@@ -320,7 +319,7 @@ _DAYS_AHEAD = 366
 
 
 def latest_day(present: date, days_ahead: int = _DAYS_AHEAD) -> date:
-    """Return the last day on which a valid price may be dated.
+    """Return the latest day that is valid as the date of a price.
 
     A clock that is earlier than the shipped prices is wrong, and cannot show which dates are in the future.
     """
@@ -374,7 +373,7 @@ def valid_sources(written: SnapshotAsWritten, latest: date) -> Mapping[str, Read
 def _valid_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
-    # Return the valid offers, and the identities of the others, None if one of them cannot be identified.
+    # Return the valid offers, and the identity of each other offer, None if it cannot be identified.
     offers, bad = _valid_rows(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
@@ -392,7 +391,7 @@ def _valid_offers(
 def _valid_rows(
     rows: Iterable[msgspec.Raw], shape: type[_T], latest: date
 ) -> tuple[list[_T], dict[int, str]]:
-    # Return the valid rows, and by index the reasons against the other rows.
+    # Return the valid rows, and for each other row, by its index, the reason why it is invalid.
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):

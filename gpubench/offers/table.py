@@ -1,7 +1,7 @@
 """The table of offers: its columns, rows set aside, how tables override each other, and the prices of hosts.
 
 Offers are plain structs; columns of their fields are made on demand, as arrays for the ranking. A listing on
-a marketplace is one host's price at one moment. It may be gone tomorrow, and then another host's applies.
+a marketplace is one host's price at one moment. If it is gone tomorrow, another host's price applies.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Offers(Sequence[Offer]):
         return np.isin(self._rows, among._rows)
 
     def spread(self, among: Offers, flags: Flags) -> Flags:
-        """Return, at these rows, the flags of another selection from the same table."""
+        """Return another selection's flags at these rows of the same table; False for rows that it lacks."""
         every = np.zeros(len(self._whole), dtype=bool)
         every[among._rows] = flags
         return every[self._rows]
@@ -228,7 +228,7 @@ MIN_USD_PER_HOUR, MAX_USD_PER_HOUR = Decimal("0.001"), Decimal(100_000)
 """Limits of a price: the cheapest GPU costs cents per hour, the largest instance a few hundred dollars."""
 
 LEAST_PCIE_BYTES_PER_S = 5e9
-"""Minimum PCIe bandwidth to a GPU: a slot of eight lanes has at least 6e9, a riser of one lane under 1e9."""
+"""Minimum PCIe bandwidth to a GPU: an eight-lane slot has at least 6e9, a one-lane riser under 1e9."""
 
 NOT_RANKED = {
     "attach-fee": "the price of the GPU alone, without the machine that it needs",
@@ -297,14 +297,14 @@ class OfferTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def up_to(table: OfferTable, day: date, file: str = "") -> OfferTable:
-    """Set aside prices after a day.
+    """Set aside prices that are dated after a day.
 
-    Otherwise a price would count as fresh until its own day, in place of an earlier price of the same offer.
+    Otherwise a future price would count as fresh and replace an earlier price of the same offer.
 
     Args:
         table: The prices.
         day: The last day that counts.
-        file: Precedes the name of a price that is set aside.
+        file: Text before the name of each price that is set aside.
     """
     kept = [offer for offer in table.offers if price_day(offer.price_date) <= day]
     late = (
@@ -383,11 +383,11 @@ ASKS_HALF_LIFE_DAYS = 30.0
 """Half-life of a listing [days]; assumed, because nobody publishes how long hosts keep an offer."""
 
 USUAL_ASK_SPREAD = 0.33
-"""Standard deviation of the logarithm of hosts' prices for one GPU, over 27 GPUs of the shipped prices of
+"""Standard deviation of the logarithm of hosts' prices for one GPU, over 27 GPUs in the shipped prices of
 2026."""
 LEAST_ASK_SPREAD = USUAL_ASK_SPREAD / 2
-"""Standard deviation of the logarithm of the price paid for a fresh listing, assumed. The host may be gone
-or not good enough, and then the next one applies."""
+"""Assumed standard deviation of the logarithm of the price paid for a fresh listing. The host may be gone or
+unsuitable, and then the next host's price applies."""
 # The usual spread weighs as much as this number of listings.
 _USUAL_ASKS = 3
 ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
@@ -395,17 +395,17 @@ ASK_TO_LIST: Mapping[Seller, float] = {"community": 0.56, "secure": 0.9}
 median over the 23 GPUs with two or more listings since 2026-07 in the shipped tables; for vetted hosts, it is
 from RunPod's two prices."""
 MARKET_ASKS = 0.5
-"""The price suggested by clouds weighs as much as this number of listings. On a log scale, the prices of
-one GPU spread by 0.33, and their medians by 0.45 around that price: 0.33^2 / 0.45^2 = 0.5."""
+"""The price that clouds suggest weighs as much as this number of listings. On a log scale, hosts' prices for
+one GPU spread by 0.33, and their medians by 0.45 around the suggested price: 0.33^2 / 0.45^2 = 0.5."""
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})
-"""Marketplaces with one price per GPU for all hosts. It behaves like a list price: of 14 pairs of RunPod's
-dated prices in the shipped tables, 2 to 61 days apart, none differed."""
+"""Marketplaces with one price per GPU for all hosts, which behaves like a list price: in the shipped tables,
+none of 14 pairs of RunPod's prices, dated 2 to 61 days apart, differed."""
 
 SPOT_SPREAD = 0.38
 """Standard deviation of the logarithm of one provider's spot prices for one GPU, over the shipped tables: the
-uncertainty of a very old price. That of a newer price grows toward it with the half-life of a listing."""
+uncertainty of a very old price. That of a newer price grows toward this value, with a listing's half-life."""
 
 
 AskKey: TypeAlias = tuple[str, Pricing]
@@ -437,7 +437,8 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
 def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
     """Return the distribution of hosts' prices.
 
-    Its ends follow from the spread of the prices, which is shrunk toward the usual spread if they are few.
+    Its ends follow from the spread of the prices; the fewer there are, the more it is shrunk toward the usual
+    spread.
 
     Example: for one host at 0.20 and clouds at 1.00, the host has a weight of 1 in 1.5, so the middle is
     0.20^(2/3) x 0.56^(1/3) = 0.282.

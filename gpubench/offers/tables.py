@@ -2,8 +2,8 @@
 
 gpubench's columns are named after the fields of an offer, with one price per row. A user's table may have up
 to four prices per row, memory in GiB, prices in another currency, and other column names. An unusable row or
-price is set aside with its reason, and the rest is used. Tables of SkyPilot and gpuhunt have no dates, and
-only the name of their file or folder names the cloud, so options can give both.
+price is set aside with the reason, and the rest is used. Tables of SkyPilot and gpuhunt have no dates, and
+only the name of their file or folder names the cloud, so options can state both.
 """
 
 import csv
@@ -52,7 +52,7 @@ PRICES: Mapping[str, tuple[Pricing, int | None] | None] = {
     "reserved_1y_usd_per_h": (Pricing.RESERVED, 1),
     "reserved_3y_usd_per_h": (Pricing.RESERVED, 3),
 }
-"""Price columns, with their pricing and their term in years; None if the row states it."""
+"""Price columns, with their pricing and their term in years; None if each row states these."""
 
 # Column of the on-demand price per GPU, used in rows without a price of the entire instance.
 _PER_GPU = "usd_per_gpu_hour"
@@ -84,7 +84,7 @@ _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
-# Signs of dollars per hour, and commas between thousands if a point separates the decimals.
+# Marks of dollars per hour, and thousands separators if a point is the decimal separator.
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
 )
@@ -101,8 +101,8 @@ class Table(NamedTuple):
         name: Name of its file.
         day: Day of the file's last modification.
         columns: Column names in lowercase.
-        rows: For each row number, the stripped text by column, "" for an empty cell. The key None has the
-            cells beyond the header.
+        rows: For each row number, the stripped text by column, "" for an empty cell. The key None holds the
+            text of all cells beyond the header.
     """
 
     name: str
@@ -221,7 +221,7 @@ def clean(table: Table, latest: date) -> OfferTable:
 
 def _renamed(table: Table) -> Table:
     # Return a table in which other column names are replaced by gpubench's.
-    # The words of rate_date are also those of the date of a price.
+    # rate_date is left out, because its words would also match the date of a price.
     headings = {column: _heading(column) for column in table.columns if column not in {*PRICES, "rate_date"}}
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
@@ -330,7 +330,7 @@ def _gib(text: str) -> str:
 
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    # Return the memory of one GPU from a cell with that of one or of all; large values are in MiB.
+    # Return the memory of one GPU from a cell that states it for one or for all; large values are in MiB.
     size, gpus = figure_in(memory_gib), figure_in(count)
     if size is not None and size >= _LEAST_MIB:
         size /= 1024
@@ -341,7 +341,7 @@ def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
 
 @lru_cache
 def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
-    # Return the exchange rate of a foreign currency [USD]; it needs a date.
+    # Return the exchange rate of a foreign currency [USD]; a rate without a date is rejected.
     if not (usd_per_unit and day):
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
@@ -446,9 +446,9 @@ def _skypilot_quotes(
 def _skypilot_gpu(instance: str, gpu: str, count: str, info: str) -> tuple[str, float | None]:
     """Return the most specific name of a GPU, and its memory [GiB].
 
-    Catalogs differ. They have the memory of a GPU in two places: that of one GPU and the sum, that of one GPU
-    twice, or the sum twice; some are in gigabytes. The result is the first name and memory that identify
-    a card with its form factor, else the first that identify a card without it.
+    Catalogs state the memory in two fields: as that of one GPU and the total, as that of one GPU in both, or
+    as the total in both; some use gigabytes. The result is the first name and memory that identify a card
+    with its form factor, else the first that identify a card without it.
     """
     one, total = (_number(found[1]) if (found := each.search(info)) else None for each in (_MEMORY, _TOTAL))
     sizes: list[float | None] = [one]

@@ -21,14 +21,14 @@ from gpubench.units import count, plain
 
 MAX_BODY_BYTES = 64 * 1024**2
 REQUEST_TIMEOUT_S = 60.0
-"""Time limit of one request including its body, so a slow server cannot delay a refresh by more."""
+"""Time limit of one request including its body; a slow server cannot delay a refresh by more than this."""
 SILENCE_TIMEOUT_S = 15.0
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
 MAX_REDIRECTS = 3
 PIECE_BYTES = 64 * 1024
-# Accepted encodings. One layer expands 64 KB to at most 64 MB; two nested layers would expand it far more.
+# Accepted encodings. One layer expands 64 KB to at most 64 MB; two nested layers could expand it far more.
 _ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -68,7 +68,7 @@ class HttpTransport:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Return the body of a success, after up to three retries on 429, 5xx or a lost connection.
+        """Return the body of a successful answer, after up to three retries on 429, 5xx or a lost connection.
 
         With a time limit on all requests, there are no retries.
 

@@ -1,4 +1,4 @@
-"""Selects the sentences about a ranking; their texts are in the table of sentences."""
+"""Selects the sentences that apply to a ranking; ``data/sentences.json`` has their texts."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,7 +75,7 @@ BASES = {
     "predicted": "predicted",
     "guess": "extrapolated guess",
 }
-"""How a throughput is known, in words."""
+"""How a throughput was obtained, in words."""
 
 # A sentence compares at most this many machines to buy with renting; the table has all of them.
 _MOST_MACHINES = 2
@@ -87,7 +87,7 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     Args:
         found: The offers that can do the job.
         priced: The same offers, plus all rentals to compare with owned hardware.
-        ranking: The figures of the answer.
+        ranking: The ranking, with its three answers.
     """
     request, pool = found.request, found.pool
     if not request.workloads and not request.mix:
@@ -128,7 +128,7 @@ def duration(hours: float | None) -> str:
 
 
 def work_done(ranking: Ranking, row: Row) -> str:
-    """Return the job and its time, or without a job the work per dollar."""
+    """Describe the work that a row does: "the job in 3 h", or without a job the samples per dollar."""
     if row.hours.value is None:
         return f"{ranking.value_of(row).words()} {plain(ranking.value_unit, 60)}"
     return f"the job in {duration(row.hours.value)}"
@@ -146,7 +146,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
 
 
 def _on_hours_saved(ranking: Ranking) -> Iterator[Told]:
-    # Yield the assumed value of an hour of waiting, and the cost of each hour that a faster answer saves.
+    # Yield the assumed value of an hour of waiting, and what a faster answer costs per hour that it saves.
     if ranking.hour_worth_usd is None:
         return
     if ranking.hour_worth_usd:
@@ -162,7 +162,7 @@ def _on_hours_saved(ranking: Ranking) -> Iterator[Told]:
 
 
 def _on_chances(ranking: Ranking) -> Iterator[Told]:
-    # Yield each answer that is a toss-up, with both chances; or that only one GPU is left.
+    # Yield each answer that is a toss-up, with both probabilities, or the fact that only one GPU is left.
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
@@ -201,7 +201,7 @@ def _fewest_in_time(found: Eligible) -> Iterator[Told]:
 
 
 def _on_work(ranking: Ranking) -> Iterator[Told]:
-    # Yield how a language model is trained, or its cost per million tokens in inference.
+    # Yield how a language model is trained, or what a million tokens of its inference cost.
     row = ranking.answers["cheapest"].row
     case, profile = row.estimate.case, known_profile(row.estimate.case.workload)
     if row.parts or profile is None or not profile.tokens_per_sample or profile.is_classic:
@@ -257,7 +257,7 @@ def _what_helps(reason: str) -> str:
 
 
 def _on_named_gpus(found: Eligible) -> Iterator[Told]:
-    # Yield which named GPUs are not ranked, and how the cost of the others compares with the cheapest.
+    # Yield which named GPUs are not ranked, and how the others compare in cost with the cheapest of them.
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
@@ -336,9 +336,9 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, are based on few readings or are host-bound, and the order by energy.
+    """Yield which speeds are guesses, rest on few measurements or are host-bound, and the order by energy.
 
-    A guess is named if it is more likely to be the fastest or the cheapest than the answer.
+    An offer with a guessed speed is named if it is likelier than the answer to be the fastest or cheapest.
     """
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
@@ -363,7 +363,7 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _by_energy(ranking: Ranking) -> Iterator[Told]:
-    # Yield the machine with the least energy per sample, and the next three GPUs.
+    # Yield the machine that uses the least energy per sample, and the best machines of three other GPUs.
     known = (row for row in ranking.rows if row.joules_per_sample and row.estimate.joules_per_sample.value)
     heads = [(gpus_of(row.offer), _joules_of(row)) for row in best_of_each_gpu(known)]
     if not heads:
@@ -431,7 +431,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             batch=f"{row.estimate.case.batch_size:,}",
             fits=plain(fits),
         )
-    offered = set(pool.offers.gpu_key.present)  # without this machine's CPU
+    offered = set(pool.offers.gpu_key.present)  # excludes this machine's CPU
     of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
     batches = {batches_of(p) for key, p in of_each if key in offered}
     if request.max_latency_ms is not None or len(batches) < 2:
@@ -448,7 +448,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
-    # Yield the result for each machine that the buyer named, and the cost of renting instead.
+    # Yield the outcome for each machine that the buyer has, and the cost of renting instead.
     ranked = {found.offers[place] for place in np.flatnonzero(found.is_owned).tolist()}
     for offer, machine in found.filtered.owned.items():
         if machine.condition is PriceCondition.QUOTED and offer not in ranked:
@@ -475,7 +475,7 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
-    if any(map(is_a_host, request.own)) and not request.buys and own is not None:
+    if any(map(is_a_host, request.own)) and not request.buys and own is not None and own.purchase_usd:
         yield tell(
             "have_pc",
             gpu=gpus_of(own.offer),
@@ -517,7 +517,7 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 
 
 def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
-    # Yield how the first machines to buy compare with hourly rent, requested ones first.
+    # Yield how the first machines to buy compare with hourly rentals; those with a quote come first.
     by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
@@ -654,7 +654,7 @@ def _on_checkpointing(pool: Candidates) -> Iterator[Told]:
 
 
 def _on_exclusions(found: Eligible) -> Iterator[Told]:
-    # Yield facts that a reader might miss: likely mistakes, cards without kernels, free tiers.
+    # Yield what is not ranked and might be missed: likely mistakes, cards without kernels, free tiers.
     request, filtered = found.request, found.filtered
     low = [each.offer for each in filtered.doubted_as_asked if each.option == FAR_BELOW]
     if low:

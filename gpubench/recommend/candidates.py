@@ -1,6 +1,6 @@
 """The candidate offers as columns (throughput, price, rate in each draw), and the job.
 
-Hours and dollars refer to the requested job, else to a well-known default.
+Hours and dollars refer to the requested job, or else to a default job.
 """
 
 import math
@@ -28,22 +28,22 @@ from gpubench.stats import Z90
 from gpubench.units import count, plural
 
 QUOTED = "own"
-"""The provider of hardware that the buyer owns or has a quote for; other hardware has a dated card price."""
+"""The provider of hardware that the buyer owns or has a quote for; the rest is sold at dated card prices."""
 # Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
 _IMAGENET_EPOCHS = 90
 FINE_TUNING_TOKENS = 10_000_000
-# Hours of the reference GPU, for a workload without a well-known job.
+# Length of the default job of other workloads, in hours of the reference GPU.
 _REFERENCE_HOURS = 24.0
 IMAGES_PER_VCPU_S = 150.0
-"""Photographs that one vCPU augments in a second, assumed: one process of ``gpubench feed`` on a server core,
-decoding not counted. That verb measures your own host."""
+"""Photographs that one vCPU is assumed to augment per second: the rate of one ``gpubench feed`` process on a
+server core, excluding decoding. ``gpubench feed`` measures your own host."""
 FEED_FACTOR = 2.0
-"""Factor by which a host may be above or below ``IMAGES_PER_VCPU_S``, in nine of ten cases; also assumed."""
+"""Assumed: nine hosts in ten are within this factor of ``IMAGES_PER_VCPU_S``."""
 LINK_SIGMA = 0.3
 """Standard deviation of the logarithm of the link speed between the GPUs of a private host. Assumed, because
-no list says how many lanes each card has, and no run has measured eight of those cards together."""
+no listing says how many lanes each card has, and no run has measured eight of these cards together."""
 FEED_SIGMA = math.log(FEED_FACTOR) / Z90
-"""Standard deviation of the logarithm of the images that a vCPU prepares."""
+"""Standard deviation of the logarithm of the number of images that a vCPU prepares per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Work:
 
     Attributes:
         samples: Number of samples, at the expected speeds.
-        reference: Row, among the speeds, of the reference GPU, if the job is given in hours of it; the number
-            of samples then differs between draws. None if the work is a fixed number of samples.
+        reference: Row of the reference GPU in the speeds if the job is a number of hours on that GPU; the
+            number of samples then differs between draws. None if the job is a fixed number of samples.
     """
 
     job: Job
@@ -79,7 +79,7 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
         request: The request, with the job if one was given.
         speeds: The speed of each GPU, including the reference.
         usual: The workload's well-known job, in words and in samples.
-        unit: What a sample is.
+        unit: The name of one sample, such as "image".
     """
     if request.relative:
         return None
@@ -121,7 +121,7 @@ def _samples_text(samples: float, unit: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Columns over N offers, for a request; ``gpu`` is the row of each in ``speeds``.
+    """Columns over N offers, for a request; ``gpu`` is each offer's row in ``speeds``.
 
     Rates are those of the whole instance.
 
@@ -129,14 +129,14 @@ class Candidates:
     vCPUs only have to keep up while the GPUs work, so lost work reduces both rates by the same share.
 
     ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances and on
-    private hosts, where work is lost. Every rate includes it. ``pace`` is the rate per GPU of an instance
-    over that of a single GPU: the scaling efficiency, times the speedup from the recipe at that number of
-    GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the share of the
-    log width of the rate that remains without the difference between two cards of a model: less than 1 only
-    for the measured machine itself. ``price`` is the expected price of the instance [USD/h], ``prices`` its
-    distribution. ``machine`` is the row of each offer in ``scalings``: a GPU and its number. ``ratio_low``
-    and ``ratio_high`` are the ends of ``rate`` relative to the reference GPU, without their common error.
-    ``work`` is the job, if there is one.
+    private hosts, where work is lost. Every rate includes this factor. ``pace`` is the rate per GPU of an
+    instance divided by the rate of a single GPU: the scaling efficiency times the speedup from the recipe for
+    that number of GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the
+    share of the rate's log interval width that remains without the difference between two cards of a model:
+    less than 1 only for the measured machine itself. ``price`` is the expected price of the instance [USD/h],
+    ``prices`` its distribution. ``machine`` is each offer's row in ``scalings``, which has one row per GPU
+    and number of GPUs. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` relative to the reference
+    GPU, without their common error. ``work`` is the job, if there is one.
     """
 
     request: RankRequest
@@ -281,7 +281,7 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
 def _remaining_width(speeds: Speeds, offers: Offers, gpu: Indices) -> Floats:
     # Return how much of the width of each rate remains on the measured card itself; 1 for other offers.
     width = np.log(speeds.high / speeds.low) / 2
-    pairs = zip(speeds.keys, speeds.estimates, strict=True)  # unlisted devices are the measured ones
+    pairs = zip(speeds.keys, speeds.estimates, strict=True)  # an unlisted device is always the measured one
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
     of_others = np.zeros(len(width))
     np.divide(ELSEWHERE, width, out=of_others, where=np.array(measured, dtype=bool) & (width > ELSEWHERE))
@@ -299,7 +299,7 @@ def _rates(
     certain: Floats,
     vcpu_limit: Floats,
 ) -> dict[str, Floats]:
-    # Return rates of instances with their intervals, and the intervals of ratios to the reference GPU.
+    # Return the rates of instances with their intervals, and the intervals relative to the reference GPU.
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
     ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
     below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
@@ -325,12 +325,12 @@ _RATIO_ENDS = (0.05, 0.95)
 
 
 def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, float, float]:
-    """Return the widths of ratios to the reference GPU; unknown if it has no figure.
+    """Return the interval widths of speeds relative to the reference GPU; NaN if the reference has no figure.
 
     Returns:
-        down, up: Widths of the logarithm of each GPU's ratio; unknown is NaN. The reference GPU is 1 relative
-            to itself, within the difference between two machines of the same model.
-        low, high: The factors for the ends of the ratio of a certain rate to the uncertain reference.
+        down, up: Widths of the logarithm of each GPU's ratio; NaN is unknown. The reference GPU's ratio to
+            itself is 1, give or take the difference between two machines of the same model.
+        low, high: Factors for the ends of the ratio of an exactly known rate to the uncertain reference.
     """
     row = speeds.row_of_one(reference_gpu)
     if row is None:
@@ -369,9 +369,9 @@ def drawn_rates(pool: Candidates, rows: Indices) -> Floats:
 
 
 def startup_factors(pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) factors on the assumed startup time; the offers of one machine share a factor.
+    """Return the (N, D) factors on the assumed startup time; all offers of one machine share their factors.
 
-    The logarithm is uniform, so the factor is bounded; 90 % are within ``startup_factor``.
+    The logarithm is uniform, so the factors are bounded; 90 % of them are within ``startup_factor``.
     """
     factors = np.ones((len(rows), pool.request.draws))
     if pool.request.startup_factor == 1:
@@ -386,7 +386,7 @@ def startup_factors(pool: Candidates, rows: Indices) -> Floats:
 
 
 def farthest_startup(factor: float) -> float:
-    """Return the largest startup factor of any draw, from the factor that covers nine draws in ten."""
+    """Return the largest startup factor of any draw, given the factor that covers nine draws in ten."""
     return math.pow(factor, 1 / _DRAWN_SHARE)
 
 

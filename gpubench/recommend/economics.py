@@ -1,8 +1,8 @@
 """Time and money: pure formulas in hours and US dollars, the expected price, and the cost of tokens.
 
-The formulas take numbers or arrays and have worked examples. The expected price is the one that is
-printed and that sorting, costs and budgets use. It is the median of the draws, nine tenths of which are
-within its interval.
+The formulas take numbers or arrays and have worked examples. The expected price is the one that is printed,
+and that sorting, costs and budgets use. It is the median of the drawn prices; nine tenths of them lie within
+the printed interval.
 """
 
 import math
@@ -69,17 +69,17 @@ def delivered_share(lost_share: Figure) -> Figure:
 
 
 USUAL_HOURS_BETWEEN = 24.0
-"""Time between interruptions of a spot machine, assumed: no source states a rate for today's GPUs [h]."""
-# Time to write a checkpoint, and to resume at the same step on another machine, assumed.
+"""Assumed time between interruptions of a spot machine [h]; no source states a rate for today's GPUs."""
+# Assumed times to write a checkpoint, and to resume at the same step on another machine.
 _CHECKPOINT_HOURS, _RESTART_HOURS = 1 / 60, 5 / 60
 
 
 HOST_HOURS_BETWEEN = 168.0
-"""Time between failures of a private host, assumed: a week; no source states a rate [h]."""
+"""Assumed time between failures of a private host [h]: a week; no source states a rate."""
 
 
 def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
-    """Return the time between checkpoints that loses the least: sqrt(2 x write / rate).
+    """Return the time between checkpoints that loses the least work: sqrt(2 x write time / rate).
 
     With one interruption in 24 h and a minute to write: sqrt(2 / 60 x 24) = 0.894 h, 54 minutes.
     Source: Young 1974, doi 10.1145/361147.361115; Daly 2006, doi 10.1016/j.future.2004.11.016.
@@ -134,8 +134,8 @@ class Market:
     """How prices move.
 
     Attributes:
-        today: The day as of which ages are computed.
-        asks: The prices of hosts for each GPU.
+        today: The day as of which price ages are computed.
+        asks: The asking prices of hosts for each GPU.
         drift: Standard deviation of the logarithm of a list price, or of a card's price, after a year.
         card_share: For hardware to buy at a dated price, the share of the cost of a useful hour that is
             proportional to the price of the cards. A price that the buyer quoted is certain and has no entry.
@@ -148,7 +148,7 @@ class Market:
 
 
 def ask_words(asks: Asks | None) -> str:
-    """Return what a host's asking price is: "one of 10 listings", or the price of a single host."""
+    """Describe a host's asking price: "one of 10 listings", or the price of a single host."""
     return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} listings"
 
 
@@ -157,11 +157,11 @@ class Prices:
     """Columns over N offers [USD/h of the instance].
 
     Attributes:
-        expected: The expected price; the real one is as likely to be above it as below it.
-        sigma: Standard deviation of its logarithm.
+        expected: The expected price; the actual price is as likely to be above it as below it.
+        sigma: Standard deviation of the logarithm of the price.
         group: The group of each price. A provider sets all its prices of a GPU, so they form a group and move
             together. Each listing is a separate group.
-        names: Name of each group. It seeds the draws, which therefore do not depend on the other groups.
+        names: Returns the name of a group. It seeds the group's draws, so they do not depend on other groups.
     """
 
     expected: Floats
@@ -171,15 +171,15 @@ class Prices:
 
     @property
     def half_width(self) -> Floats:
-        """Half the width of the 9-in-10 interval of the logarithm."""
+        """Half the width of the 9-in-10 interval of the price's logarithm."""
         return Z90 * self.sigma
 
 
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     """Return the expected price of each offer; the price of quoted hardware is certain.
 
-    The price of a card moves together in all hardware with it, each in proportion to the share of the cards
-    in its cost.
+    If the price of a card moves, the cost of all hardware with that card moves, in proportion to the share of
+    the cost that the cards account for.
     """
     every = Offers.of(offers)
     expected = every.price.copy()
@@ -205,7 +205,7 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
 
     def name(group: int) -> tuple[str, ...]:
         *named, ask = groups.values[group]
-        if ask:  # distinguishes the listing of a host from others of this provider for the GPU
+        if ask:  # distinguishes a host's listing from the provider's other listings of this GPU
             o = every[ask - 1]
             named += (o.instance, o.region, o.gpu_count, o.price_usd_per_hour, o.price_date)
         return tuple(map(str, named))
@@ -285,7 +285,7 @@ class GenerationTimes(NamedTuple):
 def generation_times(estimate: Estimate) -> GenerationTimes | None:
     """Return the times of a generation, or None for other work.
 
-    Both times of a measured generation have the relative error of its total time.
+    If the generation was measured, both times have the relative error of its total time.
     """
     case, per_token_s = estimate.case, estimate.per_token_s
     if case.new_tokens == 0 or per_token_s.value is None:
@@ -314,14 +314,14 @@ def _measured(estimate: Estimate, seconds: float) -> Interval:
 
 
 def token_cost(row: Row) -> Interval | None:
-    """Return the cost of a million tokens (in a generation, of generated ones); None for other work."""
+    """Return the cost of a million tokens (for generation, of generated ones); None for other work."""
     return next(reversed(token_costs(row).values()), None)
 
 
 def token_costs(row: Row) -> dict[str, Interval]:
     """Return the cost of a million tokens on an offer [USD] by kind of token; empty if unknown.
 
-    The cost in training follows from the throughput of the whole instance. The cost in a generation is for
+    The cost of training follows from the throughput of the whole instance. The cost of generation is that of
     one static batch on each GPU; a server with continuous batching has other costs.
     """
     case = row.estimate.case
@@ -341,7 +341,7 @@ def token_costs(row: Row) -> dict[str, Interval]:
         }
     if case.new_tokens:
         return {}
-    each = MILLION / (case.context_tokens or profile.tokens_per_sample)  # the profile has its own context
+    each = MILLION / (case.context_tokens or profile.tokens_per_sample)  # else the profile's own context
 
     def of(samples_per_usd: float | None) -> float | None:
         return each / samples_per_usd if samples_per_usd else None

@@ -49,18 +49,18 @@ from gpubench.units import count, format_number, format_usd, listing, plain
 
 @dataclass(frozen=True)
 class FilterResult:
-    """The offers that pass the filters, before throughput is known; they do not depend on the workload.
+    """The offers that pass the filters that need no throughput; they are the same for every workload.
 
     Attributes:
         every: All offers.
-        kept: Offers to rank, with the requested pricing.
-        possible: Offers to rank, with any pricing.
+        kept: Offers that pass, with the requested pricing.
+        possible: Offers that pass, with any pricing.
         for_sale: Hardware to buy that would pass the filters.
         excluded: The excluded offers, with reasons.
-        doubted_as_asked: Excluded offers with a doubted price, at the requested pricing.
-        accepted: Ranked offers with a doubted price: the buyer's own, and admitted ones.
-        asked: The price of every provider.
-        market: The expected prices, and the day from which ages are computed.
+        doubted_as_asked: Offers with the requested pricing that were excluded for a doubtful price.
+        accepted: Offers ranked despite a doubtful price: the buyer's own, and admitted ones.
+        asked: Every provider's prices.
+        market: The expected prices, and the day as of which price ages are computed.
         owned: The machine behind each owned offer.
         machines: The same, plus hardware that could be bought.
     """
@@ -105,7 +105,8 @@ def sift(
         drift: Drift of list prices in a year, see ``offers.dates.drift_of``.
 
     Raises:
-        MisuseError: If a name is unknown or no offer is left; the message says which filter removed how many.
+        MisuseError: If a name is unknown, or if no offer is left; the message then counts the offers that
+            each filter removed.
     """
     every = Offers.of(offers)
     asked, machines = every.once(AskedPrices), {**for_sale, **owned}
@@ -148,7 +149,7 @@ class CandidateFinder:
         without_room: Checks whether each of several GPUs has enough memory for its share of one job; None if
             jobs are not shared.
         work: The job; None in relative units.
-        scalings: Cache of the scaling of machines.
+        scalings: Cache of each machine's scaling, by GPU key and number of GPUs.
     """
 
     request: RankRequest
@@ -161,14 +162,14 @@ class CandidateFinder:
 
     @cached_property
     def parts(self) -> Mapping[str, Mapping[str, Estimate]]:
-        """The estimate of each workload on one GPU of a model."""
+        """The estimate for each workload on one GPU, by GPU key and workload."""
         workloads = tuple(self.evidence.answers)
         by_gpu = zip(self.speeds.keys, self.speeds.parts, strict=True)
         return {key: dict(zip(workloads, each, strict=True)) for key, each in by_gpu}
 
     @property
     def photograph_share(self) -> float:
-        """Share of samples that the vCPUs of a host must prepare, because they are decoded photographs.
+        """Share of the samples that a host's vCPUs must prepare, because these samples are photographs.
 
         Several workloads at their geometric mean are not a job, so nothing has to be prepared.
         """
@@ -178,7 +179,7 @@ class CandidateFinder:
         return float(len(names) == 1 and names[0] in self.evidence.photographs)
 
     def runnable(self, offers: Offers) -> tuple[Offers, list[Exclusion]]:
-        """Split offers into those that can run the job and those that cannot or may not be able to."""
+        """Split offers into those that can run the job and those that cannot, or might not."""
         machines = kinds_of(offers.gpu_key, offers.gpu_count)
         why = [self._why_not(*machine) for machine in machines.values]
         runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
@@ -188,11 +189,11 @@ class CandidateFinder:
         return offers.where(runs), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
-        # Return why this number of GPUs cannot run the job, or may be unable to; None if they can.
+        # Return why this number of GPUs cannot run the job, or might not; None if they can.
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
-            none = "its GPU is not in the table, and no run of yours measured it"
+            none = "its GPU is not in the GPU table, and none of your runs measured it"
             return listed or self.speeds.refusals.get(gpu_key, none)
         for part in self.parts[gpu_key].values():
             if gpu_count < part.fewest_gpus:
@@ -226,7 +227,7 @@ class CandidateFinder:
         )
 
     def within_limits(self, offers: Offers) -> tuple[Candidates, list[Exclusion]]:
-        """Return the offers that meet the limits of the job, as columns, and the reasons for the others."""
+        """Return the offers that meet the job's limits, as columns, and why each of the others does not."""
         pool = self.pool_of(offers)
         missed = _misses(pool)
         if not missed:
@@ -277,7 +278,7 @@ class Eligible:
 
     @cached_property
     def by_gpu(self) -> Mapping[str, Indices]:
-        """The places of each GPU, GPUs and places best first."""
+        """The places of each GPU; GPUs and places are both in order, best first."""
         keys = self.pool.speeds.keys
         return {keys[gpu]: places for gpu, places in alike(self.pool.gpu[self.order]).items()}
 
@@ -285,7 +286,7 @@ class Eligible:
     def answers(self) -> Mapping[str, int]:
         """The places of the three answers; guesses outside the fit come after all others.
 
-        The fastest answer is the cheapest offer of the fastest GPUs, since a machine's sellers differ little.
+        The fastest answer is the cheapest offer of the fastest machine: its sellers differ little in speed.
         """
         pool, place_of = self.pool, np.empty(len(self), dtype=np.int64)
         place_of[self.order] = np.arange(len(self))
@@ -318,7 +319,7 @@ def eligible(
         drawer: Joint draws of estimates; None for ``predict.answers.draw``.
 
     Raises:
-        MisuseError: If no offer is left; the message says which filter removed how many.
+        MisuseError: If no offer is left; the message counts the offers that each filter removed.
     """
     finder, kept, excluded = runnable_of(request, filtered, evidence_for, drawer)
     if finder.work is None:
@@ -341,12 +342,12 @@ def runnable_of(
     evidence_for: Callable[[Sequence[str]], Evidence],
     drawer: Drawer | None = None,
 ) -> tuple[CandidateFinder, Offers, list[Exclusion]]:
-    """Return the evidence for the offers, the offers that can do the work, and those excluded so far.
+    """Return the finder for the offers, the offers that can do the work, and those excluded so far.
 
-    Arguments are those of ``eligible``.
+    The arguments are those of ``eligible``.
 
     Raises:
-        MisuseError: If none can; the message says which filter removed how many.
+        MisuseError: If no offer can; the message counts the offers that each filter removed.
     """
     keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
@@ -390,7 +391,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
         )
         raise MisuseError(
             f"{reason}; no stored run has it for a GPU among the offers: run `gpubench run "
-            f"{plain(shlex.join(words_of(run)))}` on one, and rank again"
+            f"{plain(shlex.join(words_of(run)))}` on one of those GPUs, then rank again"
         )
 
 
@@ -411,7 +412,7 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
     if pool.work is None:
         raise MisuseError("a deadline or a budget needs a job, and none can be assumed here: add --samples")
     (hours, slow_hours), (usd, dear_usd) = _likely_and_worst(pool)
-    hour_words, usd_words = "takes {} h, {} h if slow: above {} h", "costs {}, up to {}: above {}"
+    hour_words, usd_words = "takes {} h ({} h if slow), above {} h", "costs {} (up to {}), above {}"
     feed_limited = pool.vcpu_limit < pool.gpus_rate
     found: dict[int, Exclusion] = {}
     for option, limit, likely, worst, words, shown in (
@@ -428,7 +429,7 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
 
 
 def _likely_and_worst(pool: Candidates) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    # Return hours and dollars of each row, expected and at worst; without an interval the two are equal.
+    # Return the hours and dollars of each row, likely and worst; without an interval the two are equal.
     figures = (ends(pool, slice(None)) for ends in (objective.hours_with_ends, objective.cost_with_ends))
     hours, usd = ((likely, np.where(np.isnan(high), likely, high)) for likely, _, high in figures)
     return hours, usd
@@ -464,6 +465,6 @@ def _relaxed(pool: Candidates) -> str:
 
 
 def _at_least(figure: float) -> str:
-    # Format a number for an option in three digits, rounded up so that it suffices.
+    # Format an option's value with three digits, rounded up so that it suffices.
     step = 10.0 ** (math.floor(math.log10(figure)) - 2)
     return f"{math.ceil(figure / step) * step:.12g}"

@@ -50,7 +50,7 @@ from gpubench.spread import ANOTHER_CARD
 from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
-"""Maximum number of GPUs in a job: that of the largest machine in most clouds."""
+"""Maximum number of GPUs in one job: as many as the largest machine of most clouds has."""
 LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MS_PER_S = 1000.0
 
@@ -68,7 +68,7 @@ class Runs(NamedTuple):
 
 
 Refuser = Callable[[str, GpuSpec, int, Estimate], str | None]
-"""Maps (workload, GPU, number, estimate for one) to the reason that a job does not fit; None if it fits."""
+"""Maps (workload, GPU, GPU count, estimate for one GPU) to why a job does not fit; None if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Evidence:
         without_room: Checks whether each of several GPUs has enough memory for its share of one job; a share
             may need more than the job on a single GPU. None if not checked.
         scaler: Scaling efficiency of one job.
-        independent: Efficiency of a separate job on each GPU; None if no run has it.
+        independent: Efficiency of a separate job on each GPU; None if no run measured it.
         photographs: The workloads that train on decoded photographs, which the host must prepare.
         usual_job: The well-known job in words and in samples, if there is only one workload.
-        host: The job's requirements on the host.
+        host: What the job requires of the host.
     """
 
     answers: Mapping[str, Answers]
@@ -161,7 +161,7 @@ def _sharers(
 
 
 def _side_by_side(runs: Runs) -> Scaler | None:
-    # Return the efficiency of separate jobs on several GPUs; None if no run has it.
+    # Return a function for the efficiency of separate jobs on several GPUs; None if no run measured it.
     mode = ParallelMode.INDEPENDENT
     at_once = [r for r in runs.every if any(m.case.parallel_mode is mode for m in r.measurements)]
 
@@ -175,8 +175,8 @@ def _side_by_side(runs: Runs) -> Scaler | None:
 def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSpec], runs: Runs) -> Answers:
     """Answer for the GPUs of the table, then for other devices that the user measured.
 
-    If a card cannot be predicted (Kepler), or only with a wide interval (AMD), the user's run on it is the
-    answer if it has this batch.
+    If a card cannot be predicted (Kepler), or only with a wide interval (AMD), the user's own measurement of
+    it at this batch size is the answer.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
     known = {
@@ -203,7 +203,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
 
 
 def mean_power_w(runs: Runs) -> dict[str, float]:
-    """Return the mean power of one GPU under load by key, the median of all measurements of it [W]."""
+    """Return each GPU's mean power under load by key: the median over all measurements of that GPU [W]."""
     seen = grouped(
         (key, power_w / measurement.case.gpu_count)
         for run in runs.every
@@ -258,7 +258,7 @@ def _within_latency(
 
 
 def _in_time(answer: Estimate, limit_s: float) -> Estimate | Refusal:
-    # Return an answer that certainly meets the latency limit; else a refusal with the reason.
+    # Return the answer if it certainly meets the latency limit, otherwise a refusal with the reason.
     batch_size, slow_s = answer.case.batch_size, slow_latency_s(answer)
     if slow_s is not None and slow_s <= limit_s:
         return answer
@@ -270,7 +270,7 @@ def _in_time(answer: Estimate, limit_s: float) -> Estimate | Refusal:
 
 
 def slow_latency_s(answer: Estimate) -> float | None:
-    """Return the time of one step at the slow end [s]; for a generation, of a token after the first.
+    """Return the pessimistic time of one step [s]; for generation, of one token after the first.
 
     None if the time of a token is unknown.
     """
@@ -284,7 +284,7 @@ CPU_KEY = "cpu"
 
 
 def device_key(run: Run) -> str | None:
-    """Return the key of a run's device: ``cpu`` for processors."""
+    """Return the key of a run's device; for a processor, ``cpu``."""
     return CPU_KEY if run.device.backend == CPU_KEY else run.device.gpu_key
 
 
@@ -293,9 +293,9 @@ def measured_by_the_user(
 ) -> dict[str, Estimate]:
     """Return the user's measurements on devices without another answer, by key.
 
-    The requested case is used if it was measured, else the closest one: first with another execution (a CPU
-    has no graphs), then with another batch, and if AMP is requested, then at another precision. The estimate
-    names its case, so the reader sees the difference.
+    The requested case is used if it was measured, else the closest case: preferably one that differs only in
+    execution mode (a CPU has no graphs), then one with another batch size, and, if AMP is requested, then one
+    at another precision. The estimate names its case, so the reader sees the difference.
 
     Args:
         question: Workload, precision, execution, task and batch.
@@ -317,7 +317,7 @@ def measured_by_the_user(
 
 
 def _distance(question: Question, case: Case) -> int | None:
-    # Return how far a case is from the question; None if it is about other work.
+    # Return how far a case is from the question; None if it measures different work.
     same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,
@@ -338,7 +338,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
     assert measurement.samples_per_s is not None  # usable rows have a figure
     threads = measurement.cpu_threads or run.environment.cpu_threads
     on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""
-    rate = measurement.interval  # only for this device, unless others of its model are for rent
+    rate = measurement.interval  # of this very card; the offers of a listed GPU have others of its model
     rate = rate.times(ANOTHER_CARD) if key in load_specs() else rate
     return Estimate(
         case=measurement.case,

@@ -1,7 +1,7 @@
-"""Requirements on a GPU and its host: the properties by which buyers compare GPUs, and the needs of a job.
+"""Requirements for a GPU and its host: the properties by which buyers compare GPUs, and the needs of a job.
 
-A requirement on the host (memory, disk, PCIe lanes) that no source states is reported as missing, never
-assumed. vCPUs are judged by the images that they prepare; too few slow a row down instead of excluding it.
+A property of the host (memory, disk, PCIe lanes) that no source states is reported as missing, never assumed.
+vCPUs are judged by the images that they can prepare; too few of them slow a row down instead of excluding it.
 """
 
 import math
@@ -37,14 +37,14 @@ LINES = {
     "radeon": ("Radeon",),
     "instinct": ("Instinct",),
 }
-"""Common names for product lines, with the corresponding lines of the table."""
+"""Common names for product lines, with the corresponding lines of the GPU table."""
 
 _MODULES = ("SXM", "OAM", "superchip", "system on chip", "module")
 _PASSIVE_LINES = frozenset({"Tesla", "Data Center", "Instinct"})
 
 
 def lines_meant(word: str) -> tuple[str, ...]:
-    """Return the lines of the table that a word means; a line's own name means that line."""
+    """Return the product lines of the GPU table that a word means; a line's own name means that line."""
     return LINES.get(normalize(word), (word,))
 
 
@@ -56,7 +56,7 @@ def _ecc_of(spec: GpuSpec) -> bool | None:
 
 
 def fp64_share(spec: GpuSpec) -> float | None:
-    """Return the FP64 rate as a share of the FP32 rate."""
+    """Return the FP64 rate as a share of the FP32 rate; None if either is unknown."""
     if spec.fp64_flops_per_s is None or not spec.fp32_flops_per_s:
         return None
     return spec.fp64_flops_per_s / spec.fp32_flops_per_s
@@ -98,7 +98,7 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return the properties of a GPU for its row; None if unknown."""
+    """Return a GPU's properties for its row; an unknown property is None."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 
@@ -108,7 +108,7 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
     An unknown value fails the test.
 
     Raises:
-        MisuseError: If the table does not have a requested line, architecture or memory type.
+        MisuseError: If no GPU of the table has a requested line, architecture or memory type.
     """
     lines = _known("line", [line for word in request.lines for line in lines_meant(word)], LINES)
     architectures = _known("architecture", request.architectures, ())
@@ -196,13 +196,12 @@ def _memory_type(wanted: str | None) -> str:
 # --- the host -------------------------------------------------------------------------------------------
 
 RAM_OVER_WEIGHTS = 1.2
-"""Memory needed to load a file of weights, relative to its size: it is read, checked and copied to the
-GPU."""
+"""RAM needed to read and check a weights file and copy it to the GPU, relative to the size of the file."""
 RAM_BYTES_PER_GPU = 4 * GIB
-"""Memory of one process with its CUDA context and its loaders, assumed."""
-# Disk space over the size of the weights: the file that is loaded, and one that is saved.
+"""Assumed RAM of one process with its CUDA context and data loaders."""
+# Disk space for weights, relative to their size: one file to load and one to save.
 _DISK_OVER_WEIGHTS = 2
-# Disk space of the system, torch and its libraries, assumed.
+# Assumed disk space of the system, torch and its libraries.
 _SYSTEM_DISK_BYTES = 20 * GIB
 # Language models with at least this many parameters are published in bfloat16 or float16.
 _SIXTEEN_BITS_FROM = 1e9
@@ -211,7 +210,7 @@ _PHOTOGRAPH_FILE_BYTES = 110_000
 
 
 class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum requirements of a job on its host; an unknown part adds nothing.
+    """The minimum that a job needs from its host; an unknown part adds nothing.
 
     Attributes:
         weights_bytes: Size of the largest weights file, in its usual type.
@@ -222,7 +221,7 @@ class HostNeed(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: float = 0.0
 
     def ram_bytes(self, gpu_count: int) -> float:
-        """Memory that a host with this many GPUs needs [B]."""
+        """Return the RAM that a host with this many GPUs needs [B]."""
         weights = self.weights_bytes
         return RAM_OVER_WEIGHTS * weights + RAM_BYTES_PER_GPU * gpu_count if weights else 0.0
 
@@ -249,9 +248,10 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
 
 
 class Gate(NamedTuple):
-    """A requirement on a host: its column, the minimum, and the text for a host below it.
+    """A requirement for a host: its columns, the minimum, and the text for a host below it.
 
-    ``fields`` are the columns it uses, its own first; ``unsaid`` is the text if the offer lacks the value.
+    ``fields`` are the columns that it uses; the first one is compared with the minimum. ``unsaid`` is the
+    text if an offer lacks that value.
     """
 
     option: str
@@ -266,28 +266,28 @@ GATES = (
         "too little RAM in the host",
         ("ram_bytes", "gpu_count"),
         HostNeed.ram_bytes,
-        "its {has} of RAM are below the {least} that loading needs",
+        "its {has} of RAM is below the {least} needed for loading",
         "RAM ({least} needed)",
     ),
     Gate(
         "too small a disk in the host",
         ("disk_bytes",),
         lambda need, _: need.disk_bytes,
-        "its disk of {has} is below the {least} that system, weights and data need",
+        "its disk of {has} is below the {least} that the system, weights and data need",
         "disk ({least} needed)",
     ),
     Gate(
         "GPUs on a riser",
         ("pcie_bytes_per_s",),
         lambda _, __: LEAST_PCIE_BYTES_PER_S,
-        "its GPUs get {gigabytes:.2g} GB/s over PCIe, as on a riser of one lane",
+        "its GPUs get {gigabytes:.2g} GB/s over PCIe, as on a one-lane riser",
         "lanes of PCIe",
     ),
 )
 
 
 def lacks(gate: Gate, need: HostNeed, offer: Offer, _: GpuSpec | None = None) -> str | None:
-    """Return why a host fails a requirement; None if it meets it or the value is unknown."""
+    """Return why a host fails a requirement; None if it passes or the value is unknown."""
     has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
     if has is None or has >= least:
         return None
@@ -295,6 +295,6 @@ def lacks(gate: Gate, need: HostNeed, offer: Offer, _: GpuSpec | None = None) ->
 
 
 def unsaid(offer: Offer, need: HostNeed) -> Iterator[str]:
-    """Yield the facts about an offer's host that no source states, with the job's requirement."""
+    """Yield what no source states about an offer's host, with what the job needs."""
     silent = (gate for gate in GATES if need.weights_bytes and getattr(offer, gate.fields[0]) is None)
     yield from (gate.unsaid.format(least=format_bytes(gate.least(need, offer.gpu_count))) for gate in silent)

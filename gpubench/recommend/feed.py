@@ -18,7 +18,7 @@ from gpubench.units import format_number, format_percent
 # One workload that is limited by arithmetic, and one that consumes images several times as fast.
 _CONSUMERS = ("vgg16", "resnet50")
 EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
-"""Default GPUs on a machine without one."""
+"""The GPUs to compare with on a machine that has none."""
 
 
 class Consumption(ImageRate, frozen=True, kw_only=True):
@@ -34,8 +34,9 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
     """One model on one GPU, compared with the rate of this host.
 
     Attributes:
-        cpu_share: Prepared over consumed rate; below 1 the GPU waits.
+        cpu_share: Prepared images per second divided by consumed ones; below 1, the GPU waits.
         workers_needed: Number of worker processes that would keep up, at this host's rate per process.
+        fed: Whether this host keeps up, according to the likely figures.
         certain: Whether both ends of every interval agree on ``fed``.
     """
 
@@ -61,7 +62,7 @@ def feed(request: FeedRequest) -> FeedReport:
 
     Raises:
         MisuseError: If a GPU is unknown or kornia is missing.
-        NoDeviceError: If a named device does not exist.
+        NoDeviceError: If this machine has an NVIDIA GPU that cannot be used.
     """
     device, remark = select.select_device("auto")
     here = EXAMPLES if device.gpu_key is None else (device.gpu_key,)
@@ -75,7 +76,7 @@ def feed(request: FeedRequest) -> FeedReport:
 def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
     """Compare one consumption with the timed rate.
 
-    The timed rate includes neither decoding nor the link to the GPU, so it is the best case.
+    The timed rate includes neither decoding nor the transfer to the GPU, so it is the best case.
     """
     taken, given = consumption.images_per_s, prepared.images_per_s
     share = given / taken
@@ -104,7 +105,7 @@ def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
 def consumed_by(
     gpu_keys: Sequence[str], results: Path | None = None
 ) -> tuple[tuple[Consumption, ...], tuple[str, ...]]:
-    """Return images per second of each model on each GPU at its best AMP precision, and the refusals."""
+    """Return what each model consumes on each GPU at its best AMP precision, and the refusals."""
     specs, runs = [require_spec(key) for key in gpu_keys], (own_runs(results), reference_runs())
     answers = [
         (name, key, answer)

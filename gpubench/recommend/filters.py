@@ -42,7 +42,7 @@ NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
 FAR_ABOVE = f"a price far above all others ({ADMITTED_BY} ranks it)"
 PURCHASE = "--max-purchase-usd"
-# Limits with sorted exclusions: the offer closest to the limit is last.
+# The exclusions of these limits are sorted: the offer closest to the limit is last.
 _NEAREST_LAST = ("--deadline-hours", "--budget-usd", PURCHASE)
 NO_CURRENT_PRICE = "a card without a current price (naming the card with --gpu ranks it)"
 
@@ -51,9 +51,9 @@ NO_CURRENT_PRICE = "a card without a current price (naming the card with --gpu r
 class Filter:
     """One restriction: ``reason`` returns why an offer is dropped, or None if it stays.
 
-    An ``owned`` filter applies only to owned hardware. A filter that only depends on some ``fields`` runs
-    once per combination of their values, a few hundred in 100,000 offers. A filter with ``suspects``
-    tests only the offers that this function flags.
+    An ``owned`` filter applies only to owned hardware. A filter that depends only on some ``fields`` runs
+    once per combination of their values (a few hundred in 100,000 offers). Only the offers that ``suspects``
+    flags are tested.
     """
 
     option: str
@@ -64,7 +64,7 @@ class Filter:
 
 
 class Exclusion(NamedTuple):
-    """A dropped offer: its position ``at``, the option that dropped it, and the reason."""
+    """A dropped offer (at position ``at`` of ``among``), the option that dropped it, and the reason."""
 
     among: Offers
     at: int
@@ -90,8 +90,8 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
 
 
 def _reasons(of: Filter, offers: Offers, kept: Flags) -> Iterator[tuple[int, str]]:
-    # Yield the kept offers that this filter drops, with the reason.
-    # The reason is computed once per distinct combination of its fields.
+    # Yield the position of each kept offer that this filter drops, with the reason.
+    # The reason is computed once per distinct combination of the filter's fields.
 
     def reason(at: int) -> str | None:
         offer = offers[at]
@@ -109,7 +109,7 @@ def _reasons(of: Filter, offers: Offers, kept: Flags) -> Iterator[tuple[int, str
 
 
 def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
-    """Return exclusions as they are recorded in the ranking."""
+    """Return exclusions in the form that a ranking records."""
     return tuple(
         ExcludedOffer(
             provider=offer.provider,
@@ -128,7 +128,7 @@ _MOST_RULES = 4
 
 
 class NothingLeftError(MisuseError):
-    """No offer is left to rank; the limits of the job are not the cause."""
+    """No offer is left to rank, even without the limits of the job."""
 
 
 def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
@@ -154,7 +154,7 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
         return nearest_of(excluded)
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
     if 2 * len(by_count) > len(excluded):
-        return f"the numbers on offer: {listing(map(str, sorted({*by_count})))}"
+        return f"the available numbers of GPUs: {listing(map(str, sorted({*by_count})))}"
     if of_hosts := [each for each in excluded if each.option in _HOST_LIMITS]:
         return f"among them, {_with_reason(of_hosts[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
@@ -182,16 +182,16 @@ def leave_out_doubted(
 ) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
 
-    A ranking calls it on the offers that pass the filters of ``filters_of``.
+    A ranking calls this function on the offers that pass the filters of ``filters_of``.
 
     Args:
-        asked: The price of every provider.
+        asked: Every provider's prices.
         offers: The offers to split.
-        accept: Whether to keep all doubted prices.
+        accept: Whether to keep all doubtful prices.
 
     Returns:
-        The offers to keep, the others with the reasons, and those kept despite a doubt: the buyer's own, and
-            admitted ones.
+        The offers to keep, the others with the reasons, and those kept despite a doubtful price: the buyer's
+            own, and admitted ones.
     """
     doubted = asked.doubted(offers)
     if accept:
@@ -211,14 +211,14 @@ def leave_out_doubted(
 
 
 def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:
-    """Return the GPUs, among those of the offers, that a name means.
+    """Return the GPUs on offer that a name means.
 
     >>> sorted(match_gpus("h100", ["nvidia-h100-sxm-80gb", "nvidia-h100-nvl-94gb", "nvidia-l4-24gb"]))
     ['nvidia-h100-nvl-94gb', 'nvidia-h100-sxm-80gb']
 
     Raises:
         MisuseError: If the name is unknown, with similar known names; if it means only GPUs that are never
-            ranked, with the reason; or if no offer has one of them.
+            ranked, with the reason; or if no offer has any of the GPUs that it means.
     """
     _, gpu = counted(name)
     meant = meant_by(gpu, keys)
@@ -226,7 +226,7 @@ def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:
     if (reason := _never_ranked(meant)) is not None:
         specs = [load_specs().get(key) for key in sorted(meant)]
         command = f"`gpubench offers list --gpu {shlex.quote(plain(gpu))}`"
-        listed = f"; {command} has its prices" if offered else ""
+        listed = f"; {command} lists the prices" if offered else ""
         like = "" if listed else _comparable(specs[0], keys)
         raise MisuseError(f"{_named(specs)} not ranked: {reason}{listed}{like}")
     if not offered:
@@ -234,7 +234,7 @@ def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:
         buy = "; --buy ranks what it costs to buy" if is_sold else ""
         raise MisuseError(
             f"no offer has a GPU {plain(gpu)!r} ({listing(sorted(meant))}): name another one, give its "
-            f"price with --offers, or say with --have that one is yours{buy}"
+            f"price with --offers, or say with --have that you own one{buy}"
         )
     return frozenset(offered)
 
@@ -271,7 +271,7 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
 
     Args:
         name: As typed by the user.
-        keys: GPUs of offers, which may be missing from the tables.
+        keys: GPUs of offers, some of which may be missing from the GPU table.
 
     Raises:
         MisuseError: If the name is unknown, with similar known names.
@@ -293,7 +293,7 @@ def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
     if bandwidth is None or not known:
         return ""
     nearest_key = min(known, key=lambda key: (abs(math.log(known[key] / bandwidth)), key))
-    return f"; of those that rank, the {gpu_name(nearest_key)} is nearest in memory bandwidth"
+    return f"; among ranked GPUs, the {gpu_name(nearest_key)} is nearest in memory bandwidth"
 
 
 def _named(specs: Sequence[GpuSpec | None]) -> str:
@@ -307,7 +307,7 @@ def _named(specs: Sequence[GpuSpec | None]) -> str:
 
 
 def _runs(gpu_key: str) -> bool:
-    # Return whether today's torch may run on a GPU; True if unknown.
+    # Return whether today's torch runs on a GPU; True if that is unknown.
     spec = load_specs().get(gpu_key)
     return spec is None or runs_on_todays_torch(spec.compute_capability) is not False
 
@@ -332,7 +332,7 @@ def within_purchase_limit(
     dear = {at: each for at, each in owned.items() if each is not None and each.purchase_usd > most}
     excluded = []
     for at, machine in sorted(dear.items(), key=lambda each: -each[1].purchase_usd):
-        host = f" with a host of {format_price(machine.host_usd)}" if machine.host_usd else ""
+        host = f" including a host at {format_price(machine.host_usd)}" if machine.host_usd else ""
         price = f"{format_price(machine.purchase_usd)}{host}"
         excluded.append(Exclusion(offers, at, PURCHASE, f"{price}, above {format_price(most)}"))
     is_kept = np.ones(len(offers), dtype=bool)
@@ -348,12 +348,12 @@ def filters_of(
 ) -> Iterator[Filter]:
     """Yield the filters of a request except those on pricing, cheapest test first.
 
-    Owned hardware has no seller and no region, so it passes the filters on them.
+    Owned hardware has no provider, seller or region, so it passes the filters on these.
 
     Args:
         request: The request with the restrictions.
         offers: Every known offer; a name that occurs in none of them is an error.
-        market: Their expected prices, and the day as of which ages are computed.
+        market: The expected prices, and the day as of which price ages are computed.
         machines: The machine behind each owned offer.
 
     Raises:
@@ -382,7 +382,7 @@ def filters_of(
 def _of_the_offer(
     request: RankRequest, offers: Offers, market: Market, named: Mapping[str, frozenset[str]]
 ) -> Iterator[Filter]:
-    # Yield the filters on seller, region, GPU, number, price and its age.
+    # Yield the filters on seller, region, GPU, number of GPUs, price and price age.
     gates = (
         *_of_the_seller(request, offers),
         (request.gpus, _gpu_filter(named, offers)),
@@ -397,7 +397,7 @@ def _is_owned(offer: Offer) -> bool:
 
 
 def _of_the_seller(request: RankRequest, offers: Offers) -> tuple[tuple[object, Filter], ...]:
-    # Return whether each filter on seller or region is requested, and the filter.
+    # Return pairs: whether a filter on provider, region or seller is requested, and the filter.
     providers = known_providers(request.providers, offers.provider.present)
     regions = known_regions(request.regions, offers.region.present)
 
@@ -456,7 +456,7 @@ def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
 def _of_number_and_price(
     request: RankRequest, offers: Offers, market: Market
 ) -> tuple[tuple[object, Filter], ...]:
-    # Return whether each filter on number, price or its age is requested, and the filter.
+    # Return pairs: whether a filter on number of GPUs, price or price age is requested, and the filter.
     gpu_count, most_days = request.count, request.max_price_age_days
     most = math.inf if request.max_usd_per_hour is None else request.max_usd_per_hour
     old = outdated(offers, market.today) if most_days is None else {}
@@ -505,7 +505,7 @@ def _gpu_filter(named: Mapping[str, frozenset[str]], offers: Offers) -> Filter:
     """Return the filter on named GPUs; a name may include a number of GPUs, as in "4x L40S".
 
     Raises:
-        MisuseError: If nobody offers that number.
+        MisuseError: If no offer has that number.
     """
     for name, keys in named.items():
         of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
@@ -519,7 +519,7 @@ def _gpu_filter(named: Mapping[str, frozenset[str]], offers: Offers) -> Filter:
         counts = {counted(name)[0] for name, keys in named.items() if offer.gpu_key in keys}
         if not counts:
             return "another GPU"
-        return None if counts & {None, offer.gpu_count} else "another number of that GPU"
+        return None if counts & {None, offer.gpu_count} else "a different number of that GPU"
 
     return Filter("--gpu", another, fields=("gpu_key", "gpu_count"))
 
@@ -530,10 +530,10 @@ def _of_the_card(
     machines: Mapping[Offer, Ownership],
     meant: Mapping[str, frozenset[str]],
 ) -> Iterator[Filter]:
-    """Yield the filters on GPUs without kernels, on the condition of hardware, and on the limits of a host.
+    """Yield the filters on kernels, and on the condition, price and host of owned hardware.
 
-    A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote, unless
-    the name also means a GPU with kernels.
+    A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote. If the
+    name also means GPUs with kernels, only those stay.
     """
     named = frozenset[str]().union(*meant.values())
     old = frozenset[str]().union(*(keys for keys in meant.values() if not any(map(_runs, keys))))
@@ -572,7 +572,7 @@ def _of_the_card(
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
-    """Return the filters on pricing; the offers that they drop may still be compared with owning.
+    """Return the filters on pricing. The offers that they drop may still be compared with owned hardware.
 
     Args:
         request: The request with the restrictions.
@@ -619,11 +619,11 @@ def _paid_as(of: Collection[Pricing], words: str) -> Reason:
 
 
 def gates_of(need: HostNeed) -> list[Filter]:
-    """Return a job's requirements on a rented host, each as a filter on its column."""
+    """Return a filter for each of a job's requirements for a rented host."""
     return [Filter(gate.option, partial(lacks, gate, need), fields=gate.fields) for gate in GATES]
 
 
-# The limits on a machine to own.
+# The limits on an owned machine.
 _HOST_LIMITS = (
     *(f"the setting {name}" for name in ("circuit-watts", "psu-watts", "slots", "jobs-per-month")),
     "a card without a fan",
@@ -632,7 +632,7 @@ _HOST_LIMITS = (
 
 
 def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
-    """Yield the limits on a machine: power, slots, airflow, and the hours of a month."""
+    """Yield the filters on an owned machine: power, slots, airflow, and hours of work per month."""
     misfits = cache(lambda each: _misfits(request, machines[each], load_specs().get(each.gpu_key)))
 
     def reason_of(limit: str) -> Reason:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gpubench.folders import data_table
-from gpubench.groups import grouped
+from gpubench.groups import first_of_each, grouped
 from gpubench.interval import Interval
 from gpubench.labels import SELLERS, card_condition, gpu_name, gpus_of
 from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
@@ -35,7 +35,7 @@ from gpubench.units import (
 )
 
 COST = "You pay"
-"""The heading of the column with the cost of a job, without waiting."""
+"""The heading of the column with the cost of a job, excluding the value of waiting."""
 
 CHANCE = "Chance it's best"
 """The heading of the column with the chance that no other GPUs are a better answer."""
@@ -48,7 +48,7 @@ OR = "or"
 
 _FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most work"}
 HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
-"""Time units, longest first: for each, the smallest number of hours it is used for, its length in hours, and
+"""Time units, longest first: for each, the number of hours from which it is used, its length in hours, and
 its name."""
 
 
@@ -94,7 +94,10 @@ def lines(ranking: Ranking) -> list[Line]:
     named = {line.choice.offer for line in found}
     others = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
     others += [("Also named", each) for each in ranking.asked]
-    found[1:1] = [Line(name, each) for name, each in others if each is not None and each.offer not in named]
+    found[1:1] = first_of_each(
+        (Line(name, each) for name, each in others if each is not None and each.offer not in named),
+        lambda line: line.choice.offer,
+    )
     return found
 
 
@@ -108,13 +111,13 @@ def _chance(answer: Answer) -> str:
 
 
 def headline(ranking: Ranking) -> str:
-    """Return the sensible answer in a sentence."""
+    """Return the sensible answer as a sentence."""
     sensible = ranking.answers["sensible"].row
     return next(_in_words(ranking, line) for line in lines(ranking) if line.choice.row is sensible)
 
 
 def in_words(ranking: Ranking) -> list[str]:
-    """Return each row of the answer in a sentence."""
+    """Return each row of the answer as a sentence."""
     return [_in_words(ranking, line) for line in lines(ranking)]
 
 
@@ -181,10 +184,10 @@ _MOST_SELLERS = 3
 def on_commitments(found: Eligible) -> Iterator[Told]:
     """Yield the cost of the best commitment and the utilization above which it pays off, for each term.
 
-    A commitment is paid around the clock. It pays off once the utilization exceeds its price divided by the
-    on-demand price: $2.00 versus $3.20 pays off above 62.5 %. It is compared with the seller's own list price
-    on demand, and with the cheapest list price of any seller; "starting at" prices and hosts' asking prices
-    do not count.
+    A commitment is billed around the clock. It pays off once the utilization exceeds its price divided by the
+    on-demand price: $2.00 versus $3.20 pays off above 62.5 %. It is compared with the same seller's on-demand
+    list price, and with the cheapest on-demand list price of any seller; "starting at" prices and hosts'
+    asking prices do not count.
     """
     if found.request.commit is None:
         return
@@ -194,7 +197,7 @@ def on_commitments(found: Eligible) -> Iterator[Told]:
     for years in (asked, *(each for each in COMMITMENTS.values() if each != asked)):
         offer = _cheapest(found, possible, years, None if best is None else best.gpu_key)
         if offer is None and found.request.gpus:
-            offer = _cheapest(found, possible, years)  # the request names all of these GPUs
+            offer = _cheapest(found, possible, years)  # another of the named GPUs
         if offer is not None:
             yield from _against_on_demand(offer, possible, count(years, "year"))
     on_demand = found.offers.where(found.offers.pricing.equals(Pricing.ON_DEMAND))
@@ -209,7 +212,7 @@ def _of_term(offers: Offers, years: int) -> np.ndarray:
 
 
 def _cheapest(found: Eligible, possible: Offers, years: int, gpu_key: str | None = None) -> Offer | None:
-    # Return the commitment with the lowest cost of the work, for one GPU if it is given.
+    # Return the commitment with the lowest cost per sample, limited to one GPU if it is given.
     same = _of_term(possible, years) & (True if gpu_key is None else possible.gpu_key.equals(gpu_key))
     committed = found.finder.runnable(possible.where(same))[0]
     if not len(committed):
@@ -249,7 +252,7 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         month_class: Share of the machines interrupted in a month, in the worst of six regions.
-        traced_per_hour: Interruptions per machine and hour in a published trace, in the worst zone.
+        traced_per_hour: Interruptions per machine-hour in a published trace, in the worst zone.
     """
 
     provider: str
@@ -267,7 +270,7 @@ def _seen() -> dict[tuple[str, str], Interruptions]:
 
 
 def on_interruptions(request: RankRequest, answers: Iterable[Offer]) -> Iterator[Told]:
-    """Yield the assumed interruptions if an answer is a spot machine, and the observed ones."""
+    """Yield the assumed and the observed interruptions if an answer is a spot machine."""
     spot = [offer for offer in answers if offer.pricing is Pricing.SPOT]
     if not spot or request.spot_lost is not None:
         return

@@ -33,12 +33,12 @@ from gpubench.recommend.candidates import (
 from gpubench.recommend.economics import DrawnPrices, drawn_prices
 from gpubench.recommend.request import RankRequest
 
-# Number of rows to compute together, so intermediate results stay in the processor's cache.
+# Number of rows to compute together, so that intermediate results stay in the processor's cache.
 _AT_ONCE = 16
 
 ALIKE = 0.02
-"""Two jobs count as equally long if their hours differ by less than this share; no price of an hour saved is
-then given."""
+"""Two jobs count as equally long if their hours differ by less than this share; the cost of each hour saved
+is then not stated."""
 
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
@@ -87,12 +87,12 @@ def merit(
     *,
     startup: Floats | float = 1.0,
 ) -> Floats:
-    """Return the sort criterion at a rate of the instance: larger is better; shape of ``rate``.
+    """Return the sort criterion at a rate of the instance, in the shape of ``rate``; larger is better.
 
     Args:
         pool: The offers, and the request.
         rate: (N,) or (N, D) rates of these rows.
-        rows: Which rows.
+        rows: Rows of the pool.
         price: Prices, with the shape of ``rate`` [USD/h]; None for the expected prices.
         startup: As in ``hours``.
     """
@@ -102,7 +102,7 @@ def merit(
 def _before_price(pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float) -> Floats:
     """Return the inputs of a merit except the price; they are equal for all offers of one machine.
 
-    For a job the last axis has two values: the billed hours, and the hours.
+    For a job, the last axis has two values: the billed hours, and the hours until the job is done.
     """
     if sorted_by(pool.request) in {"throughput", "value"}:
         return rate
@@ -126,7 +126,7 @@ def _at_price(pool: Candidates, known: Floats, rows: Indices | slice, price: Flo
 
 
 def drawn(pool: Candidates, rows: Indices) -> tuple[Floats, Indices]:
-    """Draw the inputs of the merits of these N rows except prices.
+    """Draw the inputs of these N rows' merits, except prices.
 
     Returns:
         known: (M, D), or (M, D, 2) for a job, for each kind of offer among the rows: see ``_before_price``.
@@ -151,7 +151,7 @@ def _drawn_merits(
 
     Args:
         pool: The offers, and the request.
-        rows: Which of them.
+        rows: Rows of the pool.
         of: The drawn inputs of the same rows, from ``drawn``.
         price: Prices of the same rows; None for the expected prices, taken as certain.
         out: Array for the result, because allocating millions of figures takes longer than computing them.
@@ -168,8 +168,8 @@ def _drawn_merits(
 def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) rates of these rows in every joint draw, for a job of the expected number of samples.
 
-    For a job in hours of a reference GPU the work is drawn too. The rates are scaled instead of the work, so
-    only the ratio of the speeds counts.
+    If the job is a number of hours on the reference GPU, the amount of work varies between draws. The rates
+    are scaled instead of the work, so that only the ratio of the two speeds counts.
     """
     return drawn_rates(pool, rows) * _work_expected_over_drawn(pool)
 
@@ -217,12 +217,12 @@ def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
 
 
 def is_a_guess(pool: Candidates) -> Flags:
-    """Return which rows have a GPU outside the fit."""
+    """Return which rows have a GPU outside the range of the fit."""
     return np.array([each.is_extrapolated for each in pool.speeds.estimates], dtype=bool)[pool.gpu]
 
 
 def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return time and cost, the axes of the Pareto set besides memory: of the job, else of one sample."""
+    """Return the time and cost of the job, or else of one sample: with memory, the axes of the Pareto set."""
     rate = pool.rate[rows]
     if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
@@ -233,7 +233,7 @@ def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floa
 def _job_rates(pool: Candidates) -> tuple[Floats, Floats, Floats]:
     """Return the rates for the expected, shortest and longest time of a job.
 
-    For work in hours of a reference GPU, only the ratio to that GPU matters.
+    If the job is a number of hours on the reference GPU, only the ratio to that GPU matters.
     """
     if pool.work is not None and pool.work.reference is not None:
         return pool.rate, pool.ratio_high, pool.ratio_low
@@ -276,7 +276,7 @@ def cost(
 ) -> Floats:
     """Return what one job costs [USD]; independent jobs share the price of the instance.
 
-    ``price`` of the instance has the shape of ``job_hours``; None for the expected prices.
+    ``price`` is the price of the instance, in the shape of ``job_hours``; None for the expected prices.
     """
     return _cost_of_billed(pool, billed(pool, job_hours, rows), rows, price)
 
@@ -356,10 +356,10 @@ def _beside(column: Floats, like: Floats) -> Floats:
 
 
 def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Floats:
-    """Return the share of lost work above which spot is not cheaper; 0 if it never is.
+    """Return the share of lost work above which spot is not cheaper; 0 if spot is never cheaper.
 
     One-time costs (egress, startup) are not paid again for lost work, so the ratio of the two prices is the
-    answer only without a job. A bill is linear in its hours.
+    answer only without a job. A bill is linear in the billed hours.
 
     Args:
         pool: The offers.
@@ -375,7 +375,7 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     once = _cost_of_billed(pool, none, rows, price)
     of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
-    # One unit less than the hours at which both cost the same, because an equal cost is not cheaper.
+    # One increment less than the hours at which both cost the same, because an equal cost is not cheaper.
     most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit
     start = hours(pool, none + np.inf, rows)
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
@@ -486,8 +486,8 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
     """Return rank, tie and chances of each row; ``order`` is the result of the function ``order``.
 
     Rank and tie use the expected prices: a tie means that only a measurement could distinguish the speeds. A
-    guess outside
-    the fit never shares the rank of a row that the fit covers. The chances include the uncertainty of prices.
+    guess outside the range of the fit never shares the rank of a row inside it. The chances include the
+    uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
     able, unable = _able(pool, order, detailed)
@@ -544,9 +544,9 @@ def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Inte
 def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
     """Return the positions to draw, and which of the others are never the best.
 
-    The positions to draw are the detailed ones, and of each kind (see ``Candidates.kind``) the first three if
-    they may lead in a draw. Offers of a kind differ only in price, so the first ones are the cheapest;
-    between one GPU and eight, startup or billing increments may favor either.
+    The positions to draw are the detailed ones, plus the first three of each kind (see ``Candidates.kind``)
+    that may lead in a draw. Offers of a kind differ only in price, so the first ones are the cheapest. One
+    GPU and eight are different kinds, because startup or billing increments may favor either.
     """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
@@ -561,8 +561,8 @@ def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Fla
 def _may_lead(pool: Candidates, order: Indices) -> Flags:
     """Return which positions may be the best in some draw.
 
-    The best draw of a row is compared with the worst draws of others: the extremes of its GPU's draws, and
-    ``_FARTHEST`` for errors that are drawn per row.
+    The best draw of a row is compared with the highest of all rows' worst draws. Both are bounds, from the
+    extremes of a GPU's draws and ``_FARTHEST`` standard deviations of the errors that are drawn separately.
     """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))

@@ -81,8 +81,8 @@ class Ownership:
         host_usd: The part of the host's price that is counted.
         condition: Whether the price is for a new or used card, a launch price or a quote.
         resale_usd: Resale value of the machine at the end of its life, including the host.
-        power_w, idle_w: Power of all GPUs under load, and idle.
-        host_w: Power of the rest of the machine under load; 0 for a complete machine with one GPU.
+        power_w, idle_w: Power of all GPUs under load, and when idle [W].
+        host_w: Power of the rest of the machine under load [W]; 0 for a complete machine with one GPU.
         host: The host of the cards, with its limits; None for a complete computer.
         is_planned: Whether the price is a planning figure without an observed listing.
         price_note: What kind of price it is, whether it is for a card or for the computer, and its source.
@@ -126,7 +126,7 @@ def hourly(owned: Ownership, resale: float, utilization: float, tariff: float) -
 
 
 def hourly_range(owned: Ownership) -> Range:
-    """Return the cost of a useful hour [USD] at best, expected and worst resale, utilization and tariff."""
+    """Return the cost of a useful hour [USD] at the best, likely and worst resale, utilization and tariff."""
     corners = zip(owned.resale_usd[::-1], owned.utilization[::-1], owned.tariff, strict=True)
     return Range(*(sum(hourly(owned, *corner)) for corner in corners))
 
@@ -179,7 +179,7 @@ def ownerships(
     purchase limit or the jobs per month are given. A computer is sold as a unit.
 
     Args:
-        request: Has the quotes, and the ranges for every value that the quotes omit.
+        request: The quotes, and the ranges for every value that the quotes omit.
         power_w: Measured mean power of one GPU under load, by GPU key.
         today: The date of a quote.
         own_keys: Devices that the user measured and that are not in the table: ``cpu``, a Mac.
@@ -220,7 +220,7 @@ def ownerships(
             found.append(
                 _machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}, assumable=assumable)
             )
-        elif not each.is_computer:  # the smallest set is reported even over the limit
+        elif not each.is_computer:  # the smallest set is reported even if it exceeds the limit
             some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
             found += [_machine(request, power_w, each, count, {}, assumable=assumable) for count in some]
     return found
@@ -257,7 +257,7 @@ def _machine(
     around_w = hosts()[-1].power_w if host is None and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
     told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if host is None else [])}
-    if is_quoted:  # the buyer chose it, so no limits of its host are assumed
+    if is_quoted:  # the buyer chose the host, so none of its limits are assumed
         told |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
@@ -295,7 +295,7 @@ def _host_of(
 
 
 def host_for(request: RankRequest, spec: GpuSpec | None, gpu_count: int, one_gpu_w: float) -> Host:
-    """Return the cheapest host that can take this many cards, else the most expensive."""
+    """Return the cheapest host that can take this many cards, or else the most expensive host."""
     has_fan = spec is None or cooling_of(spec) == "active"
 
     def holds(host: Host) -> bool:
@@ -316,7 +316,7 @@ def slots_of(spec: GpuSpec | None, gpu_count: int) -> float:
 
 
 def _price_note(price: CardPrice) -> str:
-    # Return what kind of price it is: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)".
+    # Describe the kind of price: "$1,000 to 1,300 each, editorial guide; SOURCE (CC BY-NC-SA 4.0)".
     low, high = price.price_low_usd, price.price_high_usd
     ends = "" if low is None or high is None or low == high else f"{format_price(float(low))} to {high:,.0f} "
     each = "" if price.is_computer else "each "
@@ -332,9 +332,9 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
     they take 20 %. 14 jobs take 140 %, more than one machine can do.
 
     Args:
-        machines: The machines; each ranked one gets a new utilization.
-        rows: Their ranking, with the hours of one job.
-        request: Has the jobs per month.
+        machines: The machines; each one that is ranked gets a new utilization.
+        rows: The ranking of the machines, with the hours of one job.
+        request: The request, with the jobs per month.
     """
     jobs_per_month = request.jobs_per_month
     assert jobs_per_month is not None  # purchases are compared at this number of jobs
@@ -369,11 +369,11 @@ def break_even(
 
 
 def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[BuyOrRent, ...]:
-    """Compare each owned row of the pool with the cheapest rental on demand and under each commitment.
+    """Compare each owned machine with the cheapest rental on demand, and with that of each commitment term.
 
     Args:
         pool: Owned and rented offers; the rented ones are the alternatives.
-        owned: The machine behind each owned offer, in the order of the answer.
+        owned: The machine behind each owned offer, in the order of the ranking.
     """
     row_of = {pool.offers[row]: row for row in np.flatnonzero(pool.is_owned).tolist()}
     paid = kinds_of(pool.offers.pricing, pool.offers.term_years)
@@ -389,7 +389,7 @@ def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[Bu
 
 
 def _session(pool: Candidates, machine: int) -> Candidates:
-    # Return the offers for one job, or for an hour of jobs on the owned machine if they are short.
+    # Return the offers for one job, or if jobs are short, for as many as take the owned machine an hour.
     one, work = np.array([machine]), pool.work
     many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or many <= 1:
@@ -402,8 +402,7 @@ def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyO
     offer = pool.offers[rival]
     is_committed = offer.pricing is Pricing.RESERVED
     # Each range runs from the values that favor owning to those that favor renting. High use favors owning,
-    # except against a commitment: a commitment is paid around the clock, so low use raises its cost per
-    # useful hour.
+    # except against a commitment, which is billed around the clock: low use raises its cost per useful hour.
     uses = owned.utilization if is_committed else owned.utilization[::-1]
     rents = [
         usd / use if is_committed else usd
@@ -448,8 +447,8 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
     """Return the rental cost of the work that an owned machine does in an hour [USD], before tax.
 
     For a job, or a session of short ones, the whole cost counts: startup, billing increments, storage and
-    egress. Tax is on both sides, so it does not affect the break-even. The range covers the
-    uncertainty of the two throughputs.
+    egress. Tax applies to both sides, so it does not affect the break-even. The range covers the uncertainty
+    of the two throughputs.
     """
     pair = np.array([machine, rival])
 
@@ -471,7 +470,7 @@ def _rent_for_an_hour(pool: Candidates, machine: int, rival: int) -> Range:
 
 
 def assumed_of(machines: Iterable[BuyOrRent | Choice]) -> list[str]:
-    """Return which values were assumed for any of the machines."""
+    """Return the values that were assumed for any of the machines, in words."""
     return sorted(
         {
             "no host to pay for"
@@ -492,8 +491,8 @@ def _assumption(name: str, host_usd: float | None) -> str:
 def must_work(each: BuyOrRent) -> str:
     """Return the utilization at which a machine pays off, with its interval.
 
-    Example: "41 % of all hours (24 % to over 100 %)". Against a commitment, which is paid around the
-    clock, it is unknown.
+    Example: "41 % of all hours (24 % to over 100 %)". Against a commitment, which is billed around the clock,
+    the utilization is unknown.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN

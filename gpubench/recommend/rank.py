@@ -1,4 +1,4 @@
-"""Ranks offers by the cost of a job: checks the request, gathers evidence, judges it, builds the document.
+"""Ranks offers by the cost of a job: checks a request, gathers evidence, judges offers, builds the document.
 
 ``judge_offers`` is pure: it needs only offers and estimates, no files, clock or network.
 """
@@ -110,7 +110,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift_of(table.changes))
 
     if request.jobs_per_month is not None:
-        # The length of a job determines a machine's utilization, which determines the cost of its hour.
+        # The length of a job determines a machine's utilization, which in turn determines its hourly cost.
         asked = msgspec.structs.replace(
             request,
             limit=None,
@@ -137,7 +137,9 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer if the sum buys no machine: what to rent, for how many jobs, and what it adds to the buyer's PC.
+    """Answer a request with a sum that buys no machine: rank rentals, and say what the sum does buy.
+
+    The sum may pay for a number of rented jobs, or for a card in a PC that the buyer already has.
 
     Raises:
         NothingLeftError: If no sum was given, rentals were ruled out, or no rental is left either.
@@ -206,7 +208,7 @@ def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
 
 
 def runs_of(results: Path | None) -> tuple[Runs, tuple[str, ...]]:
-    """Return the user's and the shipped measurements, and remarks on the results folder."""
+    """Return the user's and the shipped runs, and remarks about the results folder."""
     from gpubench.folders import results_root
     from gpubench.record.store import newest_runs, reference_runs
 
@@ -227,7 +229,7 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
 
     Args:
         ranking: The answer.
-        asked: The request as given, with its paths and settings, so ``gpubench try`` can repeat it. None
+        asked: The request as given, with its paths and settings, so that ``gpubench try`` can repeat it. None
             for a report, because reports are shared with others.
     """
     by_rule = grouped((offer.rule, offer) for offer in ranking.excluded)
@@ -261,17 +263,17 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
 
 
 BRIEF_BYTES = 8000
-"""Largest size of the short document, as one line of JSON."""
+"""Maximum size of the brief document, as one line of JSON."""
 BRIEF_DIGITS = 6
 
 
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return the parts of the document that a script needs: the question, and the answers with their rows.
 
-    Figures in rows have six digits, and notes are left out. Above 8 kB, other sentences are left out in
-    ascending order of weight, and counted in ``more``; cautions and what the user asked about stay.
+    Figures in rows have six digits, and notes are left out. If the document exceeds 8 kB, further sentences
+    are left out, lowest weight first, and counted in ``more``; cautions and what the user asked about stay.
 
-    Arguments are those of ``document``.
+    The arguments are those of ``document``.
     """
     told = [each for each in ranking.sentences if each.kind != "note"]
     whole = document(msgspec.structs.replace(ranking, rows=(), sentences=tuple(told)), asked)
@@ -307,11 +309,11 @@ def judge_offers(
         filtered: The offers that pass the filters of the same request.
         evidence_for: Maps GPU keys to their evidence.
         drawer: Joint draws of estimates; None for ``predict.answers.draw``.
-        notes: Remarks on the evidence and the prices.
-        only: Which of the requested rows to build; None for all.
+        notes: Remarks about the evidence and the prices.
+        only: Chooses which of the requested rows to build; None builds all.
 
     Raises:
-        MisuseError: If no offer is left; the message says which filter removed how many.
+        MisuseError: If no offer is left; the message counts the offers that each filter removed.
     """
     found = eligible(request, filtered, evidence_for, drawer)
     request, priced = found.request, found.pool
@@ -350,7 +352,7 @@ _KINDS: dict[str, SentenceKind] = {kind: kind for kind in get_args(SentenceKind)
 
 
 TOSS_UP_ODDS = 2.0
-"""An answer is a toss-up if its odds against the most likely other GPUs are below this."""
+"""An answer is a toss-up if its odds against its most likely rival are below this."""
 
 
 def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
@@ -363,7 +365,7 @@ def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) 
     chances = np.bincount(machines, weights=np.nan_to_num(p_best)).round(9)  # sums may slightly exceed 1
     named = int(machines[place])
     answer = msgspec.structs.replace(answer, p_best=float(chances[named]))
-    beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # guesses are named last
+    beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # a guess is no rival
     rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)
     rival = int(np.argmax(rivals))
     if rivals[rival] <= 0 or chances[named] >= TOSS_UP_ODDS * rivals[rival]:
@@ -374,7 +376,7 @@ def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) 
 
 
 def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
-    # Return the figures of the ranking; ``priced`` also has all rentals, to compare owned hardware with.
+    # Assemble the ranking; ``priced`` also contains all rentals, for comparison with owned hardware.
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     mine = [(place, found.offers[place]) for place in owned(found).tolist()]
     bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
@@ -424,18 +426,18 @@ def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
         yield tell("buy_or_rent", usd=format_price(usd), gpu=gpu, jobs=jobs)
 
 
-# Fields that are paths, options of the display, or the day; the document has them elsewhere.
+# Fields that are paths, display options, or the date; the document has them elsewhere.
 _LEFT_OUT = frozenset(
     {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
 )
 
 
 def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
-    """Return the question by the options' Python names, defaults filled in, without paths.
+    """Return the question by the options' Python names, with defaults filled in and without paths.
 
     Args:
         request: A checked request.
-        workloads: The names of its workloads in their cases; a user's model is requested by its file.
+        workloads: The names of its workloads in their cases; the request names a user's model by its file.
     """
     fields = {name: getattr(request, name) for name in request.__struct_fields__ if name not in _LEFT_OUT}
     by_name = zip(workloads, request.workload_names, strict=True)
@@ -462,7 +464,8 @@ def check(request: RankRequest) -> RankRequest:
     """Return the request if it is valid.
 
     Raises:
-        MisuseError: If a number is outside its limits, a choice is unknown, or two options contradict.
+        MisuseError: If a number is outside its limits, a choice is unknown, or two options contradict each
+            other.
     """
     request = _at_its_task(request)
     errors = (*_of_the_task(request), *_of_money(request), *_of_the_job(request), *_of_the_mix(request))

@@ -46,24 +46,24 @@ IMAGENET_IMAGES = 1_281_167
 # Assumed time from ordering a machine to the first step: boot, driver, container, data [min].
 _STARTUP_MINUTES = 10.0
 
-# Assumed upload rate to a rented machine: that of an office line, or of one stream from a bucket.
+# Assumed upload rate to a rented machine: that of an office connection, or of one stream from object storage.
 _UPLOAD_MBIT_PER_S = 100.0
 
-# Assumed factor by which a startup may be longer or shorter, in nine of ten cases.
+# Assumed: in nine of ten cases, a startup is at most this many times longer or shorter.
 _STARTUP_FACTOR = 2.0
 
 HOUR_WORTH_USD = 2.0
 """The default value of an hour of waiting [USD]."""
 
 COMMITMENTS = {"1y": 1, "3y": 3}
-"""Terms of commitments [years], by their names in options."""
+"""Terms of commitments [years], by option value."""
 
 SORTS = ("value", "time", "cost", "throughput", "joules")
-"""Repeated here so that the help need not import the models; a test compares them with ``SortedBy``."""
+"""The sort orders: a copy of ``SortedBy`` for the help, which imports no models; a test compares the two."""
 
 
 class Range(NamedTuple):
-    """An assumed value: the likely one and its limits."""
+    """The likely value of an assumption, and its limits."""
 
     low: float
     likely: float
@@ -71,21 +71,21 @@ class Range(NamedTuple):
 
     @classmethod
     def of(cls, value: float) -> Self:
-        """Return a known value as a range without width."""
+        """Return a known value as a range of zero width."""
         return cls(value, value, value)
 
 
 def _read_range(value: Any, name: str) -> Range:
     """Read a number, ``0.3-0.7``, ``0.3-0.6-0.7``, or a sequence of one to three numbers.
 
-    Of two numbers, the likely value is the middle.
+    Given two numbers, the likely value is their midpoint.
 
     >>> _read_range("0.3-0.7", "the setting utilization")
     Range(low=0.3, likely=0.5, high=0.7)
 
     Raises:
-        MisuseError: If a text is none of these.
-        TypeError: If it is neither number nor text.
+        MisuseError: If a string has another form.
+        TypeError: If the value is anything else.
     """
     parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str):
@@ -110,7 +110,7 @@ def _read_mix(value: Any, name: str) -> dict[str, float]:
 
     Raises:
         MisuseError: If a part has no number, or a workload occurs twice.
-        TypeError: If it is something else.
+        TypeError: If the value is anything else.
     """
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) and is_number(share) for key, share in value.items()):
@@ -140,17 +140,17 @@ SHARE = Option(
 )
 
 
-# Maximum share of the work that is repeated: repeating the job ten times is not a valid request.
+# Work that is repeated, as a share of the job; repeating the job ten times is not a valid request.
 _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
 
 
 class RankRequest(RecipeRequest, frozen=True, kw_only=True):
-    """What to rank and how; a field that is None or empty does not restrict.
+    """What to rank and how; a field that is None or empty restricts nothing.
 
     Several workloads are combined by their geometric mean. If ``jobs`` is None, a training job (``samples``,
     ``epochs`` times ``dataset_size``, or the default) runs over all GPUs of an instance, and any other work
-    is one job per GPU. ``asked`` has the names of the options that were given, and ``settings`` describes
-    what a file set; both are empty if the request was made in code.
+    is one job per GPU. ``asked`` lists the options that were given, and ``settings`` describes what a
+    settings file sets; both are empty if the request was made in code.
     """
 
     workloads: Annotated[
@@ -180,8 +180,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     max_latency_ms: Annotated[
         Positive | None,
         Option(
-            "With --task infer: choose a batch with a pessimistic step time within this limit; for a "
-            "generation, the time of each token after the first [ms].",
+            "With --task infer: choose a batch with a pessimistic step time within this limit; for "
+            "generation, it limits the time of each token after the first [ms].",
         ),
     ] = None
 
@@ -219,7 +219,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     startup_minutes: Annotated[
         NotNegative | None,
         Option(
-            "Billed before the first step [min].",
+            "Billed time before the first step [min].",
             JOB,
             default=f"{_STARTUP_MINUTES:g} for rentals",
             way="setting",
@@ -249,7 +249,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     storage_usd_per_month: Annotated[
         NotNegative, Option("Monthly storage cost while the job runs.", JOB, way="setting")
     ] = 0.0
-    egress_usd: Annotated[NotNegative, Option("Total egress cost of the job.", JOB, way="setting")] = 0.0
+    egress_usd: Annotated[NotNegative, Option("Egress cost of the job.", JOB, way="setting")] = 0.0
     tax: Annotated[NotNegative, Option("Tax as a share, for example 0.19.", JOB, way="setting")] = 0.0
 
     hour_worth_usd: Annotated[
@@ -263,7 +263,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     relative: Annotated[
         bool,
         Option(
-            "Relative units without a job: work per dollar instead of hours and dollars.",
+            "Rank without a job, by work per dollar.",
             JOB,
             way="setting",
         ),
@@ -327,7 +327,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     ecc: Annotated[bool, Option("Only memory with error correction (ECC).", CARD, way="setting")] = False
     fp64: Annotated[
-        bool, Option("Only GPUs with FP64 at a quarter of FP32 or better.", CARD, way="setting")
+        bool, Option("Only GPUs with FP64 at least a quarter as fast as FP32.", CARD, way="setting")
     ] = False
     nvlink: Annotated[bool, Option("Only GPUs with NVLink or a similar link.", CARD, way="setting")] = False
     cooling: Annotated[
@@ -427,7 +427,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     one_a_gpu: Annotated[
         bool,
         Option(
-            "Only the best offer of each GPU to rent, and all hardware that is owned.",
+            "Only the best rental offer of each GPU, and all owned hardware.",
             OUTPUT,
             way="python",
         ),
@@ -450,7 +450,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def question(self) -> dict[str, Any]:
-        """The options given; ``options.request_from`` makes the same request from them."""
+        """The options that were given; ``options.request_from`` rebuilds the same request from them."""
         return {
             each.name: True if each.sets else getattr(self, each.field)
             for each in options_of(RankRequest)
@@ -459,14 +459,14 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def job_samples(self) -> float | None:
-        """Samples of the whole job; None if no job is given."""
+        """Number of samples in the whole job; None if no job is given."""
         if self.epochs is None or self.epoch_samples is None:
             return self.samples
         return self.epochs * self.epoch_samples
 
     @property
     def epoch_samples(self) -> float | None:
-        """Samples of an epoch; for resnet50 the default is ImageNet."""
+        """Number of samples per epoch; for resnet50 the default is that of ImageNet."""
         is_of_imagenet = self.workload_names == ("resnet50",)
         return IMAGENET_IMAGES if self.dataset_size is None and is_of_imagenet else self.dataset_size
 
@@ -478,7 +478,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def startup_factor(self) -> float:
-        """Factor by which a startup may be longer or shorter, in nine of ten cases; 1 if it was given."""
+        """In nine of ten cases, a startup is at most this many times longer or shorter; 1 if it was given."""
         is_certain = self.startup_minutes is not None and self.dataset_gb is None
         return 1.0 if is_certain else _STARTUP_FACTOR
 
@@ -489,16 +489,16 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def spot_lost_share(self) -> float:
-        """Share of the work repeated on spot machines: as given, else for one interruption in 24 h."""
+        """Share of the work repeated on spot machines: as given, or else for one interruption in 24 h."""
         from gpubench.recommend.economics import USUAL_HOURS_BETWEEN, lost_to_interruptions
 
         return lost_to_interruptions(1 / USUAL_HOURS_BETWEEN) if self.spot_lost is None else self.spot_lost
 
     @property
     def host_lost_share(self) -> float:
-        """Share of the work lost to failures of a private host: repeated work, and sending all data again.
+        """Share of the work lost when a private host fails: work to repeat, and data to upload again.
 
-        It is the given share, or else that of one failure a week. Inference loses nothing.
+        It is the given share, or else the share for one failure a week. Inference loses nothing.
         """
         from gpubench.recommend.economics import HOST_HOURS_BETWEEN, MINUTES_PER_HOUR, lost_to_interruptions
 
@@ -513,7 +513,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def shares_work(self) -> bool:
-        """Whether all GPUs of an instance share the job: one model over all, or one stream on each."""
+        """Whether all GPUs of an instance share the job, as one model or as one inference stream each."""
         return self.one_job_over_all_gpus or (self.task == "infer" and self.jobs is None)
 
     @property
@@ -524,7 +524,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
 
 class FeedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs to feed with prepared samples."""
+    """Which GPUs a host must feed with prepared samples."""
 
     gpus: Annotated[
         tuple[str, ...],

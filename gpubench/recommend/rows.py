@@ -1,6 +1,6 @@
 """The rows of a ranking: which positions become rows, their figures, and which rows are the answers.
 
-A choice is a row plus everything to know before paying for it.
+A choice is a row plus everything that a buyer should know before paying.
 """
 
 import math
@@ -57,7 +57,7 @@ def best_places(found: Eligible) -> list[int]:
 
 
 def one_a_gpu(found: Eligible) -> Sequence[int]:
-    """Return the best position of each GPU to rent, and each owned machine; all positions of a single GPU."""
+    """Return the best position of each GPU to rent, and each owned machine; for a lone GPU, all positions."""
     if len(found.by_gpu) == 1:
         return range(len(found))
     return sorted({*best_places(found), *owned(found).tolist()})
@@ -71,7 +71,7 @@ def owned(found: Eligible) -> Indices:
 def head(found: Eligible, most: int) -> Indices:
     """Return the first positions, the best of each GPU, and owned hardware.
 
-    Up to ``2 * most`` positions of the Pareto set are added, so enough of them follow the first ones.
+    Up to ``2 * most`` positions of the Pareto set are added, so that enough are left beyond the first ones.
     """
     undominated = np.flatnonzero(_dominators(found, np.arange(len(found))) < 0)[: 2 * most]
     first = np.arange(min(most, len(found)))
@@ -127,7 +127,7 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
 
 
 def _noted(found: Eligible, offer: Offer) -> Offer:
-    # Return an offer with the doubt about its price at the start of its note.
+    # Return an offer that mentions any doubt about its price at the start of its note.
     doubt = found.filtered.asked.doubt_in_short(offer) if len(found.filtered.accepted) else None
     if doubt is None:
         return offer
@@ -136,7 +136,7 @@ def _noted(found: Eligible, offer: Offer) -> Offer:
 
 
 def _estimates(pool: Candidates, gpu: int, machine: int) -> tuple[Estimate, tuple[Estimate, ...]]:
-    # Return the estimate of a machine and its parts, with the memory that the job takes on each GPU.
+    # Return a machine's estimate and the estimates it combines, with the memory that the job takes per GPU.
     speeds, scaling = pool.speeds, pool.scalings[machine]
     parts = with_fits(speeds.parts[gpu], scaling.fits, sharded=scaling.mode is ParallelMode.FSDP)
     estimate = speeds.estimates[gpu]
@@ -266,9 +266,9 @@ def _dominators(found: Eligible, places: Indices) -> Indices:
 def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows: Indices) -> Indices:
     """Return for each of these rows a row that dominates it, or -1 if it is in the Pareto set.
 
-    A row dominates another if it is no worse in time, cost and memory, and better in at least one. Of several
-    dominating rows the cheapest is returned, and of equally cheap ones the fastest. Rows equal in all three
-    do not dominate each other.
+    A row dominates another if it is no worse in time, cost and memory, and better in at least one. If several
+    rows dominate one, the cheapest of them is returned, or the fastest of equally cheap ones. Rows equal in
+    all three do not dominate each other.
 
     Args:
         time: (N,) time to train; less is better.
@@ -312,7 +312,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     Args:
         found: The offers that can do the job.
         row: One of its rows, or a row shown next to the ranking.
-        among: The offers among which to look for others of the same GPU.
+        among: Where to look for other offers of the same GPU.
     """
     offer, filtered, market = row.offer, found.filtered, found.filtered.market
     machine = filtered.machines.get(offer)
@@ -322,7 +322,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
     regions = (offer.region, *paid_alike.region.cells())
     images_per_s: float | None = None
-    if found.finder.photograph_share:  # what the GPUs consume, before losses
+    if found.finder.photograph_share:  # what the GPUs consume while they run, including work that gets lost
         kept = delivered_share(lost_share(found.request, offer.pricing, offer.seller))
         images_per_s = row.gpus_samples_per_s / kept * found.finder.photograph_share
     rent = PriceCondition.SINGLE_HOST if offer.kind == "marketplace" else PriceCondition.LIST
@@ -387,14 +387,14 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
 
 def places_of_answers(found: Eligible) -> set[int]:
-    """Return the positions of answers, a cloud's offer, named GPUs, owned hardware, and each GPU's best."""
+    """Return the positions of the answers, cloud offer, named GPUs, owned hardware, and each GPU's best."""
     cloud = cheapest_of_a_cloud(found)
     beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
     return {*best_places(found), *found.answers.values(), *beside}
 
 
 def named_gpus(found: Eligible) -> dict[str, int | None]:
-    """Return the cheapest position of each named GPU, or None for it; empty unless 2 to 4 are named."""
+    """Return each named GPU's cheapest position, None if it has none; empty unless 2 to 4 are named."""
     names = found.request.gpus
     if not 1 < len(names) <= MOST_NAMED:
         return {}
@@ -427,7 +427,7 @@ def best_to_own(found: Eligible) -> Choice | None:
 
 
 def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
-    """Return the cheapest rental on demand, for comparison with purchases; None if there is none.
+    """Return the cheapest on-demand rental, for comparison with purchases; None if there is none.
 
     Args:
         found: The offers that can do the job.

@@ -1,7 +1,7 @@
 """The throughput of one GPU of each kind, with interval and draws, and how n GPUs share one job.
 
-Several workloads are combined into one speed. The efficiency of n GPUs is measured if a run has it, else
-modeled.
+Several workloads are combined into one speed. The scaling efficiency of n GPUs is that of a run, if one
+measured it, or else of a model.
 """
 
 import math
@@ -48,18 +48,18 @@ _ANCHORED_LAST = (False, None, True)
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The speeds of GPUs, row by row.
+    """The speeds of GPUs, one GPU per row.
 
     Attributes:
         keys: GPU keys, in the order of the rows of all other fields.
-        estimates: The estimate for each GPU; for several workloads their combination.
+        estimates: The estimate for each GPU, combined over the workloads if there are several.
         parts: The combined estimates, one per workload.
         samples_per_s, low, high: (G,) throughput of one GPU; NaN bounds are unknown.
         draws: (G, D) joint draws of the throughput.
-        refusals: The reason for each GPU without a figure, by GPU key.
+        refusals: Why a GPU has no figure, by GPU key.
 
-    If a job fits only on several GPUs of a kind, the throughput is that of one of them as if the whole job
-    fit on it.
+    If a job fits only on several GPUs together, the throughput is what one of them would reach if the whole
+    job fit on it.
     """
 
     keys: tuple[str, ...]
@@ -97,7 +97,7 @@ def combine(
         seed: Equal seeds give equal draws.
     """
     names, tables = list(answers), list(answers.values())
-    refusals = {  # of several reasons for a GPU, that of the first workload
+    refusals = {  # a GPU that several workloads refuse gets the reason of the first
         key: answer.reason
         for table in reversed(tables)
         for key, answer in table.items()
@@ -137,7 +137,7 @@ def batches_of(estimates: Sequence[Estimate]) -> tuple[int, ...]:
 
 
 def _mean_of(rates: Floats, workloads: Sequence[str], shares: Mapping[str, float]) -> Floats:
-    """Return the combined rate of several workloads, which are the first axis.
+    """Return the combined rate of several workloads, which lie along the first axis.
 
     Without shares it is the geometric mean: 200/s and 800/s give 400/s. With shares it is the rate of the
     mixture: half at 100/s and half at 300/s give 1 / (0.5/100 + 0.5/300) = 150/s.
@@ -222,13 +222,13 @@ class Scaling:
     """How n GPUs share one workload, or all workloads of a job.
 
     Attributes:
-        efficiency, low, high: Throughput of n GPUs over n times that of one with the same recipe, with its
-            9-in-10 interval.
+        efficiency, low, high: Throughput of n GPUs divided by n times that of one with the same recipe, with
+            the 9-in-10 interval.
         by_recipe: Rate of one GPU with the recipe of the shared job, divided by its rate with the recipe for
             a single GPU. Multiplied by the efficiency, it is the rate of each GPU divided by the rate of a
             single one.
         mode: How the GPUs share the job: FSDP if any workload fits only with it.
-        fits: How each workload fits in the memory of each GPU; None if that is unknown or it does not fit.
+        fits: How each workload fits in the memory of each GPU; None if it does not fit or that is unknown.
     """
 
     efficiency: float
@@ -241,7 +241,7 @@ class Scaling:
 
 
 Scaler = Callable[[str, GpuSpec, int, Estimate], Scaling]
-"""Maps (workload, GPU, number of GPUs, estimate for one) to the efficiency of training together."""
+"""Maps (workload, GPU, number of GPUs, estimate for one GPU) to the scaling of jobs on these GPUs."""
 
 SINGLE = Scaling(1.0, 1.0, 1.0, "single GPU", mode=ParallelMode.SINGLE)
 INDEPENDENT = Scaling(1.0, 1.0, 1.0, "independent jobs", mode=ParallelMode.INDEPENDENT)
@@ -261,8 +261,8 @@ def scaling_of(
         spec: The GPU of the instance.
         gpu_count: Number of its GPUs.
         parts: The estimate for one GPU, by workload.
-        scaler: The model of one job over all GPUs, or of one job on each; None if separate jobs do not slow
-            each other down.
+        scaler: Returns the scaling of one job over all GPUs, or of one job on each; None if separate jobs do
+            not slow each other down.
         shares: Share of the samples by workload; empty for the geometric mean of the workloads.
     """
     if gpu_count == 1:
@@ -292,7 +292,7 @@ def scaling_of(
 
 
 class Sharing(NamedTuple):
-    """How several GPUs share one job, and how it fits in the memory of each, if known, or why it does not."""
+    """How several GPUs share one job, and how it fits in each GPU's memory (if known) or why it does not."""
 
     mode: ParallelMode
     fit: MemoryFit | None = None
@@ -310,15 +310,15 @@ def sharing_of(
 ) -> Sharing:
     """Return how this many GPUs share one job: each holds all weights if they fit, else a shard of them.
 
-    A job that was measured on as many GPUs fits.
+    A job that was measured on this many GPUs fits.
 
     Args:
         question: The question with the recipe for this many GPUs.
         alone: The estimate for one GPU with that recipe.
         spec: The GPU.
         gpu_count: Number of GPUs.
-        measured: Every run.
-        peaks: Readings of the workload's peak memory.
+        measured: All runs.
+        peaks: Measurements of the workload's peak memory.
     """
     if isinstance(alone, Refusal):
         return Sharing(ParallelMode.FSDP, reason=alone.reason)
@@ -386,7 +386,7 @@ def efficiency_of(
     mode: ParallelMode,
     measured: Sequence[Run],
 ) -> Scaling:
-    """Return the efficiency of this many GPUs at the batch of a single one: measured, else modeled."""
+    """Return the efficiency of this many GPUs at the batch size of a single one: measured, else modeled."""
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
     found = found or _measured_together(measured, alone, gpu_count, mode)
     if found is not None:
@@ -403,10 +403,11 @@ def measured_efficiency(
     gpu_count: int,
     mode: ParallelMode = ParallelMode.DDP,
 ) -> Scaling | None:
-    """Return the efficiency of n GPUs if runs have the case on one GPU and on n, else None.
+    """Return the efficiency of n GPUs if runs measured the case on one GPU and on n, else None.
 
-    Example: three GPUs do 2,700/s and one does 1,000/s, so it is 2,700 / (3 x 1,000) = 0.9. Several GPUs are
-    measured in eager mode. A host-bound row shows the efficiency of the host, so it is not used for a graph.
+    Example: if three GPUs do 2,700/s and one does 1,000/s, the efficiency is 2,700 / (3 x 1,000) = 0.9.
+    Several GPUs are measured in eager mode. Their efficiency also serves for a graph, except from host-bound
+    measurements, which reflect the host rather than the GPUs.
     """
     several = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode)
     exact = _efficiency(runs, several, gpu_key, _UNFIT)
@@ -419,7 +420,7 @@ def measured_efficiency(
 def _measured_together(
     runs: Sequence[Run], alone: Estimate, gpu_count: int, mode: ParallelMode
 ) -> Scaling | None:
-    """Return the efficiency of a sharded job relative to the estimate for one GPU; None if no run has it.
+    """Return the efficiency of a sharded job relative to the estimate for one GPU; None if not measured.
 
     Several GPUs are measured in eager mode.
     """
@@ -451,7 +452,7 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Scaling:
-    # Return an efficiency with the interval from the errors of its measurements, or an assumed one.
+    # Return a measured efficiency; the interval combines its measurements' errors, assumed where unknown.
     width = math.hypot(*(each.relative_half_width or UNKNOWN_NOISE for each in by))
     return Scaling(likely, likely / (1 + width), likely * (1 + width), "measured")
 

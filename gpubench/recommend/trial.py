@@ -1,8 +1,8 @@
 """Tasks for SkyPilot and dstack that rent a recommended machine, measure on it, and return the run.
 
 SkyPilot (0.14) or dstack (0.22) rents the machine; this module never does. The cost is limited by a maximum
-price of the machine, a time limit for the measurement, one for the whole task, and shutdown of an idle
-machine if its cloud supports it. gpubench does not build published language models: the machine trains them
+hourly price, a time limit for the measurement, another for the whole task, and automatic shutdown of an idle
+machine if its cloud supports that. gpubench does not build published language models: the machine trains them
 with a script for the stack that the prediction assumed.
 """
 
@@ -42,12 +42,12 @@ from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
 from gpubench.units import GIB, format_usd, plain
 
-# Minutes of machine start and installation of torch, of idling until shutdown, and of grace after a limit.
+# Minutes to start the machine and install torch, to idle before shutdown, and of grace after a time limit.
 _SETUP_MINUTES, _IDLE_MINUTES, _GRACE_MINUTES = 15, 5, 5
-# A machine is not rented if its price exceeds the ranked price by more than this factor.
+# No machine is rented at more than this many times the ranked price.
 _PRICE_SLACK = 1.25
 DISK_GB = 64
-# The name of each tool, the file of its task, and its commands.
+# Each tool's name, task file and commands.
 _TOOLS: Mapping[str, Mapping[str, str]] = {
     "sky": {
         "name": "SkyPilot",
@@ -100,7 +100,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """The options given."""
+    """The options of the ranking, as given."""
 
     asked: dict[str, Any]
 
@@ -144,7 +144,7 @@ class Trial(msgspec.Struct, frozen=True):
         script: Script that rents the machine, measures there and shuts it down.
         machine: The GPUs and the seller, with the likely and the maximum cost.
         passed_over: Better rows that neither tool can launch, with the reasons.
-        without_task: The reasons of the tools without a task.
+        without_task: Why a tool got no task, by the tool's name.
     """
 
     script: Path
@@ -180,7 +180,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
     tasks, reasons = tasks_of(row, work, minutes), {tool: why_not(row, tool) for tool in _TOOLS}
     written = {f"work/{name}": data for name, data in work.files.items()}
     for tool, task in tasks.items():
-        head = f"# {about}, by the price of {plain(row.price_date, 10)}.\n"
+        head = f"# {about}, at the price of {plain(row.price_date, 10)}.\n"
         written[_TOOLS[tool]["file"]] = f"{head}{json.dumps(task, indent=2)}\n".encode()
     commands = {word: text.format(name=name_of(row)) for word, text in _TOOLS[next(iter(tasks))].items()}
     back = _BACK if work.is_run else "{down}\n"
@@ -208,7 +208,7 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
 
 _SCRIPT = """#!/bin/sh
 # {about}.
-# Rents the machine, measures there, and shuts it down in any case.
+# Rents the machine, measures there, and shuts it down whatever happens.
 cd "$(dirname "$0")" || exit 1
 fetched=$(mktemp -d "$PWD/results.XXXXXX") || exit 1
 trap '{down}; exit 130' INT TERM
@@ -237,7 +237,7 @@ def usd_of(request: RankRequest, usd_per_hour: float, minutes: float) -> float:
 
 @cache
 def clouds() -> Mapping[str, Mapping[str, str]]:
-    """Return the capabilities of the tools at each provider that one of them supports."""
+    """Return what the tools can do at each provider that at least one of them supports."""
     return {row["provider"]: row for row in folders.data_rows("rented_clouds.csv")}
 
 
@@ -253,7 +253,7 @@ def choose(rows: Sequence[Row], gpu: str | None) -> tuple[Row, Sequence[str]]:
     """Return the best row that a tool can launch, and why better ones were skipped.
 
     Raises:
-        MisuseError: If there is none, or the named GPU is unknown.
+        MisuseError: If no row can be launched, or the named GPU is unknown.
     """
     keys = {row.gpu_key for row in rows}
     meant = keys if gpu is None else filters.meant_by(gpu, keys)
@@ -272,10 +272,10 @@ def why_not(row: Row, tool: str) -> str | None:
     cloud = clouds().get(row.provider, {})
     is_sky_spot, called = tool == "sky" and row.pricing is Pricing.SPOT, _TOOLS[tool]["name"]
     reasons = (
-        (row.basis == "measured", "it is measured already"),
+        (row.basis == "measured", "it has been measured already"),
         (row.pricing not in {Pricing.ON_DEMAND, Pricing.SPOT}, "it is not rented by the hour"),
         (not cloud.get(tool), f"{called} does not rent from {plain(row.provider, 40)}"),
-        (is_sky_spot and cloud.get("spot") == "no", "SkyPilot rents no spot machine there"),
+        (is_sky_spot and cloud.get("spot") == "no", "SkyPilot does not rent spot machines there"),
         (
             not accelerator(row.provider, row.gpu_key, tool),
             f"{called} has no name for this GPU there",
@@ -293,13 +293,13 @@ def name_of(row: Row) -> str:
 def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     """Return the task of each tool that can launch the row, as data.
 
-    A task has the resources, the working folder, setup and measurement, and all cost limits.
+    A task states the resources, the working folder, the setup, the measurement, and all cost limits.
     """
     cloud, memory_bytes = clouds()[row.provider], specs.load_specs()[row.gpu_key].memory_bytes
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
-    # a region in the cloud's terms, not "eu" or a country
+    # a region name of the cloud itself, not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": _IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
     # If several cards have that name, this requests the one with enough memory.
@@ -353,7 +353,7 @@ _TRAINS_WITH = "torch transformers peft trl datasets accelerate bitsandbytes lig
 
 
 def work_of(row: Row, request: RankRequest, minutes: float) -> Work:
-    """Return the machine's work: gpubench measures the question, or a script trains a published model.
+    """Return the machine's work: gpubench measures the workloads, or a script trains a published model.
 
     Raises:
         MisuseError: If a published model is requested together with others, or a file to copy is missing.
@@ -404,7 +404,7 @@ def _training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
 
 
 def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minutes: float) -> RunRequest:
-    """Return what to measure to answer exactly the question of the ranking.
+    """Return the run that measures exactly what the ranking asked.
 
     Raises:
         MisuseError: If a latency limit chose a batch for each of several workloads: a run has only one.
@@ -448,7 +448,7 @@ def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
 def package_to_install() -> tuple[str, dict[str, bytes]]:
     """Return the source from which the machine installs gpubench, and the files to copy for it.
 
-    It is the running or installed source, because the package index may have another package of that name.
+    The source is the running or installed one: the package index may have another package of that name.
 
     Raises:
         MisuseError: If that source no longer exists.

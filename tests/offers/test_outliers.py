@@ -221,8 +221,11 @@ def test_price_flat_in_gpu_count_is_doubted_except_for_the_fewest_gpus():
     rows = [of_acme(2.5, gpu_count=n, instance=f"x{n}") for n in COUNTS]
     prices, table = asked(*rows, origins=["a table"] * 4)
     assert prices.doubted(table).tolist() == [False, True, True, True]
-    assert prices.doubt(rows[-1]) == "$0.312 per GPU-hour is 0.12 times what it asks for 1 of them ($2.50)"
-    assert prices.doubt_in_short(rows[-1]) == "0.12 times what it asks for 1 of them"
+    assert (
+        prices.doubt(rows[-1])
+        == "$0.312 per GPU-hour is 0.12 times its provider's price for 1 of them ($2.50)"
+    )
+    assert prices.doubt_in_short(rows[-1]) == "0.12 times its provider's price for 1 of them"
     assert prices.is_below(rows[-1])
 
 

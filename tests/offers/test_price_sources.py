@@ -412,7 +412,7 @@ def test_lambda_needs_a_key_and_sends_it_only_in_the_header(monkeypatch):
 )  # fmt: skip
 @pytest.mark.usefixtures("keys")
 def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
-    with pytest.raises(SourceError, match=rf"(?i){source.name}.*shape") as caught:
+    with pytest.raises(SourceError, match=rf"(?i){source.name}.*format") as caught:
         offers(source, Replay(body))
     assert "\n" not in str(caught.value)
 

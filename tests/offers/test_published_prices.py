@@ -215,7 +215,7 @@ def test_a_snapshot_without_a_hash_says_how_to_name_one(site, read):
                 raise SourceError("a.example refused the request: HTTP 404")
             return b"{}"
 
-    with pytest.raises(SourceError, match=r"HTTP 404; without that hash, name one: --from URL#sha256=HASH"):
+    with pytest.raises(SourceError, match=r"HTTP 404; give the missing hash as --from URL#sha256=HASH"):
         take_over("https://a.example/latest.json", NotFound(), results=site[0] / "results", now=DAYS[0])
 
 

@@ -162,8 +162,8 @@ def test_old_prices_are_left_out_with_the_option_that_ranks_them():
     left = [each for each in ranking.excluded if "max-price-age" in each.rule]
     assert left
     assert {each.reason for each in left} <= {
-        "its price is over 180 days old, and there are newer ones of this GPU",
-        "its price has no day, unlike another price of this GPU there",
+        "its price is over 180 days old, and there are newer ones for this GPU",
+        "its price has no day, unlike another price for this GPU there",
     }
     asked = rank("vgg16", gpu=["v100"], as_of="2026-11-28", accept_outliers=True, max_price_age=10_000)
     assert len(asked.rows) > len(ranking.rows)

@@ -74,8 +74,8 @@ def test_a_budget_must_cover_cards_and_host():
     assert too_dear(cards(2), max_purchase_usd=3414) == []
     reasons = too_dear(cards(2), cards(3), max_purchase_usd=3413)
     assert reasons == [
-        "$4,621 with a host of $1,000, above $3,413",
-        "$3,414 with a host of $1,000, above $3,413",
+        "$4,621 including a host at $1,000, above $3,413",
+        "$3,414 including a host at $1,000, above $3,413",
     ]
 
 

@@ -143,7 +143,7 @@ def test_vcpu_limited_offer_ranks_by_the_rate_its_vcpus_can_feed():
         ).excluded
         if each.instance == "ten"
     )
-    assert "costs $2.00, up to $2.00" in reason
+    assert "costs $2.00 (up to $2.00), above $1.99" in reason
     by_time = of_photographs(hungry(), {H100: estimate(H100, 3000.0)}, **kinds, sort="time").rows
     assert [row.offer.instance for row in by_time] == ["twenty", "unknown", "ten"]
 

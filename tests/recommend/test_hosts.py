@@ -66,7 +66,7 @@ def test_a_host_with_too_little_memory_is_excluded_unless_it_is_unstated(asked):
         silent={"ram_gib": ""},
     )
     assert instances(found) == {"enough", "silent"}
-    assert reason(found, "small").startswith("its 16.0 GiB of RAM are below the ")
+    assert reason(found, "small").startswith("its 16.0 GiB of RAM is below the ")
     assert instances(asked("vgg16", small={"ram_gib": "16"})) == {"small"}
 
 
@@ -99,7 +99,7 @@ def test_gpu_on_a_slow_pcie_riser_is_excluded(asked):
         silent={"pcie_bytes_per_s": ""},
     )
     assert instances(found) == {"slot", "silent"}
-    assert reason(found, "riser") == "its GPUs get 0.8 GB/s over PCIe, as on a riser of one lane"
+    assert reason(found, "riser") == "its GPUs get 0.8 GB/s over PCIe, as on a one-lane riser"
 
 
 def test_unknown_facts_of_a_host_are_listed_with_the_jobs_needs(asked):

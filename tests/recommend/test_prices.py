@@ -256,6 +256,7 @@ def test_a_clock_before_known_dates_is_reported_and_makes_no_price_fresh(
     ages = [[(row.offer.instance, row.price_age_days) for row in each.rows] for each in (true, wrong)]
     assert ages[0] == ages[1]
     (told,) = [each for each in wrong.said("caution") if "clock" in each]
+    assert told.startswith("The ")
     assert f" {last}, later than this computer's clock says ({day})" in told
     assert "clock" not in said(true)
     assert any("clock" in getattr(part, "text", "") for part in screen(wrong))
@@ -268,7 +269,8 @@ def test_a_clock_years_after_every_price_is_reported_once_and_ages_count_from_it
     monkeypatch.setattr("gpubench.today.now", lambda: datetime.fromisoformat(f"{day}T12:00:00+00:00"))
     found = rank("resnet50", results=tmp_path, draws=200)
     assert found.as_of == day
-    assert len([each for each in found.said("caution") if "clock" in each]) == is_said
+    told = [each for each in found.said("caution") if "clock" in each]
+    assert [each.startswith("By ") for each in told] == [True] * is_said
     assert sum("clock" in getattr(part, "text", "") for part in screen(found)) == is_said
     as_asked = rank("resnet50", results=tmp_path, draws=200, as_of=day)
     assert "clock" not in said(as_asked), "a given day is taken as known"

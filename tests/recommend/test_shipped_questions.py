@@ -326,7 +326,7 @@ def test_the_90_percent_range_of_a_cost_combines_speed_and_price():
         ("m4", "Apple M4 is not ranked: unified memory"),
         ("tpu-v6e", "TPU v6e (per chip) is not ranked: runs JAX"),
         ("tpu", "more of that name are not ranked: runs JAX"),
-        ("gaudi", "`gpubench offers list --gpu gaudi` has its prices"),
+        ("gaudi", "`gpubench offers list --gpu gaudi` lists the prices"),
         ("laptop", "no offer has a GPU 'laptop' (nvidia-geforce-rtx-5060-laptop-8gb): name another one"),
         ("jetson orin", "no offer has a GPU 'jetson orin'"),
     ],

@@ -156,7 +156,7 @@ def test_without_a_named_model_the_answer_says_how_to_name_one():
 
 def test_a_gpu_that_is_not_ranked_is_named_with_a_comparable_one():
     with pytest.raises(
-        MisuseError, match=r"Apple M4 is not ranked: .*; of those that rank, the \w+ .*nearest"
+        MisuseError, match=r"Apple M4 is not ranked: .*; among ranked GPUs, the \w+ .*nearest"
     ):
         gpubench.rank("resnet50", gpu=["m4"])
     with pytest.raises(
@@ -212,6 +212,8 @@ def test_a_users_host_is_answered_with_the_best_card_for_it():
     (text,) = [each for each in found.said("asked") if each.startswith("In your PC, 1x ")]
     assert f"for ${card.purchase_usd:,.0f} would do the job in" in text
     assert not card.host_usd
+    owned = gpubench.rank("resnet50", have=["pc", "RTX 4090"], as_of="2026-11-20", draws=50)
+    assert not [each for each in owned.said("asked") if "for $0" in each], "a card that is owned has no price"
 
 
 @pytest.mark.parametrize("options", [{"max_purchase_usd": 500}, {"have": ["pc"]}])

@@ -142,7 +142,7 @@ def test_a_tool_without_a_task_is_reported_with_its_reason(tmp_path, capsys):
 def test_an_offer_that_neither_tool_can_launch_is_refused_with_the_reasons(tmp_path):
     for gpu, words in (
         ("rtx 5090", "1x RTX 5090 at civo 1RTX5090: SkyPilot does not rent from civo"),
-        ("t4", "it is measured already"),
+        ("t4", "it has been measured already"),
         ("b200", "it has no b200"),
     ):
         with pytest.raises(MisuseError, match=words):
@@ -160,7 +160,7 @@ def test_a_spot_price_without_skypilot_support_is_skipped():
     rows = rows_of(rank_of([spot, offer(H100, 3.0, provider="aws")], {H100: 3000}, spot=True))
     row, passed_over = choose(rows, None)
     assert (row.provider, passed_over) == ("lambda", [])
-    assert why_not(row, "sky") == "SkyPilot rents no spot machine there"
+    assert why_not(row, "sky") == "SkyPilot does not rent spot machines there"
     assert [*tasks_of(row, work_of(row, VGG16, 5), 5)] == ["dstack"]
 
 
@@ -221,7 +221,7 @@ def test_the_likely_and_the_maximum_cost_are_reported(tmp_path):
     assert (
         (tmp_path / "tasks" / "task.yaml")
         .read_text()
-        .startswith(f"# {machine}, by the price of 2026-11-20.\n")
+        .startswith(f"# {machine}, at the price of 2026-11-20.\n")
     )
     assert "timeout --foreground 2100 sky launch" in script
     assert task["resources"]["max_hourly_cost"] * 35 / 60 == pytest.approx(2.19, abs=0.01)

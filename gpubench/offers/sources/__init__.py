@@ -43,7 +43,7 @@ class SourceError(GpuBenchError):
 
 
 class SourceSkippedError(SourceError):
-    """A price source was not queried, because a requirement (a key, a library) is missing."""
+    """A price source was not queried, because a key or a library is missing."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,9 +75,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         usd_per_unit: Exchange rate of the price's currency; None for US dollars.
         price_date: The day stated by the source, since a list may be old; None for the day of retrieval.
         note: Remarks on this price or how to order it.
-        in_stock: Whether one is available at the moment; None if the source does not say.
-        ask_count: Number of marketplace hosts of which this is the cheapest.
-        ask_median: The median of their prices [USD/h].
+        in_stock: Whether an instance is available at the moment; None if the source does not say.
+        ask_count: Number of marketplace hosts if this one is the cheapest of them.
+        ask_median: The median price of these hosts [USD/h].
         seller: None for the default of the kind: a company, or any host of a marketplace.
         host: The source's facts about the host.
         row: The row number in a user's table of text cells; None for other sources.
@@ -150,8 +150,8 @@ class Source(NamedTuple):
         name: Its name for ``--provider`` and in snapshots.
         provider: The cloud or marketplace that sells at its prices.
         fetch: Yields every quote, ``SetAside`` for a row with an unexpected shape, and ``Complete`` if
-            nothing can be missing; raises SourceError if the provider fails or its answer has an unexpected
-            shape.
+            nothing can be missing. It raises SourceError if the provider fails or its answer has an
+            unexpected shape.
     """
 
     name: str
@@ -166,7 +166,7 @@ def all_sources(on_problem: Callable[[str], None]) -> tuple[Source, ...]:
     """Return the sources of this package and of plug-ins, collected catalogs first.
 
     Args:
-        on_problem: Called for each plug-in that fails to load, and is then omitted.
+        on_problem: Called for each plug-in that fails to load and is therefore omitted.
 
     Raises:
         MisuseError: If an installed plug-in has the name of another source.
@@ -212,7 +212,7 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
     """Return the sources with these names or for these clouds; all if none is named.
 
     Raises:
-        MisuseError: If a name matches none.
+        MisuseError: If a name matches no source.
     """
     for name in wanted:
         if not any(name.lower() in {source.name, source.provider} for source in sources):
@@ -223,7 +223,7 @@ def select_sources(sources: Sequence[Source], wanted: Sequence[str]) -> tuple[So
 
 
 def in_order(sources: dict[str, T]) -> dict[str, T]:
-    """Sort collected catalogs first, so a cloud's own answer overrides them."""
+    """Sort collected catalogs first, so that a cloud's own answer overrides them."""
     return dict(sorted(sources.items(), key=lambda item: (not item[0].startswith("gpuhunt-"), item[0])))
 
 
@@ -265,7 +265,7 @@ def same_host(one: str, other: str) -> bool:
 
 
 def country_code(text: str | None) -> str | None:
-    """Return a country code of two letters; None for anything else."""
+    """Return a two-letter country code; None for anything else."""
     code = (text or "").strip()
     return code if len(code) == 2 and code.isalpha() else None
 
@@ -280,7 +280,7 @@ def decode(raw: bytes, shape: type[T], who: str) -> T:
         return msgspec.json.decode(raw, type=shape)
     except NOT_JSON as error:
         raise SourceError(
-            f"{who} answered in an unknown shape ({error}); its interface may have changed"
+            f"{who} answered in an unknown format ({error}); its interface may have changed"
         ) from None
 
 
@@ -293,7 +293,7 @@ class Listed(msgspec.Struct):
 def decode_rows(
     rows: Iterable[bytes | msgspec.Raw], shape: type[T], who: str
 ) -> tuple[list[T], list[SetAside]]:
-    """Decode the rows of an answer one by one, so a bad row affects no other.
+    """Decode the rows of an answer one by one, so that a bad row affects no other.
 
     ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is not a number fails here.
     The source silently skips a readable row that can never rank, such as one without a GPU.

@@ -1,8 +1,8 @@
 """The catalogs collected by the gpuhunt project, one source per published cloud.
 
-This package fetches and reads the catalogs, so its usual limits apply. Two of gpuhunt's environment variables
-work: GPUHUNT_CATALOG_DIR, a folder of ``<provider>.csv`` to read instead of the network, and
-GPUHUNT_CATALOG_URL, another URL to fetch from.
+gpubench itself fetches and reads the catalogs, so its usual limits apply. Two of gpuhunt's environment
+variables work: GPUHUNT_CATALOG_DIR, a folder with a ``<provider>.csv`` for each cloud to read instead of the
+network, and GPUHUNT_CATALOG_URL, another URL to fetch from.
 """
 
 import csv
@@ -45,7 +45,7 @@ PROVIDERS = {
     "runpod": "runpod",
     "verda": "verda",
 }
-"""Maps gpuhunt's name of each cloud to that of gpubench."""
+"""Maps gpuhunt's name for each cloud to gpubench's."""
 
 
 def fetch(catalog: str, transport: Transport) -> Iterator[SourceItem]:

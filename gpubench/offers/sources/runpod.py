@@ -36,8 +36,8 @@ QUERY = (
 _PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
 
 
-# Its two clouds: community hosts with listings, and its own data centers with list prices. Each has a kind of
-# offers, and a suffix for its names.
+# Its two clouds: community hosts with listings, and its own data centers with list prices. For each: the
+# seller, the kind of its offers, and the suffix of their names.
 _CLOUDS: tuple[tuple[Seller, str, str], ...] = (
     ("community", "marketplace", ""),
     ("secure", "vm", " (secure)"),
@@ -89,7 +89,7 @@ class _Answer(msgspec.Struct):
 
 
 def fetch(transport: Transport) -> Iterator[SourceItem]:
-    """Yield a quote per GPU type and cloud that has a price."""
+    """Yield one quote per GPU type and cloud with a price."""
     answer = _query(transport, QUERY) or _query(transport, _PLAIN_QUERY)
     if answer is None or answer.data is None:
         raise SourceError("RunPod answered with an error instead of prices")

@@ -2,8 +2,8 @@
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is truncated at 64 rows, so each model is
 queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment, so a quote
-includes the number of hosts and their median. Hosts that are often offline, or have their GPUs on a riser,
-are skipped.
+also states the number of hosts and their median price. Hosts that are often offline, or have their GPUs on a
+riser, are skipped.
 """
 
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ MODELS = (
 _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 
 
-# Minimum availability of a host: below it, a job of one day is likely to be interrupted.
+# Minimum reliability of a host: below it, a one-day job is likely to be interrupted.
 _LEAST_RELIABILITY = 0.98
 # Vast's label for a host vetted as a data center.
 _DATA_CENTER = (1, "datacenter")
@@ -135,7 +135,8 @@ def fetch(transport: Transport) -> Iterator[SourceItem]:
 def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per memory size, count and country of a GPU model: that of the cheapest verified host.
 
-    The quote also has the number of hosts in its group and their median price.
+    Its note states the number of hosts with that memory size and count, and their median price. The cheapest
+    quote also has them as fields.
     """
     query = {
         "gpu_name": {"eq": model},
