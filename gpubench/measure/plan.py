@@ -49,7 +49,7 @@ from gpubench.user_model import SMALL_BATCH, is_own
 
 SEEDS = 5
 EVALUATE_EVERY = 10
-"""Steps between two evaluations on the held-out samples, and so the resolution of the step count."""
+"""Steps between two evaluations on the held-out samples; also the resolution of the step count."""
 HELD_OUT = 5
 """Every fifth sample is held out."""
 WORDS, TEXT_TOKENS, TEXT_SEED = 100, 20_000, 0
@@ -131,7 +131,7 @@ GOALS = {
     ),
 }
 
-# A CPU with two cores does about 150 GFLOP/s: a larger step takes seconds, so it gets a batch of 1.
+# A CPU with two cores does about 150 GFLOP/s: a larger step takes over two seconds, so the batch is 1.
 CPU_STEP_FLOPS = 300e9
 
 _BOTH = (Precision.FP32, AMP)
@@ -162,9 +162,9 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """The settings of one process, or of one per GPU: launch, GPUs, framework, threads, memory.
+    """The settings of a process, or of a job with one process per GPU.
 
-    ``threads`` is the number of CPU threads that compute; 0 means all. ``memory_share`` is the share of the
+    ``threads`` is the number of CPU threads to use; 0 means all. ``memory_share`` is the share of the
     device's memory that the process may use, 0 to 1; None means all.
     """
 
@@ -191,8 +191,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
 
-    ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether it
-    also has the micro-benchmarks. ``quality`` has the cases that are trained to a stated quality.
+    ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether
+    that part also ran the micro-benchmarks. ``quality`` has the cases that are trained to a stated quality.
     ``falls_back`` is whether a case is measured eagerly if no CUDA graph can capture it.
     """
 
@@ -272,8 +272,8 @@ def plan(
         request: The request.
         device: The device to measure.
         profiles: The profile of every workload of the request, by reference.
-        peers: The GPUs of this machine that work with the first. Each case is then measured on one GPU and on
-            all of them, so one run shows the gain from the others.
+        peers: The GPUs of this machine that work together with the first. Each case is then measured on one
+            GPU and on all of them, so one run shows the gain from the others.
 
     Raises:
         MisuseError: If nothing in the request can be measured, or the request contradicts itself.
@@ -469,7 +469,7 @@ def batches_of(
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
-    """Return the requested batch, else the main one; on a CPU the smallest, or 1 if a step takes seconds.
+    """Return the requested batch, else the main batch; on a CPU the smallest, or 1 if a step takes seconds.
 
     A user's own model gets more than one sample if possible, because batch norm over one value rejects a
     batch of 1. For ``max``, the search begins at the returned batch.
@@ -554,8 +554,8 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     """Reject requests that are invalid on every device, and expand ``all``, before any device is used.
 
     Raises:
-        MisuseError: For an invalid device name, options that exclude each other, or ``to_quality`` for a
-            workload without a stated quality.
+        MisuseError: For an invalid device name, options that exclude each other, or ``to_quality`` with a
+            workload that has no stated quality.
     """
     check_form(request.device.strip())
     if request.resume is not None:

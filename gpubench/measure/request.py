@@ -29,7 +29,7 @@ from gpubench.recipes import ParallelMode
 
 
 def read_workload(value: Any, _: str) -> str:
-    """Return the workload that a name means, or the file or module of a user's own model.
+    """Return the workload with this name, or the file or module of a user's own model.
 
     Raises:
         TypeError: If it is neither a string nor a path.
@@ -60,14 +60,14 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             elsewhere; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
         gpus: Number of GPUs per machine that work at once; one of them is also measured alone.
-        jobs: How they work: one job that averages gradients, one that also shards the model, or a separate
-            job on each.
+        jobs: How the GPUs work: one job that averages gradients, one that also shards the model, or a
+            separate job on each GPU.
         strong: Whether one batch is split over the GPUs, instead of a full batch on each.
-        nnodes: Number of machines, from torchrun; the first process of all decides, times and stores.
+        nnodes: Number of machines, from torchrun; the job's first process decides, times and stores.
         frameworks: The frameworks that run the steps, each in its own processes.
         thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
-        time_limit_s: For the whole run, divided over the remaining cases.
+        time_limit_s: Time for the whole run, divided over the remaining cases [s].
         micro: Whether micro-benchmarks are run along with cases, alone, or not at all.
         to_quality: Whether workloads are trained to a stated quality instead of timed step by step.
         resume: A run to continue, with its cases, budget and seed.
