@@ -37,7 +37,7 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
     """The readings of one card; the file has more, such as its micro-benchmarks.
 
     Attributes:
-        not_gpubench_models: Maps a workload's name to the different model that was measured under it.
+        not_gpubench_models: Maps a workload's name to the different model that was measured under that name.
     """
 
     card: str
@@ -68,7 +68,7 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         round: Round of MLPerf Training, such as ``v5.0``.
-        date: Month of publication of the round.
+        date: Month in which the round was published.
         minutes: Median time to train of the runs that reached the quality; the official score is a different
             average of them [min].
         runs: Number of those runs.
@@ -98,7 +98,7 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
 
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the rounds of runs, each with its month of publication, oldest first."""
+    """Return the rounds of some runs, each with its month of publication, oldest first."""
     return tuple(sorted({(run.round, run.date) for run in runs}, key=lambda pair: pair[::-1]))
 
 
