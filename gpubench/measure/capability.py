@@ -99,7 +99,7 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
 
 
 def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None, str]]:
-    """Return the precision and size of each precision's fastest matrix product, if it has several sizes."""
+    """Return precision and size of the fastest matrix product at each precision with several sizes."""
     products = grouped((result.precision, result) for result in results if result.name == "gemm")
     best = (max(found, key=lambda result: result.value) for found in products.values() if len(found) > 1)
     return frozenset((result.precision, result.size) for result in best)
@@ -129,7 +129,7 @@ def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
 def preflight(
     device: DeviceProfile, *, allow_shared: bool, sleep: Callable[[Seconds], None] = time.sleep
 ) -> tuple[Finding, ...]:
-    """Return findings on a device in an unusual state; refuse a device that is in use.
+    """Return findings on unusual conditions, such as battery power; refuse a device that is in use.
 
     Raises:
         NoDeviceError: If the compute mode excludes this run, or if another program uses the device and
@@ -201,7 +201,7 @@ def fault_of(device: DeviceProfile) -> str | None:
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened: in its driver's words or torch's, explained if known.
+    """Say why a device could not be opened, in its driver's words or torch's, with a known explanation.
 
     Args:
         error: The reason from the measuring process, or gpubench's own refusal, which is kept unchanged.
@@ -232,7 +232,7 @@ def describe_fault(fault: str) -> str:
 class NotHereError(GpuBenchError):
     """A library lacks something on this machine or for this model, so the case is unsupported.
 
-    An eager run or a wider type is never measured in place of the case.
+    An eager run or a wider type is never reported as the case.
     """
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
@@ -495,10 +495,7 @@ def profiles_in(
             "leave either torch or Keras out of --framework"
         )
     others = profiles_of(
-        [reference for reference in references if reference not in own],
-        asked,
-        gpu_count=gpu_count,
-        precisions=precisions,
+        [reference for reference in references if reference not in own], asked, gpu_count=gpu_count
     )
     return {
         reference: _own_profile(reference, keras[0], device) if reference in own else others[reference]

@@ -73,7 +73,7 @@ from gpubench.workload import Task
 
 
 def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDone:
-    """Train from one seed to the goal's quality or step limit; an exception becomes the result's reason."""
+    """Train from one seed until the goal or the step limit is reached; an exception becomes the reason."""
     try:
         with switches_for(order.case.precision):
             run = _train(order, context)
@@ -164,7 +164,7 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so all start from the same state.
-        expected: The latest task's results on the CPU, kept because a language model takes seconds there.
+        expected: The latest task's results on the CPU, kept because a language model takes seconds to run.
     """
 
     hardware: Hardware
@@ -194,7 +194,7 @@ class WorkerContext(Bench):
         return control_on(self.hardware.device) if has_tf32 else Control()
 
     def errors_of(self, precision: Precision, *, recurrent: bool) -> dict[str, float]:
-        """Return the errors that prove a precision; strict fp32 uses the convolution that reveals TF32."""
+        """Return the errors that prove a precision; for strict fp32, at the scale that reveals TF32."""
         scale = self.control.scale if precision is Precision.FP32 else CONTROL_SCALES[0]
         return errors_on(self.hardware.device, precision, recurrent=recurrent, scale=scale)
 
@@ -216,7 +216,7 @@ class WorkerContext(Bench):
 
         After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
         persist: then only a new process helps. A case that ran out of time ended between two steps and leaves
-        a clean process. In a job of several processes it does not, because others may be in mid-step.
+        a clean process, but only if it is the job's only process: others may be in the middle of a step.
         """
         if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
             return True
@@ -237,7 +237,7 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
 
 
 def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
-    """Run a measurement with a few steps in place of its rounds, which need the same amount of memory.
+    """Run a measurement with a few steps in place of its rounds: they need the same amount of memory.
 
     The final checks also need memory, and may not get it on a device that the step has filled. The launch
     contains what a measurement has before its first timed round: errors, switches, peak memory.
@@ -327,7 +327,7 @@ def _build(
     in_time(deadline_s)
     context.phase("check")
     _prove(seen, work, context)
-    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # this is the reference
+    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # which is the reference
         _compare_with_cpu(seen, work, task, context)
         if task.again is not None and order.case.parallel_mode is not ParallelMode.FSDP:
             del work  # the check may have changed the model's state
@@ -376,7 +376,7 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
-    seed_all(context.seed)  # a capture may freeze random numbers; they are the same each time
+    seed_all(context.seed)  # if a capture freezes random numbers, they are the same each time
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)

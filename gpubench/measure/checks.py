@@ -37,21 +37,21 @@ from gpubench.models import (
 from gpubench.models.measurement import LONG_LOOK_S
 from gpubench.probe.health import power_capped
 
-NOISE = 0.05
+NOISE = 0.05  # interquartile range of rounds, or half-width between launches, relative
 # The error limit that separates IEEE fp32 from TF32.
 IEEE_ERROR = Precision.FP32.facts.product_error
-SKIPPED_STEPS = 0.05
-EAGER_OVER_GRAPH = 1.10
-LEAST_BUSY = 0.90
-HOST_ISSUE = 0.90
-POWER_SHARE = 0.10
-SLOWDOWN_SHARE = 0.01
+SKIPPED_STEPS = 0.05  # share of the timed steps
+EAGER_OVER_GRAPH = 1.10  # ratio of step times
+LEAST_BUSY = 0.90  # kernel time over wall time
+HOST_ISSUE = 0.90  # issue time over step time
+POWER_SHARE = 0.10  # share of the time at the power limit
+SLOWDOWN_SHARE = 0.01  # share of the time slowed by heat or hardware
 # A case's rounds may exceed the time since the parent requested them by this much.
 CHILD_CLOCK_SLACK_S = 1.0
 # Minimum ratio of the rounds' own times to the time over which they arrived, pauses excluded.
 LEAST_OF_ARRIVALS = 0.8
-HOST_LOAD = 0.5
-HOST_STEAL = 0.02
+HOST_LOAD = 0.5  # share of CPU time that other programs used
+HOST_STEAL = 0.02  # share of CPU time that other virtual machines took
 LEAST_BATCHES = 2
 # Older files have no energy for shorter regions, so missing energy is reported only from this length on [s].
 TELLING_REGION_S = 10.0

@@ -212,7 +212,7 @@ def _hides_the_cause(error: BaseException) -> bool:
 # --- further checks of a measured step, outside the timed rounds ------------------------------------------
 
 
-# Steps with a timed issue; few, because a full launch queue (about a thousand kernels) makes the host wait.
+# Steps to time one by one; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
 # Approximate time that the readings below take together, in rounds.
 PASSES = 4
@@ -263,7 +263,7 @@ def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
 def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) -> tuple[Seconds, ...]:
     """Return the time of single passes, each from an idle device to an idle device [s].
 
-    Fast passes give enough times for the 99th percentile; slow ones stop at ``most_s``.
+    There are ``LATENCY_PASSES`` times, enough for the 99th percentile, or fewer if ``most_s`` is up first.
     """
     times: list[Seconds] = []
     began_s = clock.now_s()
@@ -330,7 +330,7 @@ class Expected(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """The relative error of a case against the CPU; None if unknown."""
+    """The relative errors of a case against the CPU; None if unknown."""
 
     loss: float | None
     outputs: float | None = None
@@ -339,7 +339,7 @@ class Errors(NamedTuple):
 def reference_errors(work: Work, task: Task, expected: Expected | None = None) -> Errors:
     """Return the errors of the first loss and outputs relative to the CPU's; see ``Expected``.
 
-    The error of the outputs is taken over all of them, ``|x - y| / |y|``.
+    The error of the outputs is over the whole tensor, ``|x - y| / |y|``.
 
     Dropout is off, batch norm is in the mode of the case's task, and both sides see the same slice of at most
     four samples, or the whole batch if the model does not run on a part of it.
@@ -462,7 +462,7 @@ def _randomness() -> tuple[object, ...]:
 
 
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
-    """Return the largest relative difference of two replayed or compiled steps' losses from two eager steps'.
+    """Compare two prepared steps with two eager steps: return the largest relative difference of the losses.
 
     None means that they cannot be compared. Both pairs start from the same state, which is restored
     afterward. The second loss of a pair depends on the first update. A replay draws dropout's random numbers
@@ -471,7 +471,7 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
 
     Args:
         work: The case on its device, after its first steps.
-        advance: Replays graphs or runs compiled steps.
+        advance: Runs a prepared step: a replay or a compiled step.
         draws: Whether the forward pass draws random numbers, other than for dropout; compiled code draws
             different ones.
         carries: As in ``Expected``; if true, the model's earlier state cannot be restored.

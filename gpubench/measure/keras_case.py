@@ -189,7 +189,7 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
-# Number of classes to draw targets from, or all if the model has fewer; a few classes can be learned.
+# Number of classes to draw targets from, or all if the model has fewer: a few can be learned quickly.
 LABELS = 4
 
 
@@ -528,7 +528,7 @@ def _first_steps(
     """Prepare the execution, compare it with eager steps, and record the losses of its first steps.
 
     Raises:
-        NotHereError: If jax runs cuDNN's LSTM, which Keras uses on a GPU, at another precision than float32.
+        NotHereError: For cuDNN's LSTM in jax, which Keras uses on a GPU, at a precision other than float32.
     """
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")

@@ -46,7 +46,7 @@ from gpubench.units import Joules, Seconds, Watts, count, format_bytes
 
 
 class Others(NamedTuple):
-    """Share of all host threads' CPU time that others used, 0 to 1; None if unknown.
+    """Shares of the host's CPU time, over all its threads, that others used, 0 to 1; None if unknown.
 
     Attributes:
         load: Used by other processes on this host.
@@ -380,7 +380,7 @@ def conduct(
         order: The case to measure.
         bench: The process that measures it.
         seen: Records the results.
-        measure: Measures until its argument, the deadline [s].
+        measure: Measures the case; its argument is the deadline [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
     status, reason, cause, trace, is_lost = Status.OK, None, None, None, False

@@ -195,7 +195,7 @@ def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> me
     return messages.Remark(
         text=f"  {plain(unit.planned.case.label)}: launch {unit.launch + 1} gave no result "
         f"({plain(done.reason or 'no reason known')}); the figure is based on earlier launches; "
-        "gpubench run --resume latest repeats this one"
+        "gpubench run --resume latest repeats this launch"
     )
 
 
@@ -395,7 +395,7 @@ class Launcher:
         )
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
-        """Run a few steps of a case, and replace a process that can no longer be trusted."""
+        """Run a few steps of a case, and end a process that can no longer be trusted."""
         seen = Progress(phase="first steps")
         order = messages.TryBatch(reference=planned.reference, case=planned.case)
         try:

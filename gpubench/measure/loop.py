@@ -105,7 +105,7 @@ class WarmUp:
     _temperatures: list[tuple[float, float]] = field(default_factory=list)
 
     def feed(self, done: Round, samples: Sequence[TelemetrySample] = (), heap: Heap | None = None) -> Verdict:
-        """Add one round, the telemetry since the last one, and the state of allocator and scaler."""
+        """Add one round, the telemetry since the previous round, and the state of allocator and scaler."""
         self.steps += done.steps
         self.elapsed_s += done.wall_s
         heap = heap or Heap()
@@ -149,7 +149,7 @@ class WarmUp:
         return None
 
     def temperature_slope(self) -> float:
-        """Return the temperature's rate of rise over the last half minute [degrees C per s]; 0 if unknown."""
+        """Return how fast the temperature rose over the last half minute [degrees C per s]; 0 if unknown."""
         if not self._temperatures:
             return 0.0
         since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S
@@ -365,8 +365,8 @@ class Loop:
         batches: Number of prebuilt batches; a round with at least as many steps uses each equally often.
         deadline_s: Time on the clock after which no further step is issued.
         stopped: Whether the parent has requested a stop.
-        report: Called at the end of each round with whether it is timed, the round, the time outside rounds,
-            the stop rule of timed rounds, which has the half-width so far, and the latest device sample.
+        report: Called at the end of each round with whether the round is timed, the round, the time outside
+            rounds, the stop rule (only for timed rounds), and the latest device sample.
         samples: Returns the telemetry since its last call.
         heap: Returns the state of allocator and gradient scaler.
         announce: Announces a block of steps to the other processes of the job, by first index and step count;

@@ -65,7 +65,7 @@ MOST_ALL_REDUCES = 100
 # Bytes written before each repetition: more than any card's L2 cache, so no operand stays in it.
 CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
-# Below this size, a copy mostly takes the time of its startup, so the probe is skipped.
+# Below this size, a copy mostly shows its startup time, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
 # Makes a copy of this many bytes inside a device, in torch or OpenCL.
 Inside = Callable[[Bytes, Any], Action]

@@ -70,7 +70,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     most_steps: int = 1000
 
     def is_met_by(self, quality: float) -> bool:
-        """Whether a quality reaches the target; NaN never does."""
+        """Return whether a quality reaches the target; NaN never does."""
         return quality >= self.target if self.metric == "accuracy" else quality <= self.target
 
 
@@ -107,7 +107,7 @@ def text() -> Arrays:
     follows = [[int(draw.random() * WORDS) for _ in range(4)] for _ in range(WORDS)]
     words = [0]
     for _ in range(TEXT_TOKENS - 1):
-        rest = max(0, int(draw.random() * 10) - 6)  # 0 in 70 %
+        rest = max(0, int(draw.random() * 10) - 6)  # 0 in 70 % of draws
         words.append(follows[words[-1]][rest])
     tokens = np.array(words, dtype=np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(tokens, CONTEXT_TOKENS + 1)
@@ -143,8 +143,8 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
-# This workload is in the default suite only on GPUs in torch: its step is too slow on a CPU, and Keras lacks
-# it.
+# This workload is in the default suite only on GPUs in torch: its step is too slow on a CPU, and there is no
+# Keras model of it.
 _ONLY_ON_GPUS = "resnet50"
 
 
@@ -278,7 +278,7 @@ def plan(
     Raises:
         MisuseError: If nothing in the request can be measured, or the request contradicts itself.
     """
-    if request.to_quality:  # eager, at the batch of the goal
+    if request.to_quality:  # run eagerly, at the goal's batch
         trained = msgspec.structs.replace(
             request,
             to_quality=False,
@@ -415,7 +415,7 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
     """Return 1, 2, 4 ... below the number of threads that the process would use.
 
     Raises:
-        MisuseError: If there is only one, or the device is not a CPU.
+        MisuseError: If there is only one thread, or the device is not a CPU.
     """
     if not device.is_cpu:
         name = plain(device.name or device.backend)
@@ -496,7 +496,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
     each, rest = divmod(batch, gpu_count)
     if rest:
         raise MisuseError(
-            f"--strong splits the batch over the GPUs, and {batch} is not a multiple of {gpu_count}; "
+            f"--strong splits the batch over the GPUs, but {batch} is not a multiple of {gpu_count}; "
             "give a --batch-size that is"
         )
     return each

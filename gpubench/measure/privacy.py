@@ -37,7 +37,7 @@ def scrub(text: str, limit: int = 400) -> str:
     clean = _PATH.sub(lambda match: match.group(1) or "<path>", clean)
     host = platform.node()
     short, _, domain = host.partition(".")
-    for name in (host, short, domain if "." in domain else ""):  # a domain of one label is a plain word
+    for name in (host, short, domain if "." in domain else ""):  # a domain of one label is an ordinary word
         clean = _without(clean, name, "<host>", re.IGNORECASE)
     return plain(_without(clean, _user(), "<user>"), limit)
 

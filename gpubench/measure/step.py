@@ -135,7 +135,7 @@ class Hardware:
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
-    """Open a profile's device in torch, and create its context.
+    """Open a profile's device in torch, create its context, and return the device.
 
     Args:
         profile: The device as probed.
@@ -202,7 +202,7 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
     """Set the switches of a precision, yield them as read back, and restore the earlier values.
 
     Raises:
-        SwitchesRefusedError: If they do not read back as set.
+        SwitchesRefusedError: If they are not read back as set.
     """
     before = read_switches()
     try:
@@ -237,7 +237,7 @@ def probe_errors(
     Inputs are normally distributed, with a fixed seed. The error is over the whole result, ``|x - y| / |y|``.
 
     Args:
-        device: Where they are computed.
+        device: Where to compute them.
         dtype: The required type of the results, which differs under autocast; any other type gives NaN.
         scale: Multiplies the channels and images of the smallest convolution.
     """
@@ -291,7 +291,7 @@ class Control:
 def control_on(device: torch.device) -> Control:
     """Compute the operators of the proof under TF32, with the smallest convolution that reveals TF32.
 
-    If none reveals it, the control is that of the largest convolution, and it fails.
+    If none reveals it, the control uses the largest convolution, and fails.
     """
     limit = Precision.FP32.facts.error_limit("conv")
     with switches_for(Precision.TF32):
@@ -406,7 +406,7 @@ class Work:
         return self.batches[index % len(self.batches)]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Autocast at the case's precision; a no-op for fp32 and tf32."""
+        """Return the autocast context of the case's precision, which does nothing for fp32 and tf32."""
         dtype = AUTOCAST_TYPES.get(self.case.precision)
         if dtype is None:
             return nullcontext()
@@ -424,7 +424,7 @@ class Work:
     def edge_loss(self, result: Tensor, index: int) -> float:
         """Copy the loss of a finished step to the host; call it after a round, never within one.
 
-        If the loss function does not accept the model's inference outputs, their sum is returned instead.
+        If the loss function does not accept the model's inference outputs, return ``number_of`` them instead.
         """
         if self.optimizer is not None:
             return float(result)

@@ -123,7 +123,7 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
 
 # Time for the other processes to create their contexts, and for any single exchange afterward.
 EXCHANGE_LIMIT = timedelta(minutes=5)
-# Longest wait of a process for the next announcement; it ends sooner if its torchrun ends.
+# Longest wait of a process for the next announcement; the process ends sooner if its torchrun ends.
 PATIENCE = timedelta(days=1)
 # When a process is lost, torchrun ends the job within this time, and reports the cause.
 END_OF_JOB_S: Seconds = 5.0
@@ -351,7 +351,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
 
 def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
     die_with_parent(parent_pid)
-    open_store.cache_clear()  # the connection is the parent's
+    open_store.cache_clear()  # the cached connection is the parent's
     record(take_part)()
 
 

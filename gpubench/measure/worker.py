@@ -1,8 +1,8 @@
 """Runs a child process that measures, or that represents a job; ``launcher.Child`` starts it.
 
 For a job of several processes on this machine, the child is torchrun, which ends with its parent. torch
-passes only the first three file descriptors to its workers. Therefore, the parent's pipes are then standard
-input and output, and anything printed goes to standard error.
+passes only the first three file descriptors to its workers. In these processes, the parent's pipes are
+therefore standard input and output, and anything printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _represent_job(line: ParentChannel) -> None:
     os.dup2(line.read_fd, 0)
     os.dup2(line.write_fd, 1)
     threading.Thread(target=_end_with_parent, args=(line.read_fd,), daemon=True).start()
-    line.send(messages.Phase(name="import"))  # torch takes seconds
+    line.send(messages.Phase(name="import"))  # importing torch takes seconds
     import torch
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
