@@ -180,7 +180,7 @@ def die_with_parent(parent_pid: int) -> None:
     """Make Linux end this process with its parent, in case the guard is killed too.
 
     The kernel sends the signal when the thread that started this process ends, so a child must be started and
-    awaited in the same thread. If the parent is already gone, it ends immediately.
+    awaited in the same thread. If the parent is already gone, this process ends immediately.
 
     Args:
         parent_pid: The process id, as sent by the parent.
@@ -472,7 +472,7 @@ class ChildProcess(Generic[_Report]):
                 self._process.wait(max(0.0, min(patience_s, left_s)))
                 break
         else:
-            return f"process {self.pid} cannot be killed; its device is left alone"
+            return f"process {self.pid} cannot be killed, so its device is not used again"
         with contextlib.suppress(subprocess.TimeoutExpired):  # processes started by the child
             told, _ = self._guard.communicate(timeout=TERMINATE_AFTER_S)
             self.swept = tuple(plain(line, 120) for line in told.decode("utf-8", "replace").splitlines())

@@ -125,7 +125,7 @@ ENERGY = 0.10
 second, and the counter updates every 0.1 s, so the two agree over ten seconds."""
 UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
-"""A case that needs less than this share of the memory, by the memory model, must not run out of memory."""
+"""A case that, by the memory model, needs less than this share of memory must not run out of memory."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
 """Workloads that are mostly a fused recurrent layer, where torch.compile may find nothing to compile."""
 MOST_NAMED = 4

@@ -144,7 +144,7 @@ class Work:
         """Have the measuring process try or prove something; start a process if necessary.
 
         Raises:
-            PartEndedError: If the process gave no answer; it has then ended.
+            PartEndedError: If the process gave no answer; it is then no longer running.
             NoDeviceError: If torch cannot use the device.
         """
         if self.launcher.lost is not None:
@@ -298,7 +298,7 @@ def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
     """Compare a part of the harness with an independent implementation.
 
     The clock is compared with a hand-written loop and CUDA events, graph replays with a hand-captured graph,
-    the energy counter with integrated power, and rounds with telemetry with rounds without it.
+    the energy counter with integrated power, and rounds under telemetry with undisturbed rounds.
     """
     case = msgspec.structs.replace(proof_case(work.launcher.device), execution=execution)
     work.add(**{what: _proven(work, what, case)})
@@ -479,7 +479,7 @@ def check_cuda(
         with handling(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
             _do_all(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:
-        launcher.close()  # in this handler it kills the process at once
+        launcher.close()  # while Ctrl-C is handled, this kills the process at once
         for part in work.check.parts:
             if part.state is PartState.RUNNING:
                 work.log(part, state=PartState.INTERRUPTED)

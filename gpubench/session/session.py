@@ -81,7 +81,7 @@ def run_id_under_torchrun() -> str:
 
 
 def spread(request: RunRequest, place: Place) -> RunRequest:
-    """Return the request with torchrun's number of machines, and its GPUs per machine unless requested."""
+    """Return the request with torchrun's number of machines and, unless requested, its GPUs per machine."""
     gpus = place.local_size if request.gpus == 1 else request.gpus
     return msgspec.structs.replace(request, gpus=gpus, nnodes=place.machines)
 
@@ -115,7 +115,7 @@ def follow(request: RunRequest, place: Place) -> Run:
         NoDeviceError: If this machine has too few devices.
     """
     die_with_parent(os.getppid())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its round and releases us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its round and releases this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's handler would wait for a hanging exchange
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
@@ -391,7 +391,7 @@ def _read_again(prepared: Prepared) -> Prepared:
 
     Raises:
         ConflictError: If the run came from a file that differs from the one stored under its id.
-        MisuseError: If it can no longer be read, or no longer matches the device and the software.
+        MisuseError: If the run can no longer be read, or no longer matches the device and the software.
     """
     if prepared.resumed_from is None:
         return prepared
@@ -502,7 +502,7 @@ def _save(root: Path, state: Run) -> Path:
 
 
 class UnstoredRunError(StorageError):
-    """A run could not be written; the error carries it, so it can be printed instead."""
+    """A run could not be written; the error carries the run, so it can be printed instead."""
 
     def __init__(self, message: str, state: Run) -> None:
         super().__init__(message)
