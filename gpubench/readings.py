@@ -1,7 +1,7 @@
 """Reads two tables of independent measurements.
 
-``data/h200_readings.json`` has readings of one card by loops that share no code with gpubench; they anchor
-predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
+``data/h200_readings.json`` has one card's readings, taken by loops that share no code with gpubench; they
+anchor predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
 Training runs, with other software that the submitter tuned for its machine. The fit uses none of these times;
 docs/workloads.md lists the MLPerf data that it does use.
 """

@@ -154,7 +154,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
     """Judge every part of a check.
 
-    An unfinished part gets a verdict with the reason; its readings so far are judged as well.
+    An unfinished part gets a verdict with the reason, and its readings so far are judged too.
     """
     verdicts: list[Verdict] = []
     for log in check.parts:

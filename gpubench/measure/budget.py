@@ -17,7 +17,7 @@ SPARE_ROUNDS = 2
 SLOW_STEPS_S = 30.0
 """A case with slow steps may exceed the budget: its warm-up and timed part may each take this long [s]."""
 MICRO_MOST_S = 15.0
-"""No micro-benchmark starts once those of the run have taken this long [s]."""
+"""No micro-benchmark starts once a run's micro-benchmarks have taken this long [s]."""
 MICRO_WARM_S = 0.2
 """A micro-benchmark is repeated for this long before it is timed [s]."""
 LEAST_REPETITIONS = 5

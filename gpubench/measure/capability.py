@@ -201,7 +201,7 @@ def fault_of(device: DeviceProfile) -> str | None:
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened, in its driver's words or torch's, with a known explanation.
+    """Say why a device could not be opened, in its driver's or torch's words, explained where possible.
 
     Args:
         error: The reason from the measuring process, or gpubench's own refusal, which is kept unchanged.

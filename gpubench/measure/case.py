@@ -423,9 +423,9 @@ def _wants_latency(work: Work, context: WorkerContext) -> bool:
 def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchRecorder) -> None:
     """Take the readings that would disturb the timed rounds: latency, device events, issue time, kernel time.
 
-    Latency is the purpose of a row at batch 1, so time is reserved for it. The other readings are taken in
-    the first launch only, and skipped if time is short. A quick budget takes them only for eager rows,
-    because other rows are not checked for being host-bound.
+    Latency is the purpose of a row at batch 1, so time is reserved for it. The other readings need CUDA, are
+    taken in the first launch only, and are skipped if time is short. A quick budget takes them only for eager
+    rows, because other rows are not checked for being host-bound.
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")

@@ -67,7 +67,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
     Args:
         workers: Processes of the DataLoader.
         frames: Images that share one random augmentation: ``CLIP_FRAMES`` for a video clip, or 1.
-        timed_s: Total time of the timed rounds, each of one batch per worker [s].
+        timed_s: Shortest total time of the timed rounds, each of one batch per worker [s].
 
     Raises:
         MisuseError: If kornia is missing.

@@ -3,7 +3,7 @@
 A user's own model is a file with a function ``build(batch_size)``. It returns either a compiled
 ``keras.Model``, for which inputs are drawn by its shapes, or ``(model, inputs, targets, loss)`` with numpy
 arrays and optionally an optimizer as a fifth item. The code is trusted but foreign, so it is imported only in
-a child process: that of a measurement or, before there is a plan, one that runs this file.
+a child process: a measuring one or, before there is a plan, one that runs this file.
 
 The step is Keras's own ``train_step``, which ``fit`` also runs, on batches that are already on the device;
 the cost of feeding them is measured elsewhere. Keras reports the mean loss since the last reading.
@@ -204,7 +204,7 @@ Values = list[Any]
 
 @contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Build and run under Keras's policy for a precision, and restore the earlier policy afterward."""
+    """Build and run in channels_last under a precision's Keras policy, then restore the earlier policy."""
     before = keras.config.dtype_policy()
     keras.config.set_image_data_format("channels_last")
     keras.config.set_dtype_policy(precision.facts.keras_policy)

@@ -89,11 +89,11 @@ class _Window:
 class WarmUp:
     """Decides when the warm-up is over: once it is steady, within the budget's minimum and maximum.
 
-    Steady means that the medians of four windows agree, the temperature no longer rises, the clock spread is
-    small, and allocator and gradient scale have settled over the last window. In host-bound rounds, medians
-    agree only by chance, so it is enough that they do not all rise or all fall. If the minimum number of
-    steps does not fit into the budget's maximum, slow steps get the time that they need, up to
-    ``SLOW_STEPS_S`` and ``limit_s``.
+    Steady means that the medians of four windows agree, the clock spread is small, allocator and gradient
+    scale have settled over the last window, and the temperature no longer rises if the budget judges it. In
+    host-bound rounds, medians agree only by chance, so it is enough that they do not all rise or all fall. If
+    the minimum number of steps does not fit into the budget's maximum, slow steps get the time that they
+    need, up to ``SLOW_STEPS_S`` and ``limit_s``.
     """
 
     budget: Budget

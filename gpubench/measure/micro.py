@@ -271,7 +271,7 @@ def _add(device: torch.device) -> Action:
 
 
 def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Yield copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host.
+    """Yield copies, transfers and launches; a device without a host, such as a CPU, is ``alone``.
 
     A launch is a one-element addition: one launch is timed between two device events, and a series of
     back-to-back launches in wall time.

@@ -434,7 +434,7 @@ def references(request: RunRequest) -> tuple[str, ...]:
 
 
 def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
-    """Return the precisions of each workload, by reference; an empty tuple means those of the device."""
+    """Return the precisions of each workload, by reference; an empty tuple means the defaults."""
     if request.workloads:
         return dict.fromkeys(request.workloads, request.precisions)
     rows = dict(SUITES[request.suite or "default"])

@@ -51,7 +51,7 @@ class Progress:
             self.arrived.append((self.timed_s, time.monotonic() - report.outside_s))
 
     def told_in_s(self) -> Seconds | None:
-        """Return the time from the arrival of the first timed round to that of the last, without pauses [s].
+        """Return the time from the first timed round's arrival to the last one's, without pauses [s].
 
         On a busy host this process may read a report late, but never early. The pace is therefore taken from
         the most prompt reports on both sides of the middle. None if this process rarely waited for reports.

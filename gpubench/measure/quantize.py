@@ -118,7 +118,7 @@ def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = N
     Shapes:
         a: (M, K) int8, with more than 16 rows on a GPU; b: (K, N) int8; out and result: (M, N) int32.
     """
-    return torch._int_mm(a, b, out=out)  # noqa: SLF001 - torch has no other name for it
+    return torch._int_mm(a, b, out=out)  # noqa: SLF001 - torch has no public name for it
 
 
 def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
@@ -131,7 +131,7 @@ def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
 def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
     """Move the frozen layers of a model's blocks to the device in NF4, one after another.
 
-    The device never holds the whole model at 16 bits, for which it may lack the memory.
+    The device, which may lack the memory, never holds the whole model at 16 bits.
 
     Raises:
         NotHereError: As in ``quantize``, or if the case shards the model or has no frozen layer.
@@ -215,7 +215,7 @@ def scaled_product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor
         out: Receives the result.
     """
     one = torch.ones((), device=a.device)
-    product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no other name for it
+    product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no public name for it
         a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=torch.bfloat16, out=out
     )
     return product

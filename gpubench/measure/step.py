@@ -306,7 +306,7 @@ def control_on(device: torch.device) -> Control:
 def errors_on(
     device: torch.device, precision: Precision, *, recurrent: bool, scale: int = CONTROL_SCALES[0]
 ) -> dict[str, float]:
-    """Return the errors that prove a precision, computed as its cases compute their steps."""
+    """Return the errors that prove a precision, under the same autocast as the steps of its cases."""
     dtype = AUTOCAST_TYPES.get(precision)
     with torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext():
         errors = probe_errors(device, dtype or torch.float32, scale=scale)
@@ -351,7 +351,7 @@ def _set(wanted: Switches) -> None:
 
 
 def _new_switches() -> dict[str, Any]:
-    """Return the switches that torch has had since 2.9, by their field of ``Switches``; empty if older."""
+    """Return the switches that torch has had since 2.9, keyed by their field of ``Switches``; else empty."""
     cudnn = torch.backends.cudnn
     found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
     return dict(zip(_NEW_SWITCHES, found, strict=True)) if all(map(_has_name, found)) else {}

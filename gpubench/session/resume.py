@@ -135,7 +135,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 
 
 def finished_part(row: Measurement) -> Measurement | None:
-    """Return a row with only its completed launches, to be judged again; None if there are none."""
+    """Return a row with only its completed launches, to be judged again; None if nothing is complete."""
     if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)

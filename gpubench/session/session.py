@@ -197,7 +197,8 @@ def run(request: RunRequest) -> Run:
     session = execute(prepare(request))
     if session.run.interrupted:
         raise InterruptedRunError(
-            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} continues"
+            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} "
+            "continues the run"
         )
     if session.every_case_failed:
         raise EveryCaseFailedError(f"every case failed; the reasons are in {session.path}")
