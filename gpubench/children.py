@@ -4,9 +4,9 @@ Parent and child exchange JSON lines over two separate pipes, because a model un
 received is untrusted until decoded. Short system commands are run here too.
 
 A killed parent runs no ``finally`` and no handler. Each child therefore has a guard: a process that waits for
-the end of a pipe and then kills the child's process group. The parent closes the pipe with the child; the
-kernel closes it when the parent is gone. The guard runs none of the child's code, so a hanging child does not
-stop it.
+the end of a pipe and then kills the child's process group. The parent closes the pipe when it ends the child;
+the kernel closes it when the parent is gone. The guard runs none of the child's code, so a hanging child does
+not stop it.
 
 A daemon deliberately leaves that group. Each child therefore has a mark in its environment, which descendants
 inherit. On Linux the guard ends and reports every process with the mark. It cannot find a daemon that clears
@@ -63,7 +63,7 @@ class Lines:
         """Return the lines that this chunk completes.
 
         Raises:
-            ValueError: If one is longer than ``MOST_MESSAGE_BYTES``.
+            ValueError: If a line is longer than ``MOST_MESSAGE_BYTES``.
         """
         *ends, rest = chunk.split(b"\n")
         whole = []
@@ -129,7 +129,7 @@ class ParentChannel:
 
     def return_home(self) -> None:
         """Return to the folder in which this process started; a model may have changed it."""
-        with contextlib.suppress(OSError):  # it is gone, and any later access reports that
+        with contextlib.suppress(OSError):  # the folder is gone, which any later access reports
             os.chdir(self._folder)
 
     def _require_ours(self, descriptor: int) -> None:
@@ -180,7 +180,7 @@ def die_with_parent(parent_pid: int) -> None:
     """Make Linux end this process with its parent, in case the guard is killed too.
 
     The kernel sends the signal when the thread that started this process ends, so a child must be started and
-    awaited in the same thread. If the parent is already gone, it ends immediately.
+    awaited in the same thread. If the parent is already gone, this process ends immediately.
 
     Args:
         parent_pid: The process id, as sent by the parent.
@@ -222,7 +222,7 @@ TAIL_BYTES = 64 * 1024
 MOST_PRINTED_BYTES = 64 * MIB
 # The same limit for a single-answer child, where warnings and progress bars print thousands of bytes.
 MOST_ANSWER_PRINTED_BYTES = 8 * MIB
-# Polling interval for a silent child, since its deadline may move, or it may end with its pipe open.
+# Polling interval for a silent child, because its deadline may move, or it may end with its pipe open.
 POLL_EVERY_S = 0.5
 
 # poll(2) needs no descriptor, unlike epoll.
@@ -238,7 +238,7 @@ while os.read(0, 1):
 group, mark = int(sys.argv[1]), sys.argv[2].encode()
 try:
     os.killpg(group, signal.SIGKILL)
-except OSError:  # it has already ended
+except OSError:  # the group has already ended
     pass
 
 def left():  # processes with the mark that have left the group
@@ -247,7 +247,7 @@ def left():  # processes with the mark that have left the group
             with open(f"/proc/{pid}/environ", "rb") as variables:
                 if mark in variables.read().split(b"\\0") and os.getpgid(int(pid)) != group:
                     yield int(pid)
-        except (OSError, ValueError):  # another user's, or not a process
+        except (OSError, ValueError):  # another user's process, or not a process
             pass
 
 for _ in range(3):  # a daemon may have started another before it was killed
@@ -260,7 +260,7 @@ for _ in range(3):  # a daemon may have started another before it was killed
                 label = f"{name.read().strip()} (process {pid})"
             os.kill(pid, signal.SIGKILL)
             print(label, flush=True)
-        except OSError:  # it is gone, or nobody reads this
+        except OSError:  # the process is gone, or nobody reads this output
             pass
 shutil.rmtree(sys.argv[3], ignore_errors=True)
 """
@@ -327,10 +327,10 @@ class ChildProcess(Generic[_Report]):
         """Start the child, then its guard.
 
         Args:
-            program: The program for Python: ``("-m", MODULE)``. It opens a ``ParentChannel``.
-            decoder: Decodes its reports.
-            arguments: Its arguments.
-            environment: All its variables; None for those of this process.
+            program: What Python runs: ``("-m", MODULE)``. It opens a ``ParentChannel``.
+            decoder: Decodes the child's reports.
+            arguments: The child's arguments.
+            environment: All of the child's variables; None for those of this process.
             most_printed_bytes: Output limit; a child that prints more is killed.
 
         Raises:
@@ -380,7 +380,7 @@ class ChildProcess(Generic[_Report]):
                 )
             )
             guard = (sys.executable, "-I", "-S", "-c", _GUARD)
-            undo.callback(self.kill)  # called before its context is left, which waits for its end
+            undo.callback(self.kill)  # called before the process's context is left, which waits for its end
             self._guard = undo.enter_context(
                 subprocess.Popen(
                     [*guard, str(self.pid), f"{MARK}={self._mark}", scratch_folder(self._mark)],
@@ -411,7 +411,7 @@ class ChildProcess(Generic[_Report]):
             write_message(self._write_fd, command)
 
     def receive(self, until_s: Seconds) -> _Report:
-        """Return the next report; ``was_awaited`` then says whether this process was waiting when it came.
+        """Return the next report; ``was_awaited`` then says whether this process was waiting for it.
 
         Args:
             until_s: Deadline on ``time.monotonic``. An earlier ``end_by_s``, which a signal handler may set
@@ -426,9 +426,8 @@ class ChildProcess(Generic[_Report]):
             self.was_awaited = not (self._received or selector.select(0))
             while not self._received:
                 left_s = min(until_s, self.end_by_s) - time.monotonic()
-                gone = (
-                    self._process.poll() is not None
-                )  # checked before the pipe, which may still have messages
+                # checked before the pipe, which may still have messages
+                gone = self._process.poll() is not None
                 if selector.select(0 if gone else min(max(0.0, left_s), POLL_EVERY_S)):
                     self._take(os.read(self._read_fd, CHUNK_BYTES))
                 elif gone:  # a process that the child started keeps the pipe open
@@ -452,10 +451,10 @@ class ChildProcess(Generic[_Report]):
     def end(self, *, at_once: bool = False) -> str | None:
         """End the child: close the pipe, then terminate, then kill; report if it cannot be killed.
 
-        Processes that it left running are killed too, and listed in ``swept``.
+        Processes that the child left running are killed too, and listed in ``swept``.
 
         Args:
-            at_once: Whether to kill it immediately, as always after ``end_by_s``, Ctrl-C or SIGTERM.
+            at_once: Whether to kill the child immediately, as is done after ``end_by_s``, Ctrl-C or SIGTERM.
         """
         at_once = at_once or isinstance(sys.exception(), KeyboardInterrupt)
         with contextlib.suppress(OSError):
@@ -473,7 +472,7 @@ class ChildProcess(Generic[_Report]):
                 self._process.wait(max(0.0, min(patience_s, left_s)))
                 break
         else:
-            return f"process {self.pid} cannot be killed; its device is left alone"
+            return f"process {self.pid} cannot be killed, so its device is not used again"
         with contextlib.suppress(subprocess.TimeoutExpired):  # processes started by the child
             told, _ = self._guard.communicate(timeout=TERMINATE_AFTER_S)
             self.swept = tuple(plain(line, 120) for line in told.decode("utf-8", "replace").splitlines())
@@ -559,10 +558,10 @@ class Asked(Generic[_Answer]):
     """The result of a single-answer child.
 
     Attributes:
-        answer: None if it gave none or printed too much.
-        how: How it ended without an answer, as the end of a sentence about its process.
-        output: The end of its output.
-        swept: Processes that it left running, which were killed.
+        answer: None if the child gave none or printed too much.
+        how: How the child ended without an answer, as the end of a sentence about its process.
+        output: The end of the child's output.
+        swept: Processes that the child left running, which were killed.
     """
 
     answer: _Answer | None
@@ -583,13 +582,13 @@ def run_child(
     """Start a child for one answer, wait up to a limit, and end it with all processes that it started.
 
     Args:
-        program: The program for Python: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
-        arguments: Its arguments.
-        answer_type: The type of its answer.
+        program: What Python runs: ``("-m", MODULE)``. It sends its answer through a ``ParentChannel``.
+        arguments: The child's arguments.
+        answer_type: The type of the answer.
         time_limit_s: Wall time limit, including sleep and waiting.
         cpu_limit_s: CPU time limit of the child and its children. It applies only after as many seconds of
-            wall time, since a child on many processors uses up CPU time faster than wall time passes.
-        environment: All its variables; None for those of this process.
+            wall time, because a child on many processors uses CPU time faster than wall time passes.
+        environment: All of the child's variables; None for those of this process.
     """
     try:
         child = ChildProcess(

@@ -188,7 +188,10 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the precision is unproven: a product in another precision would pass too",
         "measure again with this version; this row neither leads a ranking nor anchors a prediction",
     ),
-    FindingKind.NO_ENERGY_COUNTER: ("the device reports no energy", "energy stays unknown"),
+    FindingKind.NO_ENERGY_COUNTER: (
+        "the device reports no energy",
+        "without power readings, energy is unknown",
+    ),
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
     FindingKind.IMPLAUSIBLE: ("more FLOP/s than the device can do", "do not use this row; please report it"),
     FindingKind.ABOVE_PEAK: (

@@ -12,18 +12,18 @@ from gpubench.stats import CONFIDENCE, deviations_of, student_t_quantile
 
 # Default relative increase in step time per degree: 1.5 % over 25 degrees.
 USUAL_PER_C = 0.0006
-# Further temperature rise of a card still warming up, after its last launch [degrees C].
+# Temperature rise, after its last launch, of a card that is still warming up [degrees C].
 USUAL_RISE_C = 25.0
-# Time constant of a card that is steady from launch to launch but still gets hotter within them.
+# Time constant of a card that is steady from launch to launch but still gets hotter within each launch.
 USUAL_CONSTANT_S = 60.0
-# The same for a card that slows more than usual per degree, as in a laptop that heats up (assumed).
+# The same for a card that slows more than usual per degree, such as one in a hot laptop (assumed).
 SLOW_CONSTANT_S = 120.0
 STEADY_C_PER_S = 1 / 30
-"""One degree in half a minute: a card that slows down by 1.5 % over 25 degrees, with a time constant of 60 s,
-will then slow down by another 0.1 %. At one degree in ten seconds it will slow down by another 0.4 %."""
+"""One degree in half a minute. At this rate, a card that slows down by 1.5 % over 25 degrees, with a time
+constant of 60 s, has another 0.1 % to lose; at one degree in ten seconds, another 0.4 %."""
 # Twice the resolution of the driver's temperature [degrees C].
 MOVED_C = 2.0
-# Limit on the difference between mean clocks of two launches; a clock has steps of 15 MHz, 0.75 %.
+# A clock has moved if two launches' means differ by more than this; a clock has steps of 15 MHz, 0.75 %.
 MOVED_CLOCK = 0.002
 # Minimum sum of squared temperature deviations of a run's launches for estimating a slope.
 LEAST_SQUARES_C = 4.0
@@ -43,8 +43,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """One launch: its mean step time, SM clock and temperature; None is unknown.
 
     Attributes:
-        at_s: When it began [s]; only differences are meaningful.
-        slope_c_per_s: Slope of the temperature during timing; None if that was too short.
+        at_s: When the launch began [s]; only differences are meaningful.
+        slope_c_per_s: Rate of rise of the temperature while timed; None if the timed part was too short.
     """
 
     step_s: float
@@ -58,7 +58,7 @@ def slowing_of(rows: Sequence[Sequence[Moment]]) -> dict[str, float]:
     """Return the largest plausible slowdown of a run for each cause, as arguments of ``slowing_to_come``.
 
     The logarithm of the step time is regressed on temperature, on the time of the launches and on the clock,
-    one slope each for the whole run. A case with an unknown value of the cause is ignored.
+    with one slope for the whole run in each regression. A case with an unknown value of the cause is ignored.
 
     Args:
         rows: The launches of each case.
@@ -83,7 +83,7 @@ def _largest_slope(
     """Regress the logarithm of the step time on a cause, with each case centered at its own mean.
 
     The result is the upper bound of the slope, at least 0. If the launches are too noisy to resolve the usual
-    slope, the result is that value, or the slope's lower bound if that is larger.
+    slope, the result is the usual slope, or the lower bound of the measured slope if that is larger.
     """
     known = [(row, by) for row, by in zip(rows, causes, strict=True) if len(row) > 1 and None not in by]
     causing = [d for _, by in known for d in deviations_of([each or 0.0 for each in by])]
@@ -117,13 +117,13 @@ def slowing_to_come(
     per_launch: float = 0.0,
     per_clock: float = 0.0,
 ) -> float | None:
-    """Return the share by which a longer run may be slower than these launches.
+    """Return the relative increase in step time that a longer run may show over these launches.
 
     For a card that is still warming up, the result is the largest of three estimates: a further rise of
-    ``USUAL_RISE_C`` above its last launch, since it cooled between cases and would not during long runs; the
-    trend over the launches; and the fall of its clock. If it was steady, the slope within the launches is
-    used. Without a temperature, a changing clock implies the usual rise. None for a single launch, or if the
-    temperature is unknown and the clock is steady.
+    ``USUAL_RISE_C`` above its last launch, because a card cools between cases but not during a long run; the
+    trend over the launches; and the fall of its clock. For a steady card, the result follows from the rise in
+    temperature within the launches. Without a temperature, a changing clock implies the usual rise. The
+    result is None for a single launch, or if the temperature is unknown and the clock is steady.
 
     Args:
         moments: The launches of one case.
@@ -149,7 +149,7 @@ def slowing_to_come(
 
 
 def _fall_to_come(moments: Sequence[Moment]) -> float:
-    """Return the share by which a warm card's clock is below the mean of these launches; 0 if unknown."""
+    """Return the relative drop of a warm card's clock from the mean of these launches; 0 if unknown."""
     known = [each for each in _falls(moments) if each is not None]
     if len(known) < len(moments):
         return 0.0
@@ -161,9 +161,9 @@ def _fall_to_come(moments: Sequence[Moment]) -> float:
 def is_warming_up(moments: Sequence[Moment]) -> bool:
     """Return whether the clock moved or the temperature rose between the last two launches.
 
-    Also true if the temperature rose within the launches faster than twice the ``--publish`` limit, or if the
-    clock fell since the first launch while the temperature rose: heat lowers this card's clock, and cooling
-    between cases hides how much.
+    The result is also true if the temperature rose within the launches faster than twice the ``--publish``
+    limit, or if the clock fell since the first launch while the temperature rose: heat then lowers the clock,
+    and cooling between cases hides how much.
     """
     first, before, last = moments[0], *moments[-2:]
     if _warmer(before, last) or abs(_clock(before, last)) > MOVED_CLOCK:
@@ -174,7 +174,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
 
 
 def _slope(moments: Sequence[Moment]) -> float:
-    # Mean slope of the temperature within launches that have one [degrees C per s]; 0 without any.
+    # Mean rate of rise within the launches where it is known [degrees C per s]; 0 if unknown.
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 

@@ -1,7 +1,7 @@
 """Reads two tables of independent measurements.
 
-``data/h200_readings.json`` has readings of one card by loops that share no code with gpubench; they anchor
-predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
+``data/h200_readings.json`` has one card's readings, taken by loops that share no code with gpubench; they
+anchor predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
 Training runs, with other software that the submitter tuned for its machine. The fit uses none of these times;
 docs/workloads.md lists the MLPerf data that it does use.
 """
@@ -37,7 +37,7 @@ class CardReadings(msgspec.Struct, frozen=True, kw_only=True):
     """The readings of one card; the file has more, such as its micro-benchmarks.
 
     Attributes:
-        not_gpubench_models: Maps a workload's name to the different model that was measured under it.
+        not_gpubench_models: Maps a workload's name to the different model that was measured under that name.
     """
 
     card: str
@@ -68,7 +68,7 @@ class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         round: Round of MLPerf Training, such as ``v5.0``.
-        date: Month of publication of the round.
+        date: Month in which the round was published.
         minutes: Median time to train of the runs that reached the quality; the official score is a different
             average of them [min].
         runs: Number of those runs.
@@ -98,7 +98,7 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
 
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:
-    """Return the rounds of runs, each with its month of publication, oldest first."""
+    """Return the rounds of some runs, each with its month of publication, oldest first."""
     return tuple(sorted({(run.round, run.date) for run in runs}, key=lambda pair: pair[::-1]))
 
 

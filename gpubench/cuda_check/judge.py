@@ -1,7 +1,7 @@
 """The file of a check, and the rules that judge it: pure functions, so new rules can judge an old file.
 
-Third-party text in a file is scrubbed, and a file that is read is untrusted. No reading is compared with a
-reference card: each rule compares two readings of the same card. A ratio fails only if its entire interval is
+Third-party text in a file is scrubbed, and a file that is read is untrusted. Each rule compares two readings
+of the same card; no reading is compared with another card's. A ratio fails only if its entire interval is
 outside the limits. If the interval is partly inside, the ratio is undecided, which is neither a failure nor a
 confirmation.
 """
@@ -78,10 +78,10 @@ def nameless_calls(calls: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...
 
 
 def write_check(path: Path, check: CudaCheck) -> None:
-    """Replace the entire file, and scrub its third-party text again.
+    """Write a check to its file, replacing an earlier one; third-party text is scrubbed again.
 
     Raises:
-        StorageError: If it cannot be written; the old file is then unchanged.
+        StorageError: If the file cannot be written; an earlier one is then unchanged.
     """
     write_file(path, encode(check), hint="choose another file with -o")
 
@@ -111,6 +111,7 @@ State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
 """``cut off`` means no result in time, ``left out`` not measured, and ``shown`` not judged."""
 CORE = frozenset({"precision", "clock", "graph", "faults"})
 """Parts that are required for a confirmation."""
+# Limits of the ratios of times.
 BY_HAND = (0.99, 1.01)
 EVENTS = (0.98, 1.02)
 GRAPH = (0.98, 1.02)
@@ -124,7 +125,7 @@ ENERGY = 0.10
 second, and the counter updates every 0.1 s, so the two agree over ten seconds."""
 UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
-"""A case that needs less than this share of the memory, by the memory model, must not run out of memory."""
+"""A case that, by the memory model, needs less than this share of memory must not run out of memory."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
 """Workloads that are mostly a fused recurrent layer, where torch.compile may find nothing to compile."""
 MOST_NAMED = 4
@@ -153,7 +154,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def judge(check: CudaCheck) -> tuple[Verdict, ...]:
     """Judge every part of a check.
 
-    An unfinished part gets a verdict with the reason; its readings so far are judged as well.
+    An unfinished part gets a verdict with the reason, and its readings so far are judged too.
     """
     verdicts: list[Verdict] = []
     for log in check.parts:
@@ -183,10 +184,10 @@ def states_of(verdicts: Iterable[Verdict]) -> set[State]:
 
 
 def confirms(check: CudaCheck) -> bool:
-    """Whether a check confirms its card.
+    """Return whether a check confirms its card.
 
-    It must have finished all required parts, including strict fp32, without a failure, a cut-off part or an
-    undecided ratio. Cases that were skipped for lack of time do not matter.
+    The check must have finished all required parts, including strict fp32, without a failure, a cut-off part
+    or an undecided ratio. Cases that were skipped for lack of time do not matter.
     """
     done = {part.name for part in check.parts if part.state is PartState.DONE}
     proven = any(proof.precision is Precision.FP32 for proof in check.precisions)
@@ -195,7 +196,7 @@ def confirms(check: CudaCheck) -> bool:
 
 
 def _judged(part: str, what: str, *, found: str, limit: str = "", wrong: str | None) -> Verdict:
-    # Judge a yes-or-no result, which failed if something is wrong.
+    # Judge a yes-or-no result: ``wrong`` says why it failed.
     state: State = "ok" if wrong is None else "FAILED"
     return Verdict(part=part, what=what, state=state, found=found, limit=limit, reason=wrong)
 
@@ -216,7 +217,7 @@ def _of_ratio(part: str, what: str, blocks: Blocks, limits: tuple[float, float])
 
 
 def _state_of(seen: Interval, limits: tuple[float, float]) -> State:
-    """Return whether an interval is inside the limits, outside, or neither; an unknown end is infinite."""
+    """Judge whether an interval is inside the limits, outside, or neither; an unknown end is infinite."""
     low = -math.inf if seen.low is None else seen.low
     high = math.inf if seen.high is None else seen.high
     if limits[0] <= low and high <= limits[1]:
@@ -229,7 +230,7 @@ def _error_text(error: float | None) -> str:
 
 
 def _named(texts: Sequence[str]) -> str | None:
-    # List the first few and count the others; None if there are none.
+    # List the first few texts and count the others; None without texts.
     more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
     return "; ".join(texts[:MOST_NAMED]) + more if texts else None
 
@@ -246,7 +247,7 @@ def _of_device(check: CudaCheck) -> Iterator[Verdict]:
 def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
     """Judge which device CUDA opened, and each precision.
 
-    Name and SM count identify the only GPU of its model, but not one of several.
+    Name and SM count identify a GPU if it is the only one of its model in the machine.
     """
     if check.identity is not None:
         names = [call.get("value") for call in check.nvml if call.get("function") == "nvmlDeviceGetName"]
@@ -361,7 +362,8 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
     """Return the problem with a case; None if there is none, or none that concerns the CUDA path.
 
-    A small card may run out of memory, and a model with one recurrent layer may have nothing to compile.
+    A small card may run out of memory, and a model that is mostly one recurrent layer may have nothing to
+    compile.
     """
     if _is_excused(row, memory_bytes):
         return None

@@ -56,13 +56,13 @@ OPENING = frozenset({"device", "precision"})
 """If the device is unusable in one of these parts, the check ends."""
 WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
-"""Factor by which the modeled memory, without workspace, exceeds the cap: large enough that the batch cannot
-fit, whatever the error of the model."""
+"""Ratio of the modeled memory, without workspace, to the cap: so large that the batch cannot fit, even if the
+model is far off."""
 SOUND_BATCH = 64
 """Batch of the cnn case after an injected fault."""
 
 COMPILED = ("cnn", "vgg16", "lstm")
-"""Compiled workloads, in order. torch up to 2.11 cannot compile the last one, and its process dies."""
+"""Compiled workloads, in order. torch up to 2.11 cannot compile the last of them, and the process dies."""
 UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
 """Assumed memory of a card if the driver does not report it."""
 PROOF_MEMORY_SHARE = 0.3
@@ -98,7 +98,7 @@ AMOUNTS = Amounts()
 
 
 class PartEndedError(Exception):
-    """A part ended early; the exception has its state, the reason, and the traceback of its process.
+    """A part ended early; the exception has the part's state, the reason, and its process's traceback.
 
     The part is cut off if its time ran out; otherwise it has failed.
     """
@@ -114,7 +114,7 @@ class Work:
 
     Attributes:
         check: The results so far.
-        save: Writes them.
+        save: Writes them to the file.
         until_s: Deadline of the current part on ``time.monotonic``.
     """
 
@@ -141,10 +141,10 @@ class Work:
         kind: type[_Answer],
         memory_share: float | None = None,
     ) -> _Answer:
-        """Have the measuring process try, measure or prove something; start a process if necessary.
+        """Have the measuring process try or prove something; start a process if necessary.
 
         Raises:
-            PartEndedError: If it gave no answer; the process has then ended.
+            PartEndedError: If the process gave no answer; it is then no longer running.
             NoDeviceError: If torch cannot use the device.
         """
         if self.launcher.lost is not None:
@@ -276,7 +276,7 @@ def waiting_case(precision: Precision) -> Case:
 
 
 def look_at_device(work: Work) -> None:
-    """Make every driver call, and check that nothing else computes on the card.
+    """Make every driver call, and check that nothing else uses the card.
 
     Raises:
         NoDeviceError: If something else does.
@@ -298,7 +298,7 @@ def prove(what: messages.ProofName, execution: Execution, work: Work) -> None:
     """Compare a part of the harness with an independent implementation.
 
     The clock is compared with a hand-written loop and CUDA events, graph replays with a hand-captured graph,
-    the energy counter with the integrated power, and rounds with telemetry against rounds without.
+    the energy counter with integrated power, and rounds under telemetry with undisturbed rounds.
     """
     case = msgspec.structs.replace(proof_case(work.launcher.device), execution=execution)
     work.add(**{what: _proven(work, what, case)})
@@ -329,8 +329,8 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 def try_cases(work: Work) -> None:
     """Run a few steps of every usual case, as time permits; a process that dies affects only its case.
 
-    A case is started only if the longest case so far would finish in time, so a cut-off case really took too
-    long.
+    A case is started only if the longest case so far would still finish in time, so a case that is cut off
+    took unusually long.
 
     Raises:
         PartEndedError: If a case did not answer in time, or the device is lost.
@@ -364,7 +364,7 @@ def _tried(
     """Return the row of a case; if its process died, the row says why.
 
     Raises:
-        PartEndedError: If the time ran out before it answered.
+        PartEndedError: If the time ran out before the process answered.
     """
     began_s = time.monotonic()
     try:
@@ -450,7 +450,7 @@ def check_cuda(
         path: The file; an existing one is replaced.
         full: Whether to run everything without a time limit.
         amounts: The amounts of work.
-        on_part: Called with each part.
+        on_part: Called at the start and end of each part.
         module: The module that the measuring processes run.
 
     Returns:
@@ -458,7 +458,7 @@ def check_cuda(
 
     Raises:
         MisuseError: If the device is not an NVIDIA GPU.
-        NoDeviceError: If something else computes on it, or torch cannot open it; the file gives the reason.
+        NoDeviceError: If something else uses the device, or torch cannot open it; the file gives the reason.
         StorageError: If the file cannot be written.
         InterruptedRunError: After Ctrl-C or SIGTERM; the file has the readings so far.
     """
@@ -479,7 +479,7 @@ def check_cuda(
         with handling(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
             _do_all(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:
-        launcher.close()  # in this handler it kills the process at once
+        launcher.close()  # while Ctrl-C is handled, this kills the process at once
         for part in work.check.parts:
             if part.state is PartState.RUNNING:
                 work.log(part, state=PartState.INTERRUPTED)

@@ -1,8 +1,8 @@
-"""Finds the largest batch that fits, with each trial in a child process.
+"""Finds the largest batch that fits by running each trial in a child process.
 
-From the first guess, the batch grows as long as it fits. Once one does not fit, bisection finds the limit.
+From the first guess, the batch grows as long as it fits; once one does not fit, bisection finds the limit.
 
-Runs are compared only at equal batches, and the comparison says which batches are the largest that fit.
+Two runs are compared only at equal batches, and the comparison marks batches that are the largest that fit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import format_bytes
 
 # The search ends when the gap between the largest batch known to fit and the smallest known not to fit is
-# at most this share of the former, or 1.
+# at most 1, or at most this fraction of the batch that fits.
 RESOLUTION = 1 / 16
-# As long as every trial fits, each one multiplies the previous batch by this factor.
+# Until a trial does not fit, each batch is the previous one times this factor.
 GROWTH = 1.5
 
 OnTrial = Callable[[Case, bool], None]
@@ -44,9 +44,9 @@ def largest_that_fits(fits: Callable[[int], bool], guess: int, *, resolution: fl
     Batches above ``MOST_BATCH`` are not tried.
 
     Args:
-        fits: Returns whether a batch fits; true up to some batch size and false above it.
+        fits: Returns whether a batch fits: true up to some size, false above it.
         guess: The first batch to try.
-        resolution: Relative distance at which to stop.
+        resolution: Relative gap at which the search ends.
     """
     good, bad = 0, MOST_BATCH + 1
     batch = min(max(1, guess), MOST_BATCH)
@@ -60,7 +60,7 @@ def largest_that_fits(fits: Callable[[int], bool], guess: int, *, resolution: fl
 
 
 def guess_batch(profile: WorkloadProfile, case: Case, device: DeviceProfile) -> int:
-    """Guess the largest batch with the memory model of the ranking; 1 if the device's memory is unknown."""
+    """Estimate the largest batch with the ranking's memory model; 1 if the device's memory is unknown."""
     card = card_of_device(device)
     return 1 if card is None else max(1, largest_batch(profile, case, card))
 
@@ -71,26 +71,26 @@ def with_largest_batches(
     device: DeviceProfile,
     on_trial: OnTrial = lambda *_: None,
 ) -> Plan:
-    """Give every case of a plan its largest batch that fits.
+    """Replace the batch of every case in a plan with the largest that fits.
 
-    If not even a batch of 1 fits, the case becomes a row with the status out of memory. If a trial fails for
-    another reason, the case becomes a failed row with that reason. The search continues with the other cases.
+    If not even a batch of 1 fits, the case becomes an out-of-memory row. If a trial fails for another reason,
+    the case becomes a failed row with that reason. The search continues with the other cases.
 
     Args:
-        made: The plan; the batches in it are replaced.
+        made: The plan.
         profiles: Profiles by workload reference.
         device: The device; its memory sets the limit.
-        on_trial: Called with each case tried, at its batch, and whether it fits.
+        on_trial: Called after each trial with the case at that batch and whether it fits.
 
     Raises:
-        MisuseError: On a CPU or a device of unknown memory, or if no case gets a batch.
+        MisuseError: On a CPU or a device with unknown memory, or if no case has a batch that runs.
         NoDeviceError: If the device cannot be used.
     """
     memory_bytes = device.memory_bytes
     if device.is_cpu or memory_bytes is None:
         raise MisuseError(
-            "--batch-size max needs a GPU with a known memory size, since a CPU would begin to swap: give a "
-            "number"
+            "--batch-size max needs a GPU with a known memory size, because a CPU would start swapping: give "
+            "a number"
         )
     cases, lost = [], list(made.unsupported)
     usual = budget_of("default", on_cpu=False)  # --quick has shorter time limits
@@ -116,7 +116,7 @@ def with_largest_batches(
 
 
 class TrialFailedError(GpuBenchError):
-    """A trial failed for a reason other than memory; no other batch size would help."""
+    """A trial failed for a reason other than memory, so no other batch size would help."""
 
 
 def fits(launcher: Launcher, planned: PlannedCase, on_trial: OnTrial, batch: int) -> bool:

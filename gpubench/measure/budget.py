@@ -1,4 +1,4 @@
-"""How long a measurement may take, and how precise it must be: the three measurement budgets."""
+"""The three measurement budgets: how long a measurement may take, and how precise it must be."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from gpubench.units import Seconds
 BudgetName = Literal["quick", "default", "publish"]
 
 LEAST_ROUNDS = 10
-"""The fewest rounds that an estimate is based on."""
+"""An estimate needs at least this many rounds."""
 SPARE_ROUNDS = 2
-"""Rounds planned beyond the fewest, because they vary in length: time for ten may fit only nine."""
+"""Rounds planned beyond ``LEAST_ROUNDS``: they vary in length, so the time for ten may fit only nine."""
 SLOW_STEPS_S = 30.0
-"""A case with slow steps may exceed the budget: its warm-up and its timing then take up to this long [s]."""
+"""A case with slow steps may exceed the budget: its warm-up and timed part may each take this long [s]."""
 MICRO_MOST_S = 15.0
-"""The micro-benchmarks of a run start no probe after this time [s]."""
+"""No micro-benchmark starts once a run's micro-benchmarks have taken this long [s]."""
 MICRO_WARM_S = 0.2
 """A micro-benchmark is repeated for this long before it is timed [s]."""
 LEAST_REPETITIONS = 5
 """A micro-benchmark is repeated at least this many times, however long it takes."""
 MOST_REPETITION_S = 0.5
-"""A matrix product expected to take longer than this, at the rate of the previous size, is skipped [s]: the
-smaller one has already shown what the device can do."""
+"""A matrix product that would take longer than this at the rate of the previous size is skipped [s]: the
+smaller product has already shown what the device can do."""
 CURVE_SHARE = 0.4
 """Steps with individually recorded losses take at most this share of the longest warm-up."""
 REFERENCE_SAMPLES = 4
-"""Samples computed on the CPU as a reference: enough to expose a wrong result, few enough for VGG16."""
+"""Samples computed on the CPU as a reference: enough to expose a wrong result, few enough to be quick with
+VGG16."""
 PROFILED_STEPS = (3, 10)
 PROFILED_S = 0.1
-"""The profiled steps take about this time [s], within the minimum and maximum number above. The profiler
-counts every kernel, so three long steps show the GPU's busy time as well as ten."""
+"""The profiled steps take about this long [s]; their number stays within the two limits above. The profiler
+records every kernel, so three long steps show the GPU's busy time as well as ten."""
 LATENCY_PASSES = 300
-"""Enough that three of them are beyond the 99th percentile."""
+"""Enough passes that three of them lie beyond the 99th percentile."""
 LATENCY_MOST_S = 10.0
 
 
@@ -54,7 +55,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         curve_steps: Number of first steps with individually recorded losses, to compare precisions.
         micro_s: Longest timed part of a micro-benchmark [s], in wall time.
         in_haste: Whether to skip measurements that only explain a figure: matrix products at precisions that
-            no case uses, and the checks of non-eager cases for being host-bound.
+            no case uses, and the device, issue and kernel times of non-eager cases.
     """
 
     name: BudgetName
@@ -100,7 +101,7 @@ DEFAULT = msgspec.structs.replace(
     timed_least_s=2.0,
     in_haste=False,
 )
-"""Four minutes on a data-center card. Further launches would reveal more than longer timed parts."""
+"""Takes four minutes on a data-center card. More launches would reveal more than longer timed parts."""
 PUBLISH = Budget(
     name="publish",
     launches=8,
@@ -117,17 +118,17 @@ PUBLISH = Budget(
     curve_steps=32,
     micro_s=0.5,
 )
-"""Levels and repetitions after Kalibera and Jones 2013 (Rigorous Benchmarking in Reasonable Time).
+"""Levels and repetitions follow Kalibera and Jones 2013 (Rigorous Benchmarking in Reasonable Time).
 
 Suppose a process takes 20 s to start, 0.5 s rounds vary by 1 %, and processes vary by 0.3 %. Then the best
-number of rounds per process is sqrt(20 / 0.5) x 1 / 0.3 = 21, about 10 s. Half a minute also shows
-slow clock changes, and any further time is better spent on more processes: eight of them give 0.3 % by
-Student's t.
+number of rounds per process is sqrt(20 / 0.5) x 1 / 0.3 = 21, which take about 10 s. Half a minute also shows
+slow clock changes. Any further time is better spent on more processes: eight of them give a half-width of
+0.3 % by Student's t.
 """
 BUDGETS: dict[str, Budget] = {budget.name: budget for budget in (QUICK, DEFAULT, PUBLISH)}
 
-# A full VGG16 step takes half a second on two cores, so a CPU gets fewer untimed steps. Its times settle
-# late, so its warm-up and its windows are longer.
+# A full VGG16 step takes half a second on two cores, so a CPU gets fewer untimed steps. Step times on a CPU
+# settle late, so the warm-up and its windows are longer.
 CPU_QUICK = msgspec.structs.replace(
     QUICK,
     warmup_steps=5,
@@ -139,6 +140,6 @@ CPU_QUICK = msgspec.structs.replace(
 
 
 def budget_of(name: str | None, *, on_cpu: bool) -> Budget:
-    """Return a budget by name, or the device's default; a CPU has its own ``quick``, which skips nothing."""
+    """Return the budget with this name, or the device's default; a CPU's ``quick`` skips nothing."""
     name = name or ("quick" if on_cpu else "default")
     return CPU_QUICK if on_cpu and name == "quick" else BUDGETS[name]

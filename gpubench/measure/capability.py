@@ -1,6 +1,6 @@
-"""Which precisions, executions and frameworks a device supports, and why it lacks the others.
+"""Which precisions, executions and frameworks a device supports, and why it does not support the others.
 
-Each framework has its packages, environment variables and executions. No framework is imported here.
+This module also lists each framework's packages, environment variables and executions, but imports none.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from gpubench.specs import load_specs
 from gpubench.units import Seconds, plain
 from gpubench.user_model import is_own
 
-# --- the peak of a precision, by datasheet and clock ------------------------------------------------------
+# --- the peak rate of a precision, from datasheet and clock -----------------------------------------------
 
 
-# Maps the precision of matrix products to that of the training step that uses them.
+# Maps the number format of matrix products to the precision of the training steps that use them.
 GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
@@ -61,7 +61,7 @@ CPU_GEMM_SIZES = (1024, 2048)
 
 
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
-    """Return the dense peak at the highest clock of this card [FLOP/s]; None without a datasheet."""
+    """Return the dense peak rate at this card's highest clock [FLOP/s]; None without a datasheet."""
     sheet = _datasheet_flops_per_s(device, precision)
     return None if sheet is None else sheet * clock_ratio(device)
 
@@ -71,7 +71,7 @@ def clock_ratio(device: DeviceProfile) -> float:
 
     Consumer cards boost beyond the clock that the datasheet figures assume: an RTX 4090 reaches 3105 MHz
     where its datasheet says 2520. The datasheet clock follows from the fp32 figure: two operations per core
-    and cycle.
+    per cycle.
     """
     spec = load_specs().get(device.gpu_key or "")
     if spec is None or not (spec.fp32_flops_per_s and spec.cuda_core_count and device.sm_clock_max_hz):
@@ -86,7 +86,7 @@ def _datasheet_flops_per_s(device: DeviceProfile, precision: Precision) -> float
 
 
 def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
-    """Return the best rate of this device's own matrix products for each training precision [FLOP/s].
+    """Return the best matrix-product rate measured on this device for each training precision [FLOP/s].
 
     Products that were not computed at their stated precision are ignored.
     """
@@ -99,7 +99,7 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
 
 
 def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None, str]]:
-    """Return the precision and size of each precision's fastest matrix product, if it has several sizes."""
+    """Return precision and size of the fastest matrix product at each precision with several sizes."""
     products = grouped((result.precision, result) for result in results if result.name == "gemm")
     best = (max(found, key=lambda result: result.value) for found in products.values() if len(found) > 1)
     return frozenset((result.precision, result.size) for result in best)
@@ -129,10 +129,11 @@ def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
 def preflight(
     device: DeviceProfile, *, allow_shared: bool, sleep: Callable[[Seconds], None] = time.sleep
 ) -> tuple[Finding, ...]:
-    """Return findings on a device in an unusual state; refuse one that is in use.
+    """Return findings on unusual conditions, such as battery power; refuse a device that is in use.
 
     Raises:
-        NoDeviceError: If another program computes on the device and ``allow_shared`` is not set.
+        NoDeviceError: If the compute mode excludes this run, or if another program uses the device and
+            ``allow_shared`` is not set.
     """
     battery = (Finding(kind=FindingKind.ON_BATTERY),) if on_battery() else ()
     if device.is_cpu:
@@ -144,9 +145,9 @@ def preflight(
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
     """Return a finding if another process has started to use the device during the run.
 
-    This is called when the measuring processes have ended, so they are not counted.
+    Call it after the measuring processes have ended, so that they are not counted.
 
-    A lost device is not checked, because its rows report the loss.
+    A lost device is not checked, because its rows already report the loss.
     """
     if device.is_cpu:
         return ()
@@ -159,9 +160,9 @@ def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.
 
 
 def start_state(device: DeviceProfile) -> StartState | None:
-    """Return the state of the device before the run; None for a CPU, or if its driver does not report it.
+    """Return the state of the device before the run; None for a CPU, or if no driver lists the device.
 
-    Power counts as idle power only if nothing else runs on the device; it is averaged over a second.
+    The power reading, averaged over a second, counts as idle power only if nothing runs on the device.
     """
     backend = None if device.is_cpu else probe.load_backends().found.get(device.backend)
     if backend is None:
@@ -185,26 +186,26 @@ def start_state(device: DeviceProfile) -> StartState | None:
 
 
 def fault_of(device: DeviceProfile) -> str | None:
-    """Return the driver's report on the device after a process has died on it.
+    """Return the fault that the driver reports after a process has died on the device.
 
     Returns:
-        ``gpu_lost``, ``reset_required``, ``driver_hung``, ``driver_closed``; None if the device works.
+        ``gpu_lost``, ``reset_required``, ``driver_hung`` or ``driver_closed``; None if the device works.
     """
     if device.is_cpu:
         return None
     try:
         with probe.open_telemetry(device) as readings:
-            return readings.fault  # hanging readings are no device fault, so a run goes on
+            return readings.fault  # a reading that hangs is not a device fault, so the run goes on
     except NoDeviceError as error:
         return error.fault if isinstance(error, DeviceGoneError) else "gpu_lost"
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened: in its driver's words, or in torch's, explained if known.
+    """Say why a device could not be opened, in its driver's or torch's words, explained where possible.
 
     Args:
         error: The reason from the measuring process, or gpubench's own refusal, which is kept unchanged.
-        device: As probed; None if none was chosen yet.
+        device: The device as probed; None if none has been chosen yet.
     """
     fault = None if device is None else fault_of(device)
     if fault is not None:
@@ -217,12 +218,12 @@ def describe_fault(fault: str) -> str:
     """Describe what the driver reports about a failed device, and what to do.
 
     >>> describe_fault("reset_required")
-    'reset_required: the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot'
+    'reset_required: the GPU needs a reset; end its processes and run nvidia-smi -r, or reboot'
     """
     texts = {
         "gpu_lost": "the GPU fell off the bus; reboot, and check its power supply and seating",
-        "reset_required": "the GPU needs a reset; end its processes and run nvidia-smi -r, else reboot",
-        "driver_hung": "the driver has stopped answering; look for Xid lines in the kernel log, and reboot",
+        "reset_required": "the GPU needs a reset; end its processes and run nvidia-smi -r, or reboot",
+        "driver_hung": "the driver has stopped answering; look for Xid lines in the kernel log, then reboot",
         "driver_closed": "the driver can no longer be opened; see gpubench doctor",
     }
     return f"{fault}: {texts.get(fault, 'the driver has given up on the GPU; reboot')}"
@@ -231,7 +232,7 @@ def describe_fault(fault: str) -> str:
 class NotHereError(GpuBenchError):
     """A library lacks something on this machine or for this model, so the case is unsupported.
 
-    An eager run or a wider type is never reported in its place.
+    An eager run or a wider type is never reported as the case.
     """
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
@@ -247,7 +248,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
     if device.is_cpu and facts.of_nvidia:
         return f"{precision} is a mode of NVIDIA tensor cores, but this device is a CPU"
     if device.is_cpu and not facts.on_cpu:
-        return f"{precision} needs a GPU; on a CPU amp is {best_amp(device)}"
+        return f"{precision} needs a GPU; on a CPU, amp means {best_amp(device)}"
     if device.is_cpu:
         rest = "bf16" if facts.whole_model == "bfloat16" else facts.format.name
         has = device.tensor_core_precisions or ()
@@ -266,14 +267,14 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
 def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int = 1) -> str | None:
     """Say why a device, or several together, cannot run an execution; None if they can."""
     if gpu_count > 1 and not execution.facts.on_several_gpus:
-        return f"several GPUs are measured eagerly: {execution} is not offered for a data-parallel job"
+        return f"data-parallel jobs are measured eagerly: {execution} is not offered for several GPUs"
     if execution.facts.needs_cuda and not device.is_torch_cuda:
-        return f"{execution} needs a CUDA graph, but this device is {device.backend}"
+        return f"{execution} needs CUDA graphs, which this device ({device.backend}) does not have"
     return None
 
 
 def why_not_for_task(case: Case) -> str | None:
-    """Say why a precision is not offered for the task of a case; None if it is."""
+    """Say why a case's precision is not offered for its task; None if it is."""
     if case.new_tokens and case.precision.facts.only == "infer":
         return f"{case.precision} is not offered for generation: use --recipe weight-type=int8 or int4"
     return case.precision.why_not_for(case.task)
@@ -285,7 +286,7 @@ def no_blocks(workload: str) -> str:
 
 
 def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
-    """Say why several GPUs cannot measure a case together; None if they can, or the case needs only one."""
+    """Say why several GPUs cannot run a case together; None if they can, or if the case needs only one."""
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
@@ -302,7 +303,7 @@ def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
 
 
 def best_amp(*devices: DeviceProfile) -> Precision:
-    """Return the precision that ``amp`` means on a device, or on several together; a CPU has only bf16."""
+    """Return the precision that ``amp`` means on a device, or on several together; on a CPU, always bf16."""
     return precisions.best_amp(
         lambda each: all(device.is_cpu or why_no_precision(each, device) is None for device in devices)
     )
@@ -313,8 +314,8 @@ def default_executions(
 ) -> tuple[Execution, ...]:
     """Return the executions to measure if none is requested.
 
-    In torch, this is graph on a GPU that supports it, else eager; for publishing, every execution that the
-    device supports. A Keras backend has its own default.
+    In torch, the default is graph on a GPU that supports it, else eager; for publishing, it is every
+    execution that the device supports. Each Keras backend has its own default.
     """
     if framework is not Framework.TORCH:
         return KERAS[framework].usual
@@ -326,7 +327,7 @@ def default_executions(
     return (Execution.GRAPH if Execution.GRAPH in usable else Execution.EAGER,)
 
 
-# A user's own model that has not been built by then most likely never will be.
+# A user's own model that takes longer than this to build most likely never finishes.
 OWN_LIMIT_S: Seconds = 120.0
 
 
@@ -334,8 +335,8 @@ class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a Keras backend.
 
     Attributes:
-        backend: Its name in ``KERAS_BACKEND``, and of the module to import.
-        on_cpu, on_cuda: The packages to install, as pip takes them.
+        backend: Its name in ``KERAS_BACKEND``, which is also the name of the module to import.
+        on_cpu, on_cuda: The package to install, as pip names it.
         executions: The executions that it supports.
         usual: The executions that Keras itself or most users choose, which are measured by default.
     """
@@ -383,7 +384,7 @@ PACKAGES = {
 
 
 def versions(framework: Framework) -> dict[str, str]:
-    """Return the versions of the packages that a framework computes with; nothing is imported."""
+    """Return the versions of the packages that a framework uses, without importing them."""
     return {name: version for name in PACKAGES[framework] if (version := version_of(name)) is not None}
 
 
@@ -406,7 +407,7 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
         lacking = [name for name in ("keras", facts.backend) if find_spec(name) is None]
         package = facts.on_cpu if device.is_cpu else facts.on_cuda
         if package == TENSORFLOW_CPU and (sys.platform, platform.machine()) != ("linux", "x86_64"):
-            package = "tensorflow"  # the smaller package is built only for this kind of machine
+            package = "tensorflow"  # tensorflow-cpu is built only for Linux on x86-64
         if lacking:
             line = pip_install(*(package if name == facts.backend else name for name in lacking))
             raise MisuseError(f"{framework} lacks {' and '.join(lacking)} here: {line}")
@@ -414,9 +415,9 @@ def need_frameworks(wanted: Sequence[Framework], device: DeviceProfile) -> None:
 
 @cache
 def fewer_parameters() -> Mapping[str, int]:
-    """Return how many parameters each workload's Keras model lacks of the torch model's, by workload name.
+    """Return how many fewer parameters each workload's Keras model has than its torch model.
 
-    Keras itself is not imported.
+    The keys are workload names. Keras itself is not imported.
     """
     from gpubench.discovery import keras_models
 
@@ -454,7 +455,7 @@ def why_no_framework(case: Case, device: DeviceProfile, *, is_own: bool) -> str 
 def variables_of(framework: Framework, device: DeviceProfile) -> dict[str, str]:
     """Return the environment variables of a framework's child process.
 
-    They choose its backend and turn memory preallocation off; torch needs none.
+    They choose the Keras backend and turn off memory preallocation; torch needs none.
     """
     if framework is Framework.TORCH:
         return {}
@@ -480,7 +481,7 @@ def profiles_in(
     """Profile several workloads, by reference; a user's own model is profiled in its own framework.
 
     Raises:
-        MisuseError: As ``profiles_of``, or if a user's own model is requested both in torch and in Keras.
+        MisuseError: As in ``profiles_of``, or if a user's own model is requested both in torch and in Keras.
     """
     from gpubench.profile import profiles_of
 
@@ -491,7 +492,7 @@ def profiles_in(
     if len(keras) < len(wanted):
         raise MisuseError(
             f"{plain(own[0], 200)} is your own model, and it cannot be both a torch and a Keras model: "
-            "leave torch or Keras out of --framework"
+            "leave either torch or Keras out of --framework"
         )
     others = profiles_of(
         [reference for reference in references if reference not in own], asked, gpu_count=gpu_count
@@ -515,7 +516,7 @@ def _own_profile(reference: str, framework: Framework, device: DeviceProfile) ->
     if reply is None or reply.profile is None:
         error = None if reply is None else reply.error
         kept = write_log(name, None if reply is None else reply.traceback, answer.output)
-        raise MisuseError(f"{error or f'{name}: its process {answer.how} while it was built'} ({kept})")
+        raise MisuseError(f"{error or f'{name}: while building it, its process {answer.how}'} ({kept})")
     if wrong := contradiction(reference, reply.profile):
         raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")
     return reply.profile

@@ -1,4 +1,4 @@
-"""Measures a case in torch: build it, check it, prepare it, and check it again after its rounds."""
+"""Measures a case in torch: builds, checks and prepares it, and checks it again after its rounds."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ from gpubench.workload import Task
 
 
 def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDone:
-    """Train from one seed to the quality, or until the steps run out; an exception becomes a reason."""
+    """Train from one seed until the goal or the step limit is reached; an exception becomes the reason."""
     try:
         with switches_for(order.case.precision):
             run = _train(order, context)
-    except Exception as error:  # noqa: BLE001 - any error of a training is reported in its row
+    except Exception as error:  # noqa: BLE001 - any error in a training is reported in its row
         return QualityDone(reason=one_line(error))
     finally:
         context.hardware.release()
@@ -119,10 +119,10 @@ def _train(order: TrainToQuality, context: WorkerContext) -> SeedRun | None:
 
 
 def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor]]:
-    """Return the workload's model with its goal's data in the seed's order, and the held-out samples.
+    """Return a task that trains the workload's model on its goal's data, and the held-out samples.
 
-    Images of 8 x 8 are enlarged threefold and padded to 28 x 28, with values from 0 to 1; tokens are
-    integers.
+    The seed determines the order of the data. Images of 8 x 8 are scaled to values from 0 to 1, enlarged
+    threefold and padded to 28 x 28; tokens are integers.
     """
     task = built(order.case.workload, order.case, order.seed)
     inputs, targets = map(torch.from_numpy, goal.samples())
@@ -164,7 +164,7 @@ class WorkerContext(Bench):
     Attributes:
         team: The other processes of a data-parallel job; None if one GPU works alone.
         tasks: Tasks as built, on the CPU; each case works on a copy, so all start from the same state.
-        expected: The latest task's results on the CPU, kept because a language model takes seconds.
+        expected: The latest task's results on the CPU, kept because a language model takes seconds to run.
     """
 
     hardware: Hardware
@@ -189,12 +189,12 @@ class WorkerContext(Bench):
 
     @cached_property
     def control(self) -> Control:
-        """The control that shows that the proof of strict fp32 can fail here."""
+        """The control, which shows that the proof of strict fp32 can fail on this device."""
         has_tf32 = self.profile.has_tf32 and not self.hardware.is_cpu
         return control_on(self.hardware.device) if has_tf32 else Control()
 
     def errors_of(self, precision: Precision, *, recurrent: bool) -> dict[str, float]:
-        """Return the errors that prove a precision; strict fp32 is proven with operators that reveal TF32."""
+        """Return the errors that prove a precision; for strict fp32, at the scale that reveals TF32."""
         scale = self.control.scale if precision is Precision.FP32 else CONTROL_SCALES[0]
         return errors_on(self.hardware.device, precision, recurrent=recurrent, scale=scale)
 
@@ -216,7 +216,7 @@ class WorkerContext(Bench):
 
         After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
         persist: then only a new process helps. A case that ran out of time ended between two steps and leaves
-        a clean process, except in a job of several processes: the others may be in the middle of a step.
+        a clean process, but only if it is the job's only process: others may be in the middle of a step.
         """
         if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
             return True
@@ -237,9 +237,9 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
 
 
 def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
-    """Run a measurement with a few steps instead of its rounds: it needs the same amount of memory.
+    """Run a measurement with a few steps in place of its rounds: they need the same amount of memory.
 
-    The checks at its end also need memory, and may run out on a device that the step has filled. The launch
+    The final checks also need memory, and may not get it on a device that the step has filled. The launch
     contains what a measurement has before its first timed round: errors, switches, peak memory.
     """
     whole = MeasureCase(reference=order.reference, case=order.case, launch=0)
@@ -303,12 +303,12 @@ def _build(
     The task as built stays on the CPU; the work is a copy of it.
 
     Raises:
-        NotHereError: If this torch lacks what the case asks for, or the model cannot run in a CUDA graph.
+        NotHereError: If this torch lacks what the case needs, or a CUDA graph cannot run the model.
     """
     selective = order.case.checkpointing is Checkpointing.SELECTIVE
     if selective and not hasattr(torch.utils.checkpoint, "CheckpointPolicy"):
         raise NotHereError(
-            f"selective checkpointing needs torch 2.5 or newer, and this is {torch.__version__}: "
+            f"selective checkpointing needs torch 2.5 or newer, but this is {torch.__version__}: "
             "use full checkpointing, or none"
         )
     context.phase("build")
@@ -327,7 +327,7 @@ def _build(
     in_time(deadline_s)
     context.phase("check")
     _prove(seen, work, context)
-    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # the reference itself
+    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # which is the reference
         _compare_with_cpu(seen, work, task, context)
         if task.again is not None and order.case.parallel_mode is not ParallelMode.FSDP:
             del work  # the check may have changed the model's state
@@ -350,16 +350,16 @@ def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: Wor
     if expected.rebinds and work.case.execution is Execution.GRAPH:
         raise NotHereError(
             "the model carries tensors from step to step and creates new ones in each, but a CUDA graph "
-            "keeps using those of its capture: update them in place, for example with copy_"
+            "keeps using the tensors that it captured: update them in place, for example with copy_"
         )
     if context.team and expected.unchecked is None and work.case.parallel_mode is ParallelMode.FSDP:
-        context.team.announce(Look())  # without the other shards, this process would wait for them
+        context.team.announce(Look())  # the others join in, because this process needs their shards
     of_loss, of_output = guards.reference_errors(work, task, expected)
     seen.note(reference_error=of_loss, output_error=of_output)
 
 
 def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Advance:
-    """Run the first steps from the seed, keep their losses, then prepare the execution and check it."""
+    """Run the first steps from the seed, record their losses, then prepare the execution and check it."""
     hardware, execution = context.hardware, work.case.execution
     context.phase("first steps")
     step = context.once(work.step)
@@ -371,12 +371,12 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
     with seen.timing("first_step"):
         seen.loss_curve.append(loss_of(0))
     note_losses(loss_of, context, seen, deadline_s, first=1, least=STEPS_BEFORE_PEAK)
-    hardware.drop_workspaces()  # a graph uses another stream than these steps, with another workspace
-    hardware.drop_cache()  # cuDNN's trials took all free memory, which no step needs
+    hardware.drop_workspaces()  # a graph runs on its own stream, which has its own workspace
+    hardware.drop_cache()  # cuDNN's trials took all free memory, but no step needs that much
     hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
-    seed_all(context.seed)  # chance must not decide whether a capture freezes random numbers
+    seed_all(context.seed)  # if a capture freezes random numbers, they are the same each time
     with seen.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
@@ -397,7 +397,7 @@ def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
 
 
 def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
-    # Check the precision, and whether the check would show an error.
+    # Check the precision, and whether the check can fail.
     proof = {**_errors(work, context)}
     seen.note(precision_errors=proof)
     if work.case.precision is Precision.FP32:
@@ -423,9 +423,9 @@ def _wants_latency(work: Work, context: WorkerContext) -> bool:
 def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchRecorder) -> None:
     """Take the readings that would disturb the timed rounds: latency, device events, issue time, kernel time.
 
-    Latency is the purpose of a row at batch 1, so time is reserved for it. The rest is read once, in the
-    first launch. It is skipped if time is short; a quick budget reads it for eager rows only, since only
-    these are checked for being host-bound.
+    Latency is the purpose of a row at batch 1, so time is reserved for it. The other readings need CUDA, are
+    taken in the first launch only, and are skipped if time is short. A quick budget takes them only for eager
+    rows, because other rows are not checked for being host-bound.
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")

@@ -1,6 +1,6 @@
 """Turns raw launches into a verdict: the status of a case, and every finding that its record supports.
 
-All of it is derived from stored data, so a file alone is enough to derive it again.
+The verdict is derived from stored data only, so it can be derived again from a file.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from gpubench.models import (
 from gpubench.models.measurement import LONG_LOOK_S
 from gpubench.probe.health import power_capped
 
-NOISE = 0.05
+NOISE = 0.05  # interquartile range of rounds, or half-width between launches, relative
 # The error limit that separates IEEE fp32 from TF32.
 IEEE_ERROR = Precision.FP32.facts.product_error
-SKIPPED_STEPS = 0.05
-EAGER_OVER_GRAPH = 1.10
-LEAST_BUSY = 0.90
-HOST_ISSUE = 0.90
-POWER_SHARE = 0.10
-SLOWDOWN_SHARE = 0.01
-# Maximum excess of a case's rounds over the time since the parent requested them.
+SKIPPED_STEPS = 0.05  # share of the timed steps
+EAGER_OVER_GRAPH = 1.10  # ratio of step times
+LEAST_BUSY = 0.90  # kernel time over wall time
+HOST_ISSUE = 0.90  # issue time over step time
+POWER_SHARE = 0.10  # share of the time at the power limit
+SLOWDOWN_SHARE = 0.01  # share of the time slowed by heat or hardware
+# A case's rounds may exceed the time since the parent requested them by this much.
 CHILD_CLOCK_SLACK_S = 1.0
-# Minimum ratio of the rounds' own time to the time over which they arrived, without pauses.
+# Minimum ratio of the rounds' own times to the time over which they arrived, pauses excluded.
 LEAST_OF_ARRIVALS = 0.8
-HOST_LOAD = 0.5
-HOST_STEAL = 0.02
+HOST_LOAD = 0.5  # share of CPU time that other programs used
+HOST_STEAL = 0.02  # share of CPU time that other virtual machines took
 LEAST_BATCHES = 2
-# Older files have no energy for shorter regions, so its absence is reported only from this length on [s].
+# Older files have no energy for shorter regions, so missing energy is reported only from this length on [s].
 TELLING_REGION_S = 10.0
-# Clock setback beyond any correction by network time.
+# A clock set back by more than this was not merely corrected by network time.
 CLOCK_SLACK = timedelta(minutes=1)
 # Tolerance on the rule that N GPUs are at most N times as fast as one; one published table claims a factor of
 # 20 for 8 GPUs.
@@ -64,7 +64,7 @@ SCALING_TOLERANCE = 1.05
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
-# The driver counts these, but they do not indicate a cooling or power problem.
+# The driver counts these policies too, but they do not indicate a cooling or power problem.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 _INVALIDATING = frozenset(
     {
@@ -90,13 +90,13 @@ def judge_measurement(
     *,
     allow_throttled: bool = False,
 ) -> Measurement:
-    """Return the measurement with its findings, its loss trace, and status ``invalid`` for unsound work.
+    """Return the measurement with its findings, its loss trace, and status ``invalid`` if it is unsound.
 
     Args:
-        measurement: Status ok and raw launches, or a status that already says why there is no figure.
-        planned_launches: How many launches the budget has.
+        measurement: Has status ok and raw launches, or a status that already says why there is no figure.
+        planned_launches: Number of launches in the budget.
         siblings: The other measurements of the run: eager is compared with graph, several GPUs with one.
-        allow_throttled: Whether a throttled row may still be ranked; a row that was once allowed stays so.
+        allow_throttled: Whether a throttled row may still be ranked; a row that was allowed before stays so.
     """
     trace = loss_trace(measurement.launches)
     if measurement.status not in {Status.OK, Status.INVALID}:
@@ -130,7 +130,7 @@ def find(
     for launch in launches:
         yield from launch.findings
         if case.task is TaskKind.TRAIN and launch.batch_count == 1:
-            # the model memorizes a single batch, so gradients vanish: later steps are unlike real training
+            # the model memorizes a single batch, so gradients vanish and later steps are unlike real training
             yield Finding(kind=FindingKind.ONE_BATCH, value=launch.batch_count, limit=LEAST_BATCHES)
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
@@ -157,7 +157,7 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     """Return findings on the run as a whole rather than on one case; a CPU is not expected to have a peak."""
     sources = {x.telemetry_source for m in run.measurements for x in m.launches if x.rounds}
     silent = bool(sources) and sources <= {"none"}
-    hint = f"{pip_install('amdsmi')} adds that of an AMD GPU" if run.device.backend == "rocm" else None
+    hint = f"{pip_install('amdsmi')} adds telemetry for AMD GPUs" if run.device.backend == "rocm" else None
     found = [Finding(kind=FindingKind.NO_TELEMETRY, value=hint)] if silent else []
     if run.launch_count == 1 and sources:
         found.append(Finding(kind=FindingKind.ONE_PROCESS))
@@ -184,10 +184,10 @@ def _set_back(run: Run) -> str | None:
 
 
 def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
-    """Return a micro-benchmark, with a finding if datasheet and clock do not allow its rate."""
+    """Return a micro-benchmark, with a finding if its rate exceeds what datasheet and clock allow."""
     share = datasheet_share(device, result)
-    # A faster operation was not waited for, or did not do its work; a product may exceed the datasheet by as
-    # much as the card's own clock does.
+    # Above the limit, the clock did not wait for the operation, or the operation did not do its work. A
+    # matrix product may exceed the datasheet by the same factor as the card's clock does.
     limit = clock_ratio(device) if result.name == "gemm" else 1.0
     findings = tuple(f for f in result.findings if f.kind is not FindingKind.IMPLAUSIBLE)
     if share is not None and share > limit:
@@ -196,7 +196,7 @@ def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
 
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
-    """Keep the largest finding of each kind, the first of equal ones; words count as larger than numbers."""
+    """Keep the largest finding of each kind, the first if several are equal; words rank above numbers."""
     kinds = grouped((finding.kind, finding) for finding in findings)
     return tuple(max(alike, key=_size) for alike in kinds.values())
 
@@ -223,7 +223,7 @@ def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
 
 
 def _unproven(precision: Precision, launch: Launch) -> Iterator[Finding]:
-    """Flag a proof that is missing, that TF32 would also pass, or that ran without autocast."""
+    """Flag a proof that is missing, that TF32 would pass too, or that ran without autocast."""
     if precision is Precision.FP32 and not launch.precision_errors and launch.rounds:
         yield Finding(kind=FindingKind.PRECISION_UNPROVEN)
     for operator, error in launch.control_errors.items():
@@ -253,9 +253,9 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
 
 
 def _of_clock(launch: Launch) -> Iterator[Finding]:
-    """Compare the rounds after the first with the time in which they arrived, by the parent's clock.
+    """Compare the time of the rounds after the first with the time over which they reached the parent.
 
-    Rounds that are the slope over two calls are not compared: the record does not contain repeated calls.
+    Rounds timed as the slope between two calls are not compared: the record does not contain repeated calls.
     """
     if not launch.told_in_s or any(done.call_s is not None for done in launch.rounds):
         return
@@ -281,9 +281,9 @@ def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
 
 
 def _of_telemetry(launch: Launch) -> Iterator[Finding]:
-    """Judge energy, and what lowered the clocks, by samples and by the driver's own counters.
+    """Judge the energy reading, and what lowered the clocks, by samples and by the driver's own counters.
 
-    The counters also include what happens between two samples.
+    The counters also cover the time between two samples.
     """
     region_s = sum(r.wall_s for r in launch.rounds)
     if launch.telemetry_source == "hung":
@@ -291,7 +291,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
     if launch.telemetry_source not in {None, "none"}:
         implausible = any(f.kind is FindingKind.ENERGY_IMPLAUSIBLE for f in launch.findings)
         if launch.energy_source == "power_integral":
-            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="the integral of power is used instead")
+            yield Finding(kind=FindingKind.NO_ENERGY_COUNTER, value="energy is integrated from power instead")
         elif launch.energy_source is None and not implausible and region_s >= TELLING_REGION_S:
             yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
     shares = _reason_shares(launch)
@@ -311,7 +311,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
 
 
 def _reason_shares(launch: Launch) -> dict[str, float]:
-    """Return the share of samples in timed rounds with each clock event reason, and with any slowdown."""
+    """Return the share of timed rounds' samples that have each clock event reason, and any slowdown."""
     read = [{*s.clock_event_reasons} for s in launch.timed_telemetry if s.clock_event_reasons is not None]
     held = Counter(name for reasons in read for name in reasons)
     held["any slowdown"] = sum(not SLOWDOWNS.isdisjoint(reasons) for reasons in read)
@@ -351,7 +351,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 
 
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:
-    """Compare the interval between launches with the target at which each launch stopped."""
+    """Flag a device that is still warming up, and launches that differ by more than target or noise."""
     between, target = measurement.between_launches, measurement.target
     if measurement.slowing_to_come is not None and heat.is_warming_up(measurement.moments):
         yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=measurement.slowing_to_come)
@@ -364,9 +364,9 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     """Compare the counted rate with the peak, and with the fastest matrix product.
 
-    A row within the peak has done its work if its loss matches the CPU's; something then slowed the product,
-    as other programs on a CPU can. Convolutions at fp32 may exceed either limit, because they do
-    fewer multiplications than are counted.
+    A row within the peak has done its work if its loss matches the CPU's; if it is faster than the product,
+    something slowed the product, as other programs on a CPU can. Convolutions at fp32 may exceed either
+    limit, because they do fewer multiplications than are counted.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
     limit, over = measurement.most_utilization, measurement.over_product or 0.0
@@ -379,10 +379,9 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
 
 
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
-    """Flag N GPUs that are faster than N times one GPU of the same run.
+    """Flag a job on N GPUs that is more than N times as fast as one GPU of the same run.
 
-    Both rows are uncertain, so the lower end of the ratio's interval counts, or the ratio itself if it has
-    none.
+    Both rows are uncertain, so the lower end of the ratio's interval counts; without an interval, the ratio.
     """
     count = measurement.case.gpu_count
     if count == 1 or measurement.samples_per_s is None:
@@ -399,7 +398,7 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
 
 
 def _size(finding: Finding) -> float:
-    # Return the size of a finding in either direction: words and NaN are the largest, None is the smallest.
+    # Return the absolute size of a finding: words and NaN are the largest, None is the smallest.
     if finding.value is None:
         return -1.0
     if isinstance(finding.value, str) or math.isnan(finding.value):
@@ -424,18 +423,18 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 
 
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
-    """Return the mean of early losses and of the last fifth of the losses, over the same batches.
+    """Return the mean of the first losses and of the last fifth of the losses, over the same batches.
 
-    The last fifth has at least four losses; each is paired with the earliest unused loss of its batch. The
-    result is None if fewer than four have a pair, or a loss is unknown. The rounds start over at the first
-    batch, and the loss of a round is that of its last step.
+    The last fifth has at least four losses. Each is paired with the earliest unused loss of the same batch.
+    The result is None if there are fewer than four pairs, or if a loss is unknown. The rounds start over at
+    the first batch, and the loss of a round is the loss of its last step.
     """
     losses = loss_trace((launch,))
     known = [loss for loss in losses if loss is not None]
     if len(known) < len(losses):
         return None
     rounds = (*launch.warmup, *launch.rounds)
-    # All batches count as one if their number is unknown, or if the framework reports a mean over its steps.
+    # Batches are not told apart if their number is unknown, or if the framework reports a mean over steps.
     count = 1 if any(r.call_s is not None for r in rounds) else launch.batch_count or 1
     steps = [*range(len(launch.loss_curve)), *(done - 1 for done in accumulate(r.steps for r in rounds))]
     turn = len(known) - max(LEAST_PAIRS, len(known) // 5)

@@ -1,4 +1,4 @@
-"""The environment variables of a measuring child, and a run's software and host without private names."""
+"""Sets a measuring child's environment variables, and records the run's software and host anonymously."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def environment_of(
     """Return the environment of a child: it sees only its own GPUs, and inherits no variable that sets TF32.
 
     A GPU is identified by its UUID, or by its index in PCI order if the UUID is all zeros. ``threads`` is the
-    number of CPU threads that compute; 0 leaves it to the framework.
+    number of CPU threads to use; 0 leaves the number to the framework.
     """
     variables = {name: value for name, value in inherited.items() if name not in TF32_VARIABLES}
     variables["PYTHONUNBUFFERED"] = "1"

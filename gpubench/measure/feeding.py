@@ -1,4 +1,4 @@
-"""Measures how many images a second the CPU prepares in the workers of one DataLoader."""
+"""Measures how many images per second the CPU prepares in the workers of a DataLoader."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gpubench.units import Seconds
 TIME_LIMIT_S = 60.0
 # Frames in a clip of the workload ``augment_video``.
 CLIP_FRAMES = 16
-# Images in a batch of one worker, unless a batch is one clip.
+# Images in a worker's batch; a batch of video is one clip.
 BATCH = 16
-# Number of different images, which are prepared repeatedly.
+# Number of distinct images, which are prepared over and over.
 DRAWN = 64
 # Size of one prepared image, as float32.
 TENSOR_BYTES = 4 * 3 * 224 * 224
-# Size of the full photograph, for a GPU that does the cropping.
+# Size of an uncropped photograph, sent to a GPU that crops it.
 EIGHT_BIT_BYTES = 3 * 500 * 375
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
@@ -67,7 +67,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
     Args:
         workers: Processes of the DataLoader.
         frames: Images that share one random augmentation: ``CLIP_FRAMES`` for a video clip, or 1.
-        timed_s: How long to time rounds of one batch per worker [s].
+        timed_s: Shortest total time of the timed rounds, each of one batch per worker [s].
 
     Raises:
         MisuseError: If kornia is missing.
@@ -95,14 +95,14 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
         batches = iter(loader)
         while len(times_s) <= LEAST_ROUNDS or sum(times_s[1:]) < timed_s:
             began_s = time.perf_counter()
-            for _ in range(workers):  # they finish together
+            for _ in range(workers):  # the workers finish together
                 next(batches)
             times_s.append(time.perf_counter() - began_s)
     except (RuntimeError, OSError) as error:  # a worker's error, as torch words it
         raise GpuBenchError(
             f"the input pipeline could not be timed: {foreign_code.one_line(error)}"
         ) from error
-    per_image_s = [each_s / (workers * samples * frames) for each_s in times_s[1:]]  # the first one warms up
+    per_image_s = [each_s / (workers * samples * frames) for each_s in times_s[1:]]  # the first warms up
     images_per_s = 1 / fmean(per_image_s)
     rate = stats.rate_interval(images_per_s, stats.relative_half_width(per_image_s))
     return PreparationRate(

@@ -42,7 +42,8 @@ from gpubench.workload import Batch, Task, forward, set_mode
 # Issues the step with this index; the result is the loss (train) or the outputs (infer).
 Advance = Callable[[int], Tensor]
 
-# Steps before a capture, which create lazily built state (optimizer moments, cuDNN's choice, gradient scale).
+# Steps before a capture: they create state that is built lazily, such as optimizer moments, cuDNN's choice of
+# algorithm and the gradient scale.
 STEPS_BEFORE_CAPTURE = 3
 
 _Result = TypeVar("_Result")
@@ -62,10 +63,10 @@ def prepare(work: Work) -> Advance:
 
 
 def compiled(work: Work) -> Advance:
-    """Return the step with a compiled model, after its first step, which is when torch compiles.
+    """Compile the model by running a first step, and return the compiled step.
 
-    torch's compile cache of earlier cases is cleared, because torch would otherwise compile a second batch
-    size for dynamic shapes. torch may silently decline to compile, so its own count of compiled graphs is the
+    The cache of earlier cases is cleared first, because torch would otherwise compile a second batch size
+    with dynamic shapes. torch may silently decline to compile, so its own count of compiled graphs is the
     proof.
 
     Raises:
@@ -88,14 +89,14 @@ def compiled(work: Work) -> Advance:
         refused = (words.splitlines()[0] for words in counters["unimplemented"] if words)
         reasons = [*off, *refused]
         why = f": {reasons[0]}" if reasons else ""
-        raise NotHereError(f"torch.compile compiled nothing of this model{why}")
+        raise NotHereError(f"torch.compile compiled no part of this model{why}")
     return compiled_work.step
 
 
 def capture(work: Work) -> Advance:
     """Capture the entire step once per prebuilt batch, so the timed step copies no inputs.
 
-    A generation has one graph for each batch's prompts, and one for a further token of all sequences.
+    A generation has one graph for each batch's prompts, and one that adds a token to every sequence.
 
     Raises:
         NotHereError: With the reason why the step cannot be captured.
@@ -137,12 +138,12 @@ _WAYS: Mapping[Execution, Callable[[Work], Advance]] = {
 def _captured(
     work: Work, warm_up: Callable[[int], object], parts: Sequence[Callable[[], _Result]]
 ) -> list[tuple[torch.cuda.CUDAGraph, _Result]]:
-    """Capture each part in a graph; they may share a memory pool because they are replayed in this order.
+    """Capture each part in its own graph; the graphs share a memory pool, and are replayed in this order.
 
-    Whatever libraries create at first use is created before the capture, on the stream that is captured. The
-    allocator caches memory per stream, and cuBLAS has a workspace per stream: with one stream for both, and
-    the cache emptied before, the graph takes no more memory than the step (otherwise VGG16 took 9.1 GiB on an
-    H200, against 5.3 in eager).
+    Warm-up steps on the captured stream create whatever libraries create at first use. The allocator caches
+    memory per stream, and cuBLAS has a workspace per stream. With one stream for both, and the cache emptied
+    in between, the graph takes no more memory than an eager step; otherwise, VGG16 took 9.1 GiB on an H200,
+    against 5.3 GiB run eagerly.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -211,7 +212,7 @@ def _hides_the_cause(error: BaseException) -> bool:
 # --- further checks of a measured step, outside the timed rounds ------------------------------------------
 
 
-# Number of steps; few, because a full launch queue (about a thousand kernels) makes the host wait.
+# Steps to time one by one; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
 # Approximate time that the readings below take together, in rounds.
 PASSES = 4
@@ -262,7 +263,7 @@ def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
 def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) -> tuple[Seconds, ...]:
     """Return the time of single passes, each from an idle device to an idle device [s].
 
-    If they are fast enough, there are enough of them for the 99th percentile.
+    There are ``LATENCY_PASSES`` times, enough for the 99th percentile, or fewer if ``most_s`` is up first.
     """
     times: list[Seconds] = []
     began_s = clock.now_s()
@@ -272,7 +273,7 @@ def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) 
 
 
 def busy_share(advance: Advance, clock: Clock) -> float | None:
-    """Return kernel time divided by the same steps' unprofiled wall time; it may slightly exceed 1."""
+    """Return the kernel time of a few steps divided by their unprofiled wall time; may slightly exceed 1."""
     from torch.profiler import ProfilerActivity, profile
 
     def steps(count: int = 1) -> None:
@@ -288,15 +289,15 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
     kernels_us = sum(
         event.self_device_time_total
         for event in seen.key_averages()
-        if not getattr(event, "is_user_annotation", False)  # it includes kernels that are counted separately
+        if not getattr(event, "is_user_annotation", False)  # its kernels are also listed separately
     )
     return kernels_us * 1e-6 / wall_s if kernels_us > 0 else None
 
 
-# Parts of the names of modules with random dropout in training mode.
+# A module with one of these in its class name drops values at random in training mode.
 _DROPOUT = ("drop", "stochasticdepth")
-RANDOM = "its forward pass draws random numbers, and a CPU draws different ones"
-NO_NUMBER = "its inference outputs have no form that can be compared"
+RANDOM = "the forward pass draws random numbers, and a CPU draws different ones"
+NO_NUMBER = "the inference outputs have no form that can be compared"
 # Relative difference allowed between two losses of the same step on the CPU: rounding depends on threads.
 SAME_LOSS = 1e-6
 
@@ -309,12 +310,12 @@ class Expected(NamedTuple):
             model's inference outputs.
         outputs: In inference, for at most four samples, (n, ...). None in training, for a model without
             weights (an input pipeline gives random outputs), and for weights of fewer bits than float32,
-            with which the CPU has the same error as the device.
-        is_whole: Whether the results are for the whole batch, because no part of it works.
+            with which the CPU's error is as large as the device's.
+        is_whole: Whether the results are for the whole batch, because the model does not run on a part of it.
         unchecked: Why nothing can be compared with the device; None if something can.
         draws: Whether the forward pass draws random numbers, other than for dropout.
         needs_grad: Whether the forward pass or the loss fails without autograd, because it takes derivatives.
-        carries: Whether a second pass of the same model gives another loss, because it keeps state.
+        carries: Whether a second pass gives a different loss, because the model keeps state.
         rebinds: Whether each pass stores that state in new tensors.
     """
 
@@ -329,7 +330,7 @@ class Expected(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """The relative error of a case against the CPU; None if unknown."""
+    """The relative errors of a case against the CPU; None if unknown."""
 
     loss: float | None
     outputs: float | None = None
@@ -338,15 +339,15 @@ class Errors(NamedTuple):
 def reference_errors(work: Work, task: Task, expected: Expected | None = None) -> Errors:
     """Return the errors of the first loss and outputs relative to the CPU's; see ``Expected``.
 
-    The error of the outputs is taken over all of them, ``|x - y| / |y|``.
+    The error of the outputs is over the whole tensor, ``|x - y| / |y|``.
 
     Dropout is off, batch norm is in the mode of the case's task, and both sides see the same slice of at most
-    four samples, or the whole batch if no part of it works.
+    four samples, or the whole batch if the model does not run on a part of it.
 
     Args:
-        work: The model on its device, untouched by any step.
+        work: The model on its device, before any step.
         task: The same task on the CPU.
-        expected: Its result, if already known; it is the same for every precision and execution.
+        expected: The task's results, if already known; they are the same for every precision and execution.
     """
     expected = expected or expected_of(task, work.case)
     if expected.unchecked is not None:
@@ -367,9 +368,8 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
 def expected_of(task: Task, case: Case) -> Expected:
     """Return a task's results on the CPU, for at most four samples if the batch can be cut.
 
-    They are computed twice, from two seeds: a model that draws random numbers, or gives two different losses,
-    has no reference. A user's own model is copied or built again for each, because a pass may change its
-    state.
+    They are computed from two seeds: a model that draws random numbers, or gives two different losses, has no
+    reference. A user's own model is copied or built again for each seed, because a pass may change its state.
     """
     train = case.task is TaskKind.TRAIN
     ways = list(itertools.product((False, True), (False, True)))
@@ -388,9 +388,8 @@ def expected_of(task: Task, case: Case) -> Expected:
     if spent is not task:
         second, _, _ = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
         are_new = any(a is not b for a, b in itertools.zip_longest(before, _held(spent.model)))
-        rebinds = (
-            are_new and second != loss
-        )  # however small the difference: a long sequence forgets its start
+        # However small the difference: a long sequence forgets its start.
+        rebinds = are_new and second != loss
         carries = rebinds or _differ(second, loss)
     has_weights = any(True for _ in task.model.parameters())
     draws = _differ(again, loss) or (draws and has_weights)
@@ -463,19 +462,19 @@ def _randomness() -> tuple[object, ...]:
 
 
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
-    """Return the relative error of two replays' or compiled steps' losses against those of two eager steps.
+    """Compare two prepared steps with two eager steps: return the largest relative difference of the losses.
 
-    None means that they cannot be compared. Both start from the same state, which is restored afterward.
-    There are two steps, so the second loss depends on the first update. A replay draws dropout's random
-    numbers from the generator as a step does. Compiled code and recurrent layers draw their own: for these,
+    None means that they cannot be compared. Both pairs start from the same state, which is restored
+    afterward. The second loss of a pair depends on the first update. A replay draws dropout's random numbers
+    from the generator, as an eager step does. Compiled code and recurrent layers draw their own: for these,
     dropout is turned off, and a graph is captured again without it.
 
     Args:
-        work: The case, past its first steps.
-        advance: Replays graphs or runs compiled steps.
+        work: The case on its device, after its first steps.
+        advance: Runs a prepared step: a replay or a compiled step.
         draws: Whether the forward pass draws random numbers, other than for dropout; compiled code draws
             different ones.
-        carries: As in ``Expected``; the earlier state of the model can then not be restored.
+        carries: As in ``Expected``; if true, the model's earlier state cannot be restored.
     """
     train = work.case.task is TaskKind.TRAIN
     drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
@@ -497,7 +496,7 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
 def fingerprint(model: nn.Module) -> list[Tensor]:
     """Return a copy of the start of every trained parameter, which shows later whether any has changed.
 
-    For a sharded parameter it is this process's part, because gathering it would take all processes.
+    Only this process's part of a sharded parameter is used, because gathering the rest takes all processes.
     """
     trained = (p.detach() for p in model.parameters() if p.requires_grad)
     own = (p.to_local() if hasattr(p, "to_local") else p for p in trained)
@@ -514,8 +513,9 @@ def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
     """Turn dropout off, and restore modes, rates and buffers afterward.
 
     In training, all other modules stay in training mode, because a model may give other results without it:
-    batch norm uses the statistics of its batch. Dropout means each module with "drop" in its class name, and
-    each rate with "drop" in its name, as in recurrent layers, attention, and functions that take a rate.
+    batch norm uses the statistics of its batch. Dropout means each module with a word of ``_DROPOUT`` in its
+    class name, and each rate with "drop" in its name: recurrent layers, attention, and modules that pass a
+    rate to a function have one.
     """
     modules = {module: module.training for module in model.modules()}
     rates = [
@@ -576,7 +576,7 @@ def _reference_batch(task: Task, case: Case) -> Batch:
 
 
 def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
-    """Cut every tensor, and every per-sample list, that is as long as the batch to its first samples."""
+    """Cut each tensor or list of per-sample items that is as long as the batch to its first samples."""
 
     def is_by_sample(part: Any) -> bool:
         return isinstance(part, Tensor) and part.dim() > 0 and len(part) == batch_size

@@ -3,11 +3,10 @@
 A user's own model is a file with a function ``build(batch_size)``. It returns either a compiled
 ``keras.Model``, for which inputs are drawn by its shapes, or ``(model, inputs, targets, loss)`` with numpy
 arrays and optionally an optimizer as a fifth item. The code is trusted but foreign, so it is imported only in
-a child process: that of a measurement or, before there is a plan, one that runs this file.
+a child process: a measuring one or, before there is a plan, one that runs this file.
 
 The step is Keras's own ``train_step``, which ``fit`` also runs, on batches that are already on the device;
-the cost of feeding them is measured elsewhere. Its loss is the mean since the last reading, as Keras keeps
-it.
+the cost of feeding them is measured elsewhere. Keras reports the mean loss since the last reading.
 """
 
 from __future__ import annotations
@@ -81,7 +80,9 @@ def build_of(reference: str, framework: Framework) -> Build:
     check_backend(framework)
     name = user_model.own_name(reference)
     if not callable(found):
-        raise MisuseError(f"{name}: is a {type(found).__name__}; for Keras it must be build(batch_size)")
+        raise MisuseError(
+            f"{name} is a {type(found).__name__}; for Keras, it must be a function build(batch_size)"
+        )
     with_seed = user_model.takes_seed(name, found)
 
     def build(batch_size: int, seed: int) -> workload.KerasTask:
@@ -105,8 +106,8 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> workload.KerasTas
     inputs, targets = (np.asarray(part) for part in made[1:3])
     if not inputs.ndim or len(inputs) != batch_size:
         raise MisuseError(
-            f"{name}: build({batch_size}) gave inputs of shape {inputs.shape}; the first dimension must be "
-            "the batch"
+            f"{name}: build({batch_size}) returned inputs of shape {inputs.shape}; the first dimension must "
+            "be the batch"
         )
     return workload.KerasTask(
         model=made[0],
@@ -124,8 +125,8 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.Ker
     is_known = len(specs) == len(outputs) == 1 and shapes[1] and None not in (*shapes[0], *shapes[1])
     if not is_known or not model.compiled or model.loss is None:
         raise MisuseError(
-            f"{name}: batches are drawn for a compiled model of one input and one output of known shape: "
-            "call compile(optimizer=..., loss=...), or return model, inputs, targets, loss"
+            f"{name}: batches are drawn only for a compiled model with one input and one output of known "
+            "shape: call compile(optimizer=..., loss=...), or return model, inputs, targets, loss"
         )
     draw = np.random.default_rng(seed)
     shape = (batch_size, *shapes[0])
@@ -188,7 +189,7 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
-# Number of classes to draw targets from, or all if the model has fewer; few classes can be learned.
+# Number of classes to draw targets from, or all if the model has fewer: a few can be learned quickly.
 LABELS = 4
 
 
@@ -203,7 +204,7 @@ Values = list[Any]
 
 @contextmanager
 def policy_of(precision: Precision) -> Iterator[None]:
-    """Build and run under Keras's policy for a precision, and restore the earlier policy afterward."""
+    """Build and run in channels_last under a precision's Keras policy, then restore the earlier policy."""
     before = keras.config.dtype_policy()
     keras.config.set_image_data_format("channels_last")
     keras.config.set_dtype_policy(precision.facts.keras_policy)
@@ -215,7 +216,7 @@ def policy_of(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches]:
-    """Set how a backend computes fp32 products, yield what reads back, and restore the earlier setting."""
+    """Set how a backend computes fp32 products, yield what is read back, and restore the earlier setting."""
     on = precision.facts.tf32
     match framework:
         case Framework.KERAS_TENSORFLOW:
@@ -292,7 +293,7 @@ class Steps:
 
     On jax the model's state is passed from step to step, and is written back into the model whenever a loss
     is read; on the other backends it stays in the model. In every execution, a step continues from the
-    weights of the last one.
+    weights of the previous step.
     """
 
     def __init__(self, name: str, task: workload.KerasTask, framework: Framework) -> None:
@@ -327,7 +328,7 @@ class Steps:
                 wait: Callable[[object], None] = jax.block_until_ready
                 return loop.Clock(synchronize=lambda: wait(self._state))
             case _:
-                return loop.Clock(synchronize=lambda: _host(self._loss))  # after all kernels of its stream
+                return loop.Clock(synchronize=lambda: _host(self._loss))  # waits for the stream's kernels
 
     def _groups(self) -> tuple[Sequence[Any], ...]:
         model = self.model
@@ -342,15 +343,15 @@ class Steps:
         """Return the function that issues a step; its result is the loss on the device.
 
         Raises:
-            NotHereError: Naming a layer that XLA does not compile, so Keras would run it without XLA,
-                such as cuDNN's LSTM in TensorFlow.
+            NotHereError: If XLA does not compile a layer, such as cuDNN's LSTM in TensorFlow, because Keras
+                would then run the step without XLA.
         """
         step: Any = self.model.train_step
         layers = self.model._flatten_layers() if execution is Execution.COMPILE else ()  # noqa: SLF001 - as Keras does
         for layer in layers:
             if not layer.supports_jit:
                 raise capability.NotHereError(
-                    f"Keras does not compile its layer {layer.name} ({type(layer).__name__}) here"
+                    f"Keras does not compile the layer {layer.name} ({type(layer).__name__}) here"
                 )
         match self.framework:
             case Framework.KERAS_JAX:
@@ -391,7 +392,7 @@ class Steps:
         return loss
 
     def values(self) -> Values:
-        """Copy every variable to the host, after a loss was read."""
+        """Copy every variable to the host; call it only after reading a loss."""
         return [np.array(_host(variable.value)) for group in self._groups() for variable in group]
 
     def restore(self, values: Values) -> None:
@@ -400,7 +401,7 @@ class Steps:
             variable.assign(value)
 
     def fingerprint(self) -> Values:
-        """Copy the start of every trained variable, after a loss was read."""
+        """Copy the start of every trained variable to the host; call it only after reading a loss."""
         return [
             np.array(_host(keras.ops.reshape(v.value, (-1,))[:1024])) for v in self.model.trainable_variables
         ]
@@ -462,7 +463,7 @@ class KerasBench(launch.Bench):
         if self.framework is Framework.KERAS_TORCH:
             import torch
 
-            torch.cuda.empty_cache()  # does nothing if CUDA was not opened
+            torch.cuda.empty_cache()  # does nothing if CUDA was not initialized
         return super().is_spent(status)
 
 
@@ -503,7 +504,7 @@ def _job(
         seen.note(reference_error=_reference_error(order, bench, build, task))
     before = steps.fingerprint()
 
-    def prove_again() -> None:  # the model's own code may have set a switch meanwhile
+    def prove_again() -> None:  # the model's own code may have set a switch in the meantime
         seen.note(precision_errors=launch.worse(seen.launch.precision_errors, product_errors()))
 
     launch.in_time(deadline_s)
@@ -524,10 +525,10 @@ def _job(
 def _first_steps(
     case: Case, bench: KerasBench, seen: launch.LaunchRecorder, steps: Steps, deadline_s: Seconds
 ) -> Callable[[int], object]:
-    """Prepare the execution, compare it with eager steps, and keep the losses of its first steps.
+    """Prepare the execution, compare it with eager steps, and record the losses of its first steps.
 
     Raises:
-        NotHereError: For cuDNN's LSTM in jax, which Keras uses on a GPU at every precision.
+        NotHereError: For cuDNN's LSTM in jax, which Keras uses on a GPU, at a precision other than float32.
     """
     execution = case.execution
     bench.phase(execution.facts.preparation or "first steps")
@@ -578,7 +579,7 @@ def _reference_error(
 
 
 def open_bench(setup: messages.Setup, line: children.ParentChannel, began_s: float) -> KerasBench:
-    """Report the libraries that this process computes with, and return the bench that it measures on.
+    """Report the libraries that this process uses, and return the bench that it measures on.
 
     ``began_s`` is when the import of the framework began, on ``time.perf_counter`` [s].
     """

@@ -46,7 +46,7 @@ from gpubench.units import Joules, Seconds, Watts, count, format_bytes
 
 
 class Others(NamedTuple):
-    """Share of all host threads' CPU time that others used, 0 to 1; None if unknown.
+    """Shares of the host's CPU time, over all its threads, that others used, 0 to 1; None if unknown.
 
     Attributes:
         load: Used by other processes on this host.
@@ -61,7 +61,7 @@ class HostTimes(NamedTuple):
     """CPU times of the host and of this process [s].
 
     Attributes:
-        host: Since boot, by kind; None if the system does not count other guests (macOS, Windows).
+        host: Since boot, by kind; None if the system does not count other guests' time (macOS, Windows).
         own: Of this process and its ended children.
         processes: Number of processes of the same job on this host, which do not count as others.
     """
@@ -75,7 +75,7 @@ class HostTimes(NamedTuple):
         """Read the current times."""
         try:
             host = psutil.cpu_times()
-        except (OSError, ValueError, TypeError):  # the last if there are too few columns
+        except (OSError, ValueError, TypeError):  # TypeError if there are too few columns
             host = None
         return cls(host if hasattr(host, "steal") else None, sum(os.times()[:4]), processes)
 
@@ -134,7 +134,7 @@ def sampling(
     finally:
         over.set()
         if thread.is_alive():
-            thread.join(GIVE_UP_AFTER_S)  # one that is stuck in the driver is left behind
+            thread.join(GIVE_UP_AFTER_S)  # a thread that is stuck in the driver is abandoned
 
 
 def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[TelemetrySample, ...]:
@@ -147,9 +147,10 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
-# The counter updates every 0.1 s: each end adds an error of up to 5 % over two seconds, 0.3 % over thirty.
+# The energy counter updates every 0.1 s: each end adds an error of up to 5 % over two seconds, 0.3 % over
+# thirty.
 LEAST_REGION_S = 2.0
-# Longest time between two power samples; after a longer gap the integral is unknown.
+# Longest time between two power samples; with a longer gap, the integral is unknown.
 LARGEST_GAP_S = 1.0
 
 
@@ -247,9 +248,9 @@ class Bench:
         """Return the bench of a process that serves a parent.
 
         Args:
-            setup: The first message.
-            line: To the parent.
-            telemetry: Readings of the device; open as long as this process lives.
+            setup: The parent's first message.
+            line: The channel to the parent.
+            telemetry: Readings of the device, which stay open as long as this process lives.
             own: Additional fields of a framework's own bench.
         """
         return cls(
@@ -278,7 +279,7 @@ class Bench:
         self.tell_phase(name)
 
     def power_limit_w(self) -> Watts | None:
-        """Return the largest possible power draw of the measured devices [W]."""
+        """Return the power limit of the measured device [W]; None if unknown."""
         return self.profile.power_limit_w
 
     def is_spent(self, status: Status) -> bool:
@@ -293,7 +294,7 @@ class Job:
     Attributes:
         loop: Makes the loop of its rounds; the bench adds the deadline, the stop and the report.
         prove_again: Checks the precision again, after the rounds.
-        has_moved: Whether a trained parameter has changed; None if none is trained.
+        has_moved: Returns whether a trained parameter has changed; None if none is trained.
         look_again: Takes the readings that would have disturbed the rounds.
         reserve_s: Returns the time to reserve for single passes, from the length of a step and the time left
             [s].
@@ -313,9 +314,9 @@ class LaunchRecorder:
     """The results of a case so far, which become a Launch however the case ends.
 
     Attributes:
-        launch: The launch, with the fields that are final once known; the other fields here grow.
+        launch: The launch, with the fields that no longer change; the other fields here grow.
         draws: Whether the model draws random numbers.
-        carries: Whether it carries tensors from step to step.
+        carries: Whether the model carries tensors from step to step.
     """
 
     launch: Launch
@@ -338,7 +339,7 @@ class LaunchRecorder:
 
     @contextmanager
     def timing(self, name: str | None) -> Iterator[None]:
-        """Record a one-time cost, separate from the steps; nothing if the name is None."""
+        """Record a one-time cost, separate from the steps; without a name, record nothing."""
         start = time.perf_counter()
         yield
         if name is not None:
@@ -379,7 +380,7 @@ def conduct(
         order: The case to measure.
         bench: The process that measures it.
         seen: Records the results.
-        measure: Measures until its argument, the deadline [s].
+        measure: Measures the case; its argument is the deadline [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
     status, reason, cause, trace, is_lost = Status.OK, None, None, None, False
@@ -420,7 +421,7 @@ def time_job(
     deadline_s: Seconds,
     job: Job,
 ) -> None:
-    """Warm up the job of a case, time it, and take its second look.
+    """Warm up a case, time its rounds, and take its second look.
 
     Raises:
         OutOfTimeError: If time ran out before two rounds were done.
@@ -444,8 +445,8 @@ def time_job(
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
     """Return the status and reason for an exception: its type, message, and line in the user's code.
 
-    A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also has the
-    batch and phase, which show what to reduce.
+    A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also names the
+    batch and the phase, which show what to reduce.
     """
     if isinstance(error, NotHereError):
         return Status.UNSUPPORTED, str(error)
@@ -492,7 +493,7 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
                 # a counter that went backward was reset
                 held_clocks_s={name: value for name, value in moved.items() if value >= 0},
                 telemetry_source=telemetry.source,
-                # only a counter that changes matters: a lifetime count above zero is no fault
+                # only a change matters: a lifetime count above zero is not a fault
                 memory_errors=None if errors is None or now is None else now - errors,
             )
             job.prove_again()
@@ -555,7 +556,7 @@ def note_losses(
     first: int = 0,
     least: int = 1,
 ) -> None:
-    """Record the loss of each of the first steps, until there are enough or their time is up.
+    """Record the losses of the first steps, until there are enough of them or their time is up.
 
     Args:
         loss_of: Runs the step with this index and returns its loss.

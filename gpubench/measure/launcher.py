@@ -70,7 +70,7 @@ class Child(ChildProcess[messages.Report]):
         return scrub(super().last_words(limit), limit)
 
     def memory_words(self) -> str:
-        """Return a remark on the memory limit of this container; empty if it has none."""
+        """Return a remark on this container's memory limit; empty if there is none."""
         limit = memory_limit_bytes()
         return "" if limit is None else f" (this container's limit: {format_bytes(limit)})"
 
@@ -81,7 +81,7 @@ STOPPING_S = 2.0
 
 @contextmanager
 def handling(handler: Callable[[int], None], *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals with a function of their number, if this thread may handle them."""
+    """Call ``handler`` with the number of any of these signals, if this thread may handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -152,7 +152,7 @@ class Record:
 
         Args:
             unit: A launch of the case.
-            best_gemm: The best rate of this device's own matrix products, by precision [FLOP/s].
+            best_gemm: The best matrix-product rate measured on this device, by precision [FLOP/s].
         """
         case = unit.planned.case
         status, reason, cause = self.ended.get(case, (Status.OK, None, None))
@@ -194,8 +194,8 @@ def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> me
         return messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=done.kept)
     return messages.Remark(
         text=f"  {plain(unit.planned.case.label)}: launch {unit.launch + 1} gave no result "
-        f"({plain(done.reason or 'no reason known')}); the figure is based on earlier launches, and "
-        "gpubench run --resume latest measures it again"
+        f"({plain(done.reason or 'no reason known')}); the figure is based on earlier launches; "
+        "gpubench run --resume latest repeats this launch"
     )
 
 
@@ -270,7 +270,7 @@ class Launcher:
 
         Raises:
             NoDeviceError: If the child cannot work on the device at all.
-            MisuseError: If its number of CPU threads differs from that of the earlier part.
+            MisuseError: If the child's number of CPU threads differs from the earlier part's.
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
@@ -376,7 +376,7 @@ class Launcher:
                     yield msgspec.structs.replace(row, reason=done.reason)
                     return
                 left = SEEDS - number - 1
-                reason = f"{left} of {SEEDS} seeds are not trained yet" if left else None
+                reason = f"{left} of {SEEDS} seeds have not been trained yet" if left else None
                 row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
                 yield row
         except (ChildLateError, ChildEndedError) as error:
@@ -395,7 +395,7 @@ class Launcher:
         )
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
-        """Run a few steps of a case, and replace a process that can no longer be trusted."""
+        """Run a few steps of a case, and end a process that can no longer be trusted."""
         seen = Progress(phase="first steps")
         order = messages.TryBatch(reference=planned.reference, case=planned.case)
         try:
@@ -407,8 +407,8 @@ class Launcher:
         """Send a command to a group's process and return the answer; end a process that becomes unusable.
 
         Raises:
-            ChildLateError: If it did not answer in time; ``cut_short`` ends it and returns the reason.
-            ChildEndedError: If it is gone, or its result contradicts its reports.
+            ChildLateError: If the process did not answer in time; ``cut_short`` ends it and says why.
+            ChildEndedError: If the process is gone, or its result contradicts its reports.
         """
         child = self._child_of(group)
         child.send(order)
@@ -473,7 +473,7 @@ class Launcher:
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         if self._is_joined and done.launch.stopped:
-            self._no_job = done.reason  # torchrun also ends the others, and may restart all of them
+            self._no_job = done.reason  # torchrun also ends the other processes, and may restart all
         launch = msgspec.structs.replace(done.launch, told_in_s=seen.told_in_s())
         return msgspec.structs.replace(done, launch=launch)
 
@@ -502,7 +502,7 @@ class Launcher:
             else f"the measuring process {error} (phase: {seen.phase})"
         )
         if self._is_joined and not late:
-            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the others too
+            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the other ranks too
         return seen.done(status, reason, cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
@@ -594,7 +594,7 @@ class Launcher:
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
         # Keep the first process's report, preferably a torch process's, and the packages of all processes.
-        # ``of_all`` means that it uses all CPU threads; the run stores their count.
+        # ``of_all`` means that the process uses all CPU threads; the run stores their number.
         known = self.ready
         packages = report.packages | ({} if known is None else known.packages)
         threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
@@ -635,7 +635,7 @@ class Launcher:
 
     def _share_s(self, left: int) -> Seconds | None:
         # Return this case's share of the time left; None without a limit. Remaining cases share it equally,
-        # but get no less than a figure needs: a limit that is too short costs only the last cases.
+        # but none gets less than a figure needs, so a limit that is too short costs only the last cases.
         if self.plan.time_limit_s is None:
             return None
         left_s = max(0.0, self._time_left_s())

@@ -1,4 +1,4 @@
-"""The measuring clock, and the rounds timed with it: warm-up and timed part of one case.
+"""The measuring clock, and the rounds timed with it: the warm-up and the timed part of one case.
 
 This module does not import torch: the step is a callable, and so is the clock's wait for the device.
 """
@@ -31,23 +31,25 @@ GAP = 2.0
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 RESTLESS = 0.01
-"""Median difference of neighboring rounds above which they are host-bound: GPU-bound rounds differ by 0.04 to
-0.3 %, host-bound ones by 3 % or more (H200). Below it, the windows must agree: waiting for that costs a
-minute, but ending early would miss slow heating (simulated: 5 % of bias at a spread of 1 %)."""
+"""Rounds are host-bound if neighbors differ by more than this (relative median): GPU-bound rounds differ by
+0.04 to 0.3 %, host-bound ones by 3 % or more (H200). In other rounds, the windows must agree: waiting for
+that costs a minute, but ending early would miss slow heating (simulated: 5 % of bias at a spread of 1 %)."""
+# A series drifts if the means of its halves differ by more than this share, and beyond ``DRIFT_ERRORS``.
 DRIFT = 0.005
-# Rounds in each half before the drift guard judges: checking short halves after every round finds drift in
-# noise (simulated at correlation 0.9: in 12 % of series instead of 7).
+# The drift guard needs this many rounds in each half: checking short halves after every round finds drift in
+# noise (simulated at correlation 0.9: in 12 % of series instead of 7 %).
 LEAST_HALF = 20
 # The same for the last check, before the series ends.
 LEAST_HALF_AT_END = 10
 # After the series, halves this short can still show a drift (1 to 3 % of series with only correlated noise
-# are flagged). It is then only reported, and no round is left out.
+# are flagged). This drift is only reported, and no round is left out.
 LEAST_HALF_TO_REPORT = 5
-# Threshold of the guard, in standard errors; with 2, it would reduce the coverage of the interval
+# Threshold of the drift guard, in standard errors; a threshold of 2 would reduce the coverage of the interval
 # (simulated).
 DRIFT_ERRORS = 3.0
 # A series that cannot reach its target gets this many times the shortest timed part: its 40 rounds show how
-# many more are needed and, at the spread of a host (5 %, correlation 0.6), give an interval of about 5 %.
+# many more are needed and, at the spread that a host causes (5 %, correlation 0.6), give an interval of about
+# 5 %.
 GIVE_UP_AFTER = 2.0
 # A series that would need this many times its longest timed part is abandoned: after 40 rounds at a
 # correlation of 0.6, the needed time is known to within a factor of about 1.5 (one standard error).
@@ -68,7 +70,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Heap:
-    """State that must settle along with the times: allocator segments, retries, and gradient scale."""
+    """State that must settle along with the step times: allocator segments, retries, and gradient scale."""
 
     segments: int | None = None
     retries: int | None = None
@@ -85,12 +87,13 @@ class _Window:
 
 @dataclass
 class WarmUp:
-    """Warm-up until steady, within the budget's minimum and maximum.
+    """Decides when the warm-up is over: once it is steady, within the budget's minimum and maximum.
 
-    Steady means that the medians of four windows agree, the temperature no longer rises, the clock spread is
-    small, and allocator and gradient scale have settled over the last window. In host-bound rounds medians
-    agree only by chance, so it is enough that they do not all rise or all fall. If the minimum number of
-    steps does not fit into the budget's maximum, slow steps get the time that they need, up to ``limit_s``.
+    Steady means that the medians of four windows agree, the clock spread is small, allocator and gradient
+    scale have settled over the last window, and the temperature no longer rises if the budget judges it. In
+    host-bound rounds, medians agree only by chance, so it is enough that they do not all rise or all fall. If
+    the minimum number of steps does not fit into the budget's maximum, slow steps get the time that they
+    need, up to ``SLOW_STEPS_S`` and ``limit_s``.
     """
 
     budget: Budget
@@ -102,7 +105,7 @@ class WarmUp:
     _temperatures: list[tuple[float, float]] = field(default_factory=list)
 
     def feed(self, done: Round, samples: Sequence[TelemetrySample] = (), heap: Heap | None = None) -> Verdict:
-        """Add one round, the telemetry since the last one, and the state of allocator and scaler."""
+        """Add one round, the telemetry since the previous round, and the state of allocator and scaler."""
         self.steps += done.steps
         self.elapsed_s += done.wall_s
         heap = heap or Heap()
@@ -146,7 +149,7 @@ class WarmUp:
         return None
 
     def temperature_slope(self) -> float:
-        """Return the slope of temperature over the last half minute [degrees C per s]; 0 if unknown."""
+        """Return how fast the temperature rose over the last half minute [degrees C per s]; 0 if unknown."""
         if not self._temperatures:
             return 0.0
         since_s = self._temperatures[-1][0] - TEMPERATURE_SPAN_S
@@ -178,11 +181,11 @@ class StopRule:
     Attributes:
         target: Relative half-width of the 95 % interval to reach.
         deadline_s: Longest timed part [s].
-        least_s: Shortest timed part [s], for any half-width.
+        least_s: Shortest timed part, however narrow the interval [s].
         give_up_after_s: Time after which an unreachable target ends the series [s].
         rounds: Seconds per step of every round so far.
         walls: Length of each round [s]; fewer entries than ``rounds`` if some lengths are unknown.
-        left_out: How many rounds at the start the drift guard has excluded from the estimate.
+        left_out: Number of rounds at the start that the drift guard has excluded from the estimate.
     """
 
     target: float
@@ -233,9 +236,9 @@ class StopRule:
         return width is not None and width <= self.target
 
     def unmet(self) -> Finding | None:
-        """Return a finding on the requirement that is not met; None if both are met.
+        """Return a finding if there are too few rounds or the half-width is too large; None otherwise.
 
-        If the lengths of the rounds are known, its limit says how long the series would have to be.
+        If the lengths of the rounds are known, the finding says how long the series would have to be.
         """
         if self.converged():
             return None
@@ -248,7 +251,7 @@ class StopRule:
         return Finding(kind=FindingKind.NOT_CONVERGED, value=value, limit=limit)
 
     def half_width(self) -> float | None:
-        """Relative half-width of the 95 % interval so far."""
+        """Return the relative half-width of the 95 % interval so far; None below two rounds."""
         return stats.relative_half_width(self.accepted)
 
     def needed_s(self) -> Seconds | None:
@@ -353,7 +356,7 @@ class StoppedError(Exception):
 
 @dataclass
 class Loop:
-    """Steps of one case in timed rounds.
+    """Runs the steps of one case in rounds, and times each round.
 
     Attributes:
         advance: Issues the step with the given index and returns its result.
@@ -362,12 +365,13 @@ class Loop:
         batches: Number of prebuilt batches; a round with at least as many steps uses each equally often.
         deadline_s: Time on the clock after which no further step is issued.
         stopped: Whether the parent has requested a stop.
-        report: Called at the end of each round with whether it is timed, the round, the time outside rounds,
-            the stop rule of timed rounds, which has the half-width so far, and the latest device sample.
+        report: Called at the end of each round with whether the round is timed, the round, the time outside
+            rounds, the stop rule (only for timed rounds), and the latest device sample.
         samples: Returns the telemetry since its last call.
         heap: Returns the state of allocator and gradient scaler.
-        announce: Announces a block to the other processes of the job, by first index and step count; None if
-            there are none. An announced block is never cut short, because the others would wait for its end.
+        announce: Announces a block of steps to the other processes of the job, by first index and step count;
+            None if there are none. They would wait for the end of an announced block, so it is never cut
+            short.
         is_async: Whether the device may still be working when a call returns.
         inside_s: Time of all rounds so far, including the reading of losses if ``is_async`` [s].
     """
@@ -388,7 +392,7 @@ class Loop:
     inside_s: Seconds = 0.0
 
     def round(self, steps: int) -> Round:
-        """Time one block of steps with a synchronize at each edge, then read its last loss.
+        """Time one block of steps, synchronizing at both ends, then read its last loss.
 
         Raises:
             OutOfTimeError: Before a step that would begin after the deadline; with several processes, before
@@ -430,7 +434,7 @@ class Loop:
         return math.ceil(steps / self.batches) * self.batches if steps >= self.batches else steps
 
     def left_s(self) -> Seconds:
-        """Time until the deadline [s]."""
+        """Return the time until the deadline [s]."""
         return self.deadline_s - self.clock.now_s()
 
 
@@ -454,7 +458,7 @@ class Series:
 
 
 def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
-    """Run until steady, or up to the budget's maximum; store the rounds and any finding in ``series``."""
+    """Run rounds until they are steady or time is up; store the rounds and any finding in ``series``."""
     rule = WarmUp(budget=budget, limit_s=max(loop.left_s(), 0.0) * WARMUP_SHARE)
     steps = 1
     while True:

@@ -43,7 +43,7 @@ MODULE = "gpubench.measure.worker"
 JOINED = "joined"
 """The argument of a child that is the first process of a user's torchrun."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
-"""The variable with the file through which the processes of a machine find each other without a port."""
+"""The variable that names the file through which a machine's processes find each other without a port."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
 
     ``lost`` means that the driver has given up on the device, so nothing more can be measured on it.
     ``spent`` means that this process must not be trusted with another case. ``traceback`` goes to a log, and
-    the parent sets ``kept`` to the place of that log; neither is ever stored.
+    the parent sets ``kept`` to the path of that log; neither is ever stored.
     """
 
     status: Status
@@ -268,7 +268,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """One training to a quality, or the reason for its absence."""
+    """One training to a stated quality, or why there is none."""
 
     run: SeedRun | None = None
     reason: str | None = None
@@ -289,7 +289,7 @@ Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent before the first case: the amount of work; ``left`` is the launches left in a resumed run.
+    """Sent before the first case: the amount of work; a resumed run has ``left`` launches to do.
 
     ``most_s`` is the longest time for warm-ups and rounds if steps are short [s]. ``trainings`` is the number
     of trainings to a stated quality, each from several seeds; their time is not known in advance.

@@ -1,7 +1,7 @@
-"""Micro-benchmarks: matrix products, copies, transfers and the cost of a launch, under the same stop rule.
+"""Micro-benchmarks: matrix products, copies, transfers and kernel launches, under the stop rule of the cases.
 
-A repetition on a GPU is timed by a pair of device events, and the L2 cache is cleared before that pair.
-Transfers and launches are timed on the synchronizing clock. The estimate is the median.
+A repetition on a GPU is timed by a pair of device events, and the L2 cache is cleared before the first event.
+Transfers and series of launches are timed on the synchronizing clock. The estimate is the median.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ _TYPES: dict[str, torch.dtype] = {
 }
 # Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
-# Products that this torch or device may lack although the device model supports them.
+# Products that this torch or this device may lack, although devices of the same model support them.
 _IN_8_BITS: dict[str, Literal["FP8", "int8"]] = {FP8.name: "FP8", INT8.name: "int8"}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
-# From a size at which only latency matters up to the gradients of many layers.
+# The smallest shows only latency; the largest is the size of many layers' gradients.
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
-# Most exchanges between two waits for all processes; a wait takes as long as a small exchange.
+# Maximum number of sums between two waits for all processes; a wait takes as long as a small sum.
 MOST_ALL_REDUCES = 100
 # Bytes written before each repetition: more than any card's L2 cache, so no operand stays in it.
 CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
-# Below this size the startup is timed rather than the work, so the probe is skipped.
+# Below this size, a copy mostly shows its startup time, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
 # Makes a copy of this many bytes inside a device, in torch or OpenCL.
 Inside = Callable[[Bytes, Any], Action]
-# Makes a transfer: whether to the device, whether from page-locked memory, and the bytes.
+# Makes a transfer, given whether it goes to the device, whether host memory is page-locked, and its bytes.
 Across = Callable[[bool, bool, Bytes, Any], Action]
 
 
@@ -118,13 +118,13 @@ def run_micro(
     for each in measure_all(chosen, measure, lacks_memory, profile, deadline_s):
         yield each
         hardware.release()
-    hardware.release()  # after a last probe without a figure
+    hardware.release()  # the last probe may have given no figure
 
 
 def run_all_reduce(
     team: Team, hardware: Hardware, budget: Budget, telemetry: Readings, time_s: Seconds | None = None
 ) -> Iterator[MicroResult]:
-    """Measure how fast the processes of a job sum tensors over all of them, by size.
+    """Measure how fast the processes of a job sum a tensor over all of them, at several sizes.
 
     The rate is the bus bandwidth as defined by NCCL's own tests: each process sends and receives
     2 (n - 1) / n of the bytes, so the rate can be compared with a link's for any number of processes.
@@ -151,7 +151,7 @@ def run_all_reduce(
 
 
 def all_reduce_probe(size: Bytes, processes: int) -> Probe:
-    """Sum this many bytes of float32 over all processes, repeatedly if a single sum is too short."""
+    """Return the probe of a float32 sum of this size over all processes, repeated if too short to time."""
     words = f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
     return Probe(
         name="all-reduce",
@@ -184,7 +184,7 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
 
 
 def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[Probe]:
-    """Yield square products of each precision that the device supports; ``in_haste``, of the usual ones."""
+    """Yield square products of each precision that the device supports; if ``in_haste``, only usual ones."""
     on_cpu = profile.is_cpu
     for name, precision in GEMM_PRECISIONS.items():
         if (in_haste and not precision.is_usual) or why_no_precision(precision, profile):
@@ -271,10 +271,10 @@ def _add(device: torch.device) -> Action:
 
 
 def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Yield copies, transfers and launches; a device that is ``alone``, such as a CPU, has no host.
+    """Yield copies, transfers and launches; a device without a host, such as a CPU, is ``alone``.
 
-    A launch is a one-element addition: a single one is timed between two device events, and many are timed
-    back to back in wall time.
+    A launch is a one-element addition: one launch is timed between two device events, and a series of
+    back-to-back launches in wall time.
     """
     yield from copies(alone=alone)
     if not alone:

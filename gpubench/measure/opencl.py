@@ -17,13 +17,13 @@ from gpubench.measure.probes import Action, Probe, by_clock, deadline_in, measur
 from gpubench.models import DeviceProfile, Finding, MicroResult
 from gpubench.units import Bytes, Seconds, plain
 
-# Chains of dependent operations in one work-item; these are enough to hide the latency.
+# Chains of dependent operations in one work-item: enough of them to hide the latency.
 CHAINS = 8
 # Steps of a chain; with this many, the launch takes only a few thousandths of the time.
 CHAIN_STEPS = 4096
-# Work-items per compute unit, which is several for each of its lanes.
+# Work-items per compute unit: several for each of its lanes.
 ITEMS_PER_UNIT = 1 << 14
-# The errors with which a device refuses a buffer; some devices do so only at its first use.
+# The errors with which a device refuses a buffer; some devices report them only at its first use.
 _TOO_LARGE = (
     cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
     cl.status_code.INVALID_BUFFER_SIZE,
@@ -64,8 +64,8 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
     """Open a queue on a profile's device, and check that its driver compiles for it.
 
     Raises:
-        NoDeviceError: If it is no longer at its index, cannot be opened, or cannot compile, as with an old
-            PoCL on a newer processor.
+        NoDeviceError: If the device is no longer at its index or cannot be opened, or if its driver cannot
+            compile for it, as with an old PoCL on a newer processor.
     """
     try:
         devices = [device for platform in cl.get_platforms() for device in platform.get_devices()]
@@ -79,7 +79,7 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
         seen = next((line for line in lines if "error" in line), lines[0])
         raise NoDeviceError(
             f"the OpenCL driver of {profile.name} cannot open it, or cannot compile for it "
-            f"({plain(seen, 200)}); install a newer one (for a CPU: a PoCL with an LLVM for this processor)"
+            f"({plain(seen, 200)}); install a newer driver (for a CPU: a PoCL with an LLVM that supports it)"
         ) from error
     return queue
 
@@ -126,7 +126,7 @@ def _is_cpu(queue: cl.CommandQueue) -> bool:
 def multiply_add(queue: cl.CommandQueue, precision: str) -> Probe:
     """Return the probe of chains of dependent multiply-adds in registers, 2 FLOP each; not a matrix product.
 
-    On a CPU each work-item fills a vector register; otherwise PoCL reaches only a tenth of the rate.
+    On a CPU, each work-item fills a vector register; without that, PoCL reaches only a tenth of the rate.
     """
     scalar, number, _ = _FORMATS[precision]
     lanes = max(1, getattr(queue.device, f"native_vector_width_{scalar}")) if _is_cpu(queue) else 1

@@ -49,7 +49,7 @@ from gpubench.user_model import SMALL_BATCH, is_own
 
 SEEDS = 5
 EVALUATE_EVERY = 10
-"""Steps between two evaluations on the held-out samples, and so the resolution of the step count."""
+"""Steps between two evaluations on the held-out samples; also the resolution of the step count."""
 HELD_OUT = 5
 """Every fifth sample is held out."""
 WORDS, TEXT_TOKENS, TEXT_SEED = 100, 20_000, 0
@@ -70,7 +70,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     most_steps: int = 1000
 
     def is_met_by(self, quality: float) -> bool:
-        """Whether a quality reaches the target; NaN never does."""
+        """Return whether a quality reaches the target; NaN never does."""
         return quality >= self.target if self.metric == "accuracy" else quality <= self.target
 
 
@@ -107,7 +107,7 @@ def text() -> Arrays:
     follows = [[int(draw.random() * WORDS) for _ in range(4)] for _ in range(WORDS)]
     words = [0]
     for _ in range(TEXT_TOKENS - 1):
-        rest = max(0, int(draw.random() * 10) - 6)  # 0 in 70 %
+        rest = max(0, int(draw.random() * 10) - 6)  # 0 in 70 % of draws
         words.append(follows[words[-1]][rest])
     tokens = np.array(words, dtype=np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(tokens, CONTEXT_TOKENS + 1)
@@ -131,7 +131,7 @@ GOALS = {
     ),
 }
 
-# A CPU with two cores does about 150 GFLOP/s: a larger step takes seconds, so it gets a batch of 1.
+# A CPU with two cores does about 150 GFLOP/s: a larger step takes over two seconds, so the batch is 1.
 CPU_STEP_FLOPS = 300e9
 
 _BOTH = (Precision.FP32, AMP)
@@ -143,8 +143,8 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
-# This workload is in the default suite only on GPUs in torch: its step is too slow on a CPU, and Keras lacks
-# it.
+# This workload is in the default suite only on GPUs in torch: its step is too slow on a CPU, and there is no
+# Keras model of it.
 _ONLY_ON_GPUS = "resnet50"
 
 
@@ -162,9 +162,9 @@ class PlannedCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Group(NamedTuple):
-    """The settings of one process, or of one per GPU: launch, GPUs, framework, threads, memory.
+    """The settings of a process, or of a job with one process per GPU.
 
-    ``threads`` is the number of CPU threads that compute; 0 means all. ``memory_share`` is the share of the
+    ``threads`` is the number of CPU threads to use; 0 means all. ``memory_share`` is the share of the
     device's memory that the process may use, 0 to 1; None means all.
     """
 
@@ -191,8 +191,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
 
-    ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether it
-    also has the micro-benchmarks. ``quality`` has the cases that are trained to a stated quality.
+    ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether
+    that part also ran the micro-benchmarks. ``quality`` has the cases that are trained to a stated quality.
     ``falls_back`` is whether a case is measured eagerly if no CUDA graph can capture it.
     """
 
@@ -272,13 +272,13 @@ def plan(
         request: The request.
         device: The device to measure.
         profiles: The profile of every workload of the request, by reference.
-        peers: The GPUs of this machine that work with the first. Each case is then measured on one GPU and on
-            all of them, so one run shows the gain from the others.
+        peers: The GPUs of this machine that work together with the first. Each case is then measured on one
+            GPU and on all of them, so one run shows the gain from the others.
 
     Raises:
         MisuseError: If nothing in the request can be measured, or the request contradicts itself.
     """
-    if request.to_quality:  # eager, at the batch of the goal
+    if request.to_quality:  # run eagerly, at the goal's batch
         trained = msgspec.structs.replace(
             request,
             to_quality=False,
@@ -415,7 +415,7 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
     """Return 1, 2, 4 ... below the number of threads that the process would use.
 
     Raises:
-        MisuseError: If there is only one, or the device is not a CPU.
+        MisuseError: If there is only one thread, or the device is not a CPU.
     """
     if not device.is_cpu:
         name = plain(device.name or device.backend)
@@ -434,7 +434,7 @@ def references(request: RunRequest) -> tuple[str, ...]:
 
 
 def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
-    """Return the precisions of each workload, by reference; an empty tuple means those of the device."""
+    """Return the precisions of each workload, by reference; an empty tuple means the defaults."""
     if request.workloads:
         return dict.fromkeys(request.workloads, request.precisions)
     rows = dict(SUITES[request.suite or "default"])
@@ -469,7 +469,7 @@ def batches_of(
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
-    """Return the requested batch, else the main one; on a CPU the smallest, or 1 if a step takes seconds.
+    """Return the requested batch, else the main batch; on a CPU the smallest, or 1 if a step takes seconds.
 
     A user's own model gets more than one sample if possible, because batch norm over one value rejects a
     batch of 1. For ``max``, the search begins at the returned batch.
@@ -496,7 +496,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
     each, rest = divmod(batch, gpu_count)
     if rest:
         raise MisuseError(
-            f"--strong splits the batch over the GPUs, and {batch} is not a multiple of {gpu_count}; "
+            f"--strong splits the batch over the GPUs, but {batch} is not a multiple of {gpu_count}; "
             "give a --batch-size that is"
         )
     return each
@@ -554,8 +554,8 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     """Reject requests that are invalid on every device, and expand ``all``, before any device is used.
 
     Raises:
-        MisuseError: For an invalid device name, options that exclude each other, or ``to_quality`` for a
-            workload without a stated quality.
+        MisuseError: For an invalid device name, options that exclude each other, or ``to_quality`` with a
+            workload that has no stated quality.
     """
     check_form(request.device.strip())
     if request.resume is not None:

@@ -18,12 +18,12 @@ _ADDRESS = re.compile(
 )
 """Possible IPv4 or IPv6 addresses; versions, times and bus ids look similar."""
 _PIDS = re.compile(r"\b(PIDs?|process) \d+(?:, \d+)*", re.IGNORECASE)
-"""Processes as gpubench writes them, and as torch lists those on a device that is out of memory."""
+"""Process ids as gpubench prints them, and as torch lists them when a device is out of memory."""
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[\w<>.]+)')
 _KNOWN = frozenset({"torch", "gpubench", "gpubench_workloads", "workloads"})
 _MOST_FRAMES = 40
 _SHORTEST_NAME = 3
-"""A host or user name of one or two letters would be found inside ordinary words."""
+"""A shorter host or user name would match ordinary words."""
 
 
 def scrub(text: str, limit: int = 400) -> str:
@@ -37,7 +37,7 @@ def scrub(text: str, limit: int = 400) -> str:
     clean = _PATH.sub(lambda match: match.group(1) or "<path>", clean)
     host = platform.node()
     short, _, domain = host.partition(".")
-    for name in (host, short, domain if "." in domain else ""):  # a domain of one label is a plain word
+    for name in (host, short, domain if "." in domain else ""):  # a domain of one label is an ordinary word
         clean = _without(clean, name, "<host>", re.IGNORECASE)
     return plain(_without(clean, _user(), "<user>"), limit)
 

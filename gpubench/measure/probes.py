@@ -29,14 +29,15 @@ MEMORY_SHARE = 0.4
 LOOK_AGAIN = 1.25
 """Growth of the number of repetitions between two evaluations of the stop rule: evaluating it after each
 of thousands of repetitions would take longer than the repetitions themselves."""
-# Maximum number of repetition times to keep; a kernel of microseconds is repeated far more often.
+# Maximum number of repetition times to keep; a kernel that takes microseconds is repeated far more often.
 MOST_TIMES = 1000
 
 
-# One repetition.
+# One call of a probe's operation.
 Action = Callable[[], object]
+# Returns the time of one repetition, which may be several calls.
 Timer = Callable[[Action], Seconds]
-# Builds the operands on a device (of torch, or an OpenCL queue) and returns the repetition.
+# Builds the operands on a device (a torch device or an OpenCL queue) and returns the call.
 Make = Callable[[Any], Action]
 
 
@@ -45,10 +46,10 @@ class Probe:
     """An operation to time.
 
     Attributes:
-        work: FLOP or bytes of one repetition; None if the time itself is the result.
+        work: Operations or bytes of one call; None if the time itself is the result.
         memory_bytes: Memory of its operands [B].
-        make: Returns the repetition.
-        on_device: Whether it is timed by device events with a cold cache, or else on the synchronizing clock.
+        make: Returns the call.
+        on_device: Whether device events time it, with a cold cache; if not, the synchronizing clock does.
         repeats: Number of calls in one repetition.
         halved: Makes the same probe at half the size, or returns None if that would be meaningless.
     """
@@ -80,7 +81,7 @@ def measure_all(
     """Measure each probe for which time and memory suffice, at half its size if its memory is refused.
 
     Other programs may use the memory, or a device may report more than it has. The result of the smaller
-    probe has the finding. If no unmeasured size is left, the finding is yielded alone, after all results.
+    probe carries a finding. If no unmeasured size is left, the finding is yielded alone, after all results.
 
     Args:
         probes: The requested probes.
@@ -116,7 +117,7 @@ def measure_all(
 
 
 def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
-    """Halve each probe until it takes at most ``limit`` bytes; yield equal ones once."""
+    """Halve each probe until it takes at most ``limit`` bytes; yield equal probes only once."""
     seen = set()
     for probe in probes:
         smaller: Probe | None = probe
@@ -129,8 +130,8 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
 
 def memory_refused(what: str, profile: DeviceProfile) -> Finding:
     """Return the finding with what was refused, and how much memory the device reports."""
-    promised = format_bytes(profile.memory_bytes)
-    return Finding(kind=FindingKind.MEMORY_REFUSED, value=f"{what}, of {promised} promised")
+    reported = format_bytes(profile.memory_bytes)
+    return Finding(kind=FindingKind.MEMORY_REFUSED, value=f"{what}; the device reports {reported}")
 
 
 def one_by_one(
@@ -172,7 +173,7 @@ def repeat(
 
     Args:
         probe: The probe to repeat.
-        action: The repetition that the probe made.
+        action: The call that the probe made.
         timed: Returns the time of one repetition.
         budget: How long to measure, and how precisely.
         samples: Returns the telemetry since its last call.

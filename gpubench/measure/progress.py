@@ -51,12 +51,12 @@ class Progress:
             self.arrived.append((self.timed_s, time.monotonic() - report.outside_s))
 
     def told_in_s(self) -> Seconds | None:
-        """Return the time from the arrival of the first timed round to that of the last, without pauses [s].
+        """Return the time from the first timed round's arrival to the last one's, without pauses [s].
 
-        On a busy host this process may read a report late, but never early. The pace is therefore that of the
-        promptest reports on both sides of the middle. None if this process was rarely waiting for reports.
+        On a busy host this process may read a report late, but never early. The pace is therefore taken from
+        the most prompt reports on both sides of the middle. None if this process rarely waited for reports.
         """
-        edges: list[_Point] = []  # lower convex hull: the promptest reports
+        edges: list[_Point] = []  # lower convex hull: the most prompt reports
         for point in self.arrived:
             while len(edges) > 1 and _pace(*edges[-2:]) >= _pace(edges[-1], point):
                 edges.pop()
@@ -72,7 +72,7 @@ class Progress:
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from the earlier reports; None if it agrees.
 
-        The model runs in the reporting process, and could write into its pipe.
+        The model runs in the reporting process, and could write to its pipe.
         """
         if report.status is not Status.OK:
             return None

@@ -30,11 +30,11 @@ from gpubench.workload import Task, Workload, seeded
 
 
 def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]:
-    """Return a training step as in a tutorial; it takes the number of the step.
+    """Return a training step written as in a tutorial; its argument is the number of the step.
 
     Args:
-        work: The work with the weights that it trains.
-        in_graph: Whether it will be captured; autocast must then not cache a weight from outside the graph.
+        work: The work, with the weights that the step trains.
+        in_graph: Whether the step will be captured; autocast must then not cache weights from outside it.
     """
     model, optimizer, scaler = work.model, work.optimizer, work.scaler
     assert optimizer is not None  # the hand-written step is for training only
@@ -60,7 +60,7 @@ def step_by_hand(work: Work, *, in_graph: bool = False) -> Callable[[int], None]
 
 
 def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> Seconds:
-    """Return the wall time of this many steps or replays, measured as a user would [s]."""
+    """Return the wall time of this many steps or replays, timed as a user would time them [s]."""
     wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
     wait()
     start = time.perf_counter()
@@ -73,8 +73,8 @@ def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> 
 def bare_graph(work: Work) -> Callable[[], None]:
     """Capture one training step in a CUDA graph as in a tutorial; return its replay.
 
-    It is one graph of one batch, in its own memory, and trains the same weights. Anything that the harness
-    adds to a replay, or leaves out of the captured step, changes the time ratio.
+    The graph has one batch and its own memory, and trains the same weights. Anything that the harness adds to
+    a replay, or leaves out of the captured step, changes the ratio of their times.
     """
     step = step_by_hand(work, in_graph=True)
     side = torch.cuda.Stream()

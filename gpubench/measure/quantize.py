@@ -1,4 +1,4 @@
-"""Puts linear layers into fewer bits with torchao: either weights only, or weights and activations.
+"""Converts linear layers to fewer bits with torchao: weights only, or weights and activations.
 
 In FP8, each operand of a layer's three products is scaled by its own largest value, computed on the device
 for each product. Activations and weights are rounded to e4m3, gradients to e5m2 (Micikevicius and others
@@ -26,7 +26,7 @@ QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
 GROUP = 128
 """Number of weights that share a scale and a zero point at 4 bits."""
 INT8_MULTIPLE = 8
-"""Both sizes of an int8 layer must be multiples of this; torchao computes others in int32 on the host."""
+"""Both sizes of an int8 layer must be multiples of this; torchao computes other layers on the host."""
 FP8_MULTIPLE = 16
 """Each dimension of an FP8 product must be a multiple of this, as tensor cores require."""
 
@@ -35,7 +35,7 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
     """Quantize the weights of the model's linear layers in place.
 
     Raises:
-        NotHereError: With the reason: torchao is missing, or has no kernel for this device.
+        NotHereError: If torchao is missing, or has no kernel for this device.
     """
     quantization = _torchao(weight_type)
     with refusing(f"torchao has no {weight_type} weights for this device"):
@@ -52,30 +52,30 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
 
 
 def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
-    """Let the linear layers compute in 8 bits: weights are rounded once, activations in each pass.
+    """Make the linear layers compute in 8 bits: weights are rounded once, activations in each pass.
 
     Weights are scaled per output, activations per row, each by its largest value (Zafrir and others 2019,
     arXiv:1910.06188, use one scale per tensor). All other layers stay unchanged.
 
     Args:
-        model: On the device, changed in place.
+        model: The model on the device, changed in place.
         name: The workload's name, for the message.
-        device: Where it is.
+        device: The model's device.
 
     Raises:
-        NotHereError: If this torch or device cannot do it, or the model has no suitable layer.
+        NotHereError: If this torch or device has no int8 products, or the model has no suitable layer.
     """
     quantization = _torchao("int8", "products")
     layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
     if not layers:
         raise NotHereError(
-            f"int8 applies to linear layers, and {name} has none in full precision with sizes in "
+            f"int8 applies to linear layers, and {name} has none in full precision with sizes that are "
             f"multiples of {INT8_MULTIPLE}"
         )
     if (reason := why_no_products("int8", device)) is not None:
         raise NotHereError(reason)
     with refusing("torchao has no int8 layers for this device"):
-        # Otherwise its compiler settings, such as TF32, would persist for all later cases.
+        # By default, torchao's compiler settings, such as TF32, would persist for all later cases.
         config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
         quantization.quantize_(model, config, filter_fn=lambda layer, _: layer in layers)
     if any(is_whole(layer) for layer in layers):
@@ -118,11 +118,11 @@ def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = N
     Shapes:
         a: (M, K) int8, with more than 16 rows on a GPU; b: (K, N) int8; out and result: (M, N) int32.
     """
-    return torch._int_mm(a, b, out=out)  # noqa: SLF001 - torch has no other name for it
+    return torch._int_mm(a, b, out=out)  # noqa: SLF001 - torch has no public name for it
 
 
 def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
-    """Return whether a layer is linear, with weights in full precision and both sizes a multiple."""
+    """Return whether a layer is linear and unquantized, with both sizes divisible by ``multiple``."""
     if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
         return False
     return layer.in_features % multiple == 0 and layer.out_features % multiple == 0
@@ -131,13 +131,13 @@ def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
 def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
     """Move the frozen layers of a model's blocks to the device in NF4, one after another.
 
-    The device never holds the whole model at 16 bits, for which it may lack the memory.
+    The device, which may lack the memory, never holds the whole model at 16 bits.
 
     Raises:
-        NotHereError: As ``quantize``, or if the case shards the model or has no frozen layer.
+        NotHereError: As in ``quantize``, or if the case shards the model or has no frozen layer.
     """
     if case.parallel_mode is ParallelMode.FSDP:
-        raise NotHereError("a base in nf4 is not sharded over GPUs: use --jobs ddp")
+        raise NotHereError("a base model in nf4 is not sharded over GPUs: use --jobs ddp")
     layers = frozen_layers(model)
     if not layers:
         raise NotHereError(f"{case.workload} has no frozen linear layer that could be stored in nf4")
@@ -162,17 +162,17 @@ def _torchao(weight_type: str, what: str = "weights") -> Any:
 
 
 def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
-    """Let the linear layers of the model's blocks compute in FP8; all others stay unchanged.
+    """Make the linear layers of the model's blocks compute in FP8; all other layers stay unchanged.
 
     Call this before the model is sharded: a layer with only a part of its weight is not recognized.
 
     Args:
-        model: Changed in place, on any device.
+        model: The model on any device, changed in place.
         name: The workload's name, for the message.
-        device: Where it will run.
+        device: The device on which the model will run.
 
     Raises:
-        NotHereError: If this torch or device cannot do it, torchao is missing, or the model has no
+        NotHereError: If this torch or device has no FP8 products, torchao is missing, or the model has no
             suitable layer.
     """
     if (reason := why_no_products("FP8", device)) is not None:
@@ -186,8 +186,8 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
     }
     if not layers:
         raise NotHereError(
-            f"fp8 applies to linear layers in repeated blocks, and {name} has none with sizes in multiples "
-            f"of {FP8_MULTIPLE}"
+            f"fp8 applies to linear layers in repeated blocks, and {name} has none with sizes that are "
+            f"multiples of {FP8_MULTIPLE}"
         )
     try:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
@@ -204,7 +204,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
 
 
 def scaled_product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Multiply operands in FP8 with fast accumulation, as datasheets count and forward passes allow.
+    """Multiply operands in FP8 with fast accumulation, which datasheets assume and forward passes allow.
 
     Shapes:
         a: (M, K), by rows; b: (K, N), by columns; result: (M, N) bfloat16.
@@ -215,7 +215,7 @@ def scaled_product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor
         out: Receives the result.
     """
     one = torch.ones((), device=a.device)
-    product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no other name for it
+    product: Tensor = torch._scaled_mm(  # noqa: SLF001 - torch has no public name for it
         a, b, scale_a=one, scale_b=one, use_fast_accum=True, out_dtype=torch.bfloat16, out=out
     )
     return product

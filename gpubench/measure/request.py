@@ -29,7 +29,7 @@ from gpubench.recipes import ParallelMode
 
 
 def read_workload(value: Any, _: str) -> str:
-    """Return the workload that a name means, or the file or module of a user's own model.
+    """Return the workload with this name, or the file or module of a user's own model.
 
     Raises:
         TypeError: If it is neither a string nor a path.
@@ -55,19 +55,19 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         workloads: Empty means those of the suite.
         suite: The workloads if none is requested; None means the default suite.
         precisions: Empty means those of the suite or the workload, or else fp32 and the device's best AMP
-            precision; ``amp`` means only the latter.
+            precision; ``amp`` means only that AMP precision.
         executions: Empty means those of the suite, or else graph on a GPU that supports it and eager
             elsewhere; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
         gpus: Number of GPUs per machine that work at once; one of them is also measured alone.
-        jobs: How they work: one job that averages gradients, one that also shards the model, or a separate
-            job on each.
+        jobs: How the GPUs work: one job that averages gradients, one that also shards the model, or a
+            separate job on each GPU.
         strong: Whether one batch is split over the GPUs, instead of a full batch on each.
-        nnodes: Number of machines, from torchrun; the first process of all decides, times and stores.
+        nnodes: Number of machines, from torchrun; the job's first process decides, times and stores.
         frameworks: The frameworks that run the steps, each in its own processes.
         thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
-        time_limit_s: For the whole run, divided over the remaining cases.
+        time_limit_s: Limit of the whole run, divided among the remaining cases [s].
         micro: Whether micro-benchmarks are run along with cases, alone, or not at all.
         to_quality: Whether workloads are trained to a stated quality instead of timed step by step.
         resume: A run to continue, with its cases, budget and seed.
@@ -144,7 +144,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         bool, Option("On a CPU: also time each case on 1, 2, 4 ... of its threads, up to all.")
     ] = False
     strong: Annotated[
-        bool, Option("Split one batch over the GPUs of the job, instead of a batch for each.")
+        bool, Option("Split one batch over the GPUs of the job, instead of giving each its own.")
     ] = False
     budget: Annotated[
         BudgetName | None,
@@ -153,7 +153,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
     time_limit_s: Annotated[
         Positive | None,
-        Option("Time for the whole run, divided over its cases [s].", name="time_limit", metavar="S"),
+        Option("Limit of the whole run, divided among its cases [s].", name="time_limit", metavar="S"),
     ] = None
     seed: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=MOST_SEED)],
@@ -172,7 +172,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         MicroWish, Option("Micro-benchmarks: with the workloads (also), alone (only), or none.")
     ] = "also"
     to_quality: Annotated[
-        bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy over seeds.")
+        bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy per seed.")
     ] = False
     resume: Annotated[
         str | None, Option("Resume a run that was cut off; finished cases are kept.", metavar="RUN")

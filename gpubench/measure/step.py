@@ -63,14 +63,14 @@ class Hardware:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether this is the device for reference computations."""
+        """Whether this is the CPU, which also computes the references."""
         return self.device.type == "cpu"
 
     def clock(self) -> Clock:
         """Return a clock that waits for this device; a CPU needs no waiting.
 
         Raises:
-            NoDeviceError: If this torch cannot wait for it, so only the issuing of steps would be timed.
+            NoDeviceError: If this torch cannot wait for the device, so only issuing the steps would be timed.
         """
         if self.is_cpu:
             return Clock()
@@ -85,8 +85,8 @@ class Hardware:
     def _call(self, name: str) -> Callable[..., Any] | None:
         """Return torch's function of this name for the device type, in ``torch.cuda``, ``torch.mps`` ...
 
-        None if there is none. A backend in another package registers its own module there.
-        ``torch.get_device_module`` looks in the same place, but some versions of torch from 2.4 on lack it.
+        The result is None if there is no such function. A backend in another package registers its own module
+        there. ``torch.get_device_module`` looks in the same place, but some versions of torch lack it.
         """
         call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
         return call
@@ -135,7 +135,7 @@ class Hardware:
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
-    """Return the torch device of a profile, with its context created.
+    """Open a profile's device in torch, create its context, and return the device.
 
     Args:
         profile: The device as probed.
@@ -143,7 +143,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
 
     Raises:
         NoDeviceError: If this torch cannot wait for this type of device.
-        RuntimeError: As torch raises it when the device cannot be used.
+        RuntimeError: From torch, if the device cannot be used.
     """
     cuda = profile.is_torch_cuda
     hardware = Hardware(device=torch.device(f"cuda:{rank}" if cuda else profile.torch_type))
@@ -158,7 +158,7 @@ def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:
 
 
 def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
-    """Check that torch opened the probed device, since telemetry would otherwise come from another one.
+    """Check that torch opened the probed device, because telemetry would otherwise come from another device.
 
     An AMD GPU is identified only by its bus id: torch and AMD's library may name it differently, and ROCm
     renumbers GPUs.
@@ -184,7 +184,7 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 # --- the fp32 switches of torch, and the proof that they took effect --------------------------------------
 
 
-# Images of a convolution to compare with float64; the host takes over a second for all images of the largest.
+# Images of a convolution to compare with float64; comparing all images of the largest takes over a second.
 HELD_IMAGES = 4
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
@@ -202,7 +202,7 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
     """Set the switches of a precision, yield them as read back, and restore the earlier values.
 
     Raises:
-        SwitchesRefusedError: If they do not read back as set.
+        SwitchesRefusedError: If they are not read back as set.
     """
     before = read_switches()
     try:
@@ -212,7 +212,7 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
             all_five = ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(found).items())
             raise SwitchesRefusedError(
                 f"{precision} was set, but {wrong} was read back ({all_five}): "
-                "this torch cannot be trusted with precision; please report it with its version"
+                "this version of torch cannot be trusted to set precisions; please report it"
             )
         yield found
     finally:
@@ -237,7 +237,7 @@ def probe_errors(
     Inputs are normally distributed, with a fixed seed. The error is over the whole result, ``|x - y| / |y|``.
 
     Args:
-        device: Where they are computed.
+        device: Where to compute them.
         dtype: The required type of the results, which differs under autocast; any other type gives NaN.
         scale: Multiplies the channels and images of the smallest convolution.
     """
@@ -258,7 +258,7 @@ def probe_errors(
 def _proof(
     edge: int, channels: int, image_edge: int, images: int
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """Return the operands and their float64 results, computed once per process because they take long."""
+    """Return the operands and their float64 results, computed once per process because this takes long."""
     generator = torch.Generator().manual_seed(0)
     shapes = (
         (edge, edge),
@@ -291,7 +291,7 @@ class Control:
 def control_on(device: torch.device) -> Control:
     """Compute the operators of the proof under TF32, with the smallest convolution that reveals TF32.
 
-    If none reveals it, the control is that of the largest convolution, and it fails.
+    If none reveals it, the control uses the largest convolution, and fails.
     """
     limit = Precision.FP32.facts.error_limit("conv")
     with switches_for(Precision.TF32):
@@ -306,7 +306,7 @@ def control_on(device: torch.device) -> Control:
 def errors_on(
     device: torch.device, precision: Precision, *, recurrent: bool, scale: int = CONTROL_SCALES[0]
 ) -> dict[str, float]:
-    """Return the errors that prove a precision, computed like the steps of its cases."""
+    """Return the errors that prove a precision, under the same autocast as the steps of its cases."""
     dtype = AUTOCAST_TYPES.get(precision)
     with torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext():
         errors = probe_errors(device, dtype or torch.float32, scale=scale)
@@ -351,7 +351,7 @@ def _set(wanted: Switches) -> None:
 
 
 def _new_switches() -> dict[str, Any]:
-    """Return the switches that torch has had since 2.9, by their field of ``Switches``; empty if older."""
+    """Return the switches that torch has had since 2.9, keyed by their field of ``Switches``; else empty."""
     cudnn = torch.backends.cudnn
     found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
     return dict(zip(_NEW_SWITCHES, found, strict=True)) if all(map(_has_name, found)) else {}
@@ -369,7 +369,7 @@ AUTOCAST_TYPES: dict[Precision, torch.dtype] = {
 }
 # Weight types to which the entire model and its inputs are cast.
 HALF_TYPES = {WeightType.BFLOAT16: torch.bfloat16, WeightType.FLOAT16: torch.float16}
-# Optimizers with fused kernels that run on sharded parameters; those of others fail.
+# Optimizers with fused kernels that run on sharded parameters; other optimizers' fused kernels fail.
 FUSED_WHERE_SHARDED = frozenset({torch.optim.Adam, torch.optim.AdamW})
 
 
@@ -379,9 +379,9 @@ class Work:
 
     Attributes:
         cast: The half-precision type to which a float32 model and its inputs were cast, if any.
-        scaler: The gradient scaler of amp-fp16, part of the timed step; None elsewhere.
+        scaler: The gradient scaler of amp-fp16, part of the timed step; None at other precisions.
         cache_enabled: Whether autocast caches weights, as it usually does, but not inside a graph.
-        ways: Ways for inference to turn autograd off; the first that works for the model is used.
+        ways: Ways to turn autograd off in inference; the first that works for the model is used.
         new_tokens: Tokens that a step generates after its prompts; 0 means one forward pass.
         tokens_at_s: Time from a generation's submission until each token is on the host [s].
     """
@@ -406,7 +406,7 @@ class Work:
         return self.batches[index % len(self.batches)]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Autocast at the case's precision; a no-op for fp32 and tf32."""
+        """Return the autocast context of the case's precision, which does nothing for fp32 and tf32."""
         dtype = AUTOCAST_TYPES.get(self.case.precision)
         if dtype is None:
             return nullcontext()
@@ -422,9 +422,9 @@ class Work:
         return train(self, self.optimizer, inputs, targets)
 
     def edge_loss(self, result: Tensor, index: int) -> float:
-        """Copy the loss of a finished step to the host; called at the end of a round, never inside.
+        """Copy the loss of a finished step to the host; call it after a round, never within one.
 
-        If the loss does not accept the model's output in inference, a number is computed from the outputs.
+        If the loss function does not accept the model's inference outputs, return ``number_of`` them instead.
         """
         if self.optimizer is not None:
             return float(result)
@@ -460,7 +460,7 @@ def infer(work: Work, inputs: Any) -> Tensor:
     try:
         with work.ways[0](), work.autocast():
             outputs: Tensor = forward(work.model, inputs)
-    except RuntimeError as error:  # a model may need derivatives, as one of physics does
+    except RuntimeError as error:  # a model may need derivatives, as physics models do
         if len(work.ways) == 1 or "grad" not in str(error):
             raise
         del work.ways[0]
@@ -471,8 +471,8 @@ def infer(work: Work, inputs: Any) -> Tensor:
 class Turn:
     """One generation over a batch of prompts: its latest ids and scores, and how to continue.
 
-    A CUDA graph replays ``start`` and ``go_on`` on the same memory, so ids and place are on the device and
-    change in place.
+    A CUDA graph replays ``start`` and ``go_on`` on the same memory, so the ids and their position (``place``)
+    stay on the device and are updated in place.
     """
 
     def __init__(self, work: Work) -> None:
@@ -514,7 +514,7 @@ def generate(
         work: Its ``tokens_at_s`` receives the times.
         turn: The generation.
         index: Number of the step, which selects the batch.
-        start: Replaces the turn's own ``start``, for example by the replay of its graph.
+        start: Replaces the turn's own ``start``, for example with the replay of its graph.
         go_on: Replaces the turn's own ``go_on``.
 
     Returns:
@@ -534,7 +534,7 @@ def generate(
 
 
 def built(reference: str, case: Case, seed: int) -> Task:
-    """Build the task of a case on the CPU, by the case's recipe."""
+    """Build the task of a case on the CPU, with the case's recipe."""
     return load_workload(reference).at(case.recipe).build(case.batch_size, seed)
 
 
@@ -546,23 +546,23 @@ def seed_all(seed: int) -> None:
 
 
 def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
-    """Build the model of a task again or copy it, along with its loss if that is or belongs to a module.
+    """Build a task's model again or copy it, along with a loss that is a module or belongs to one.
 
     Args:
-        task: It stays unchanged.
-        build_again: Builds the same task if a copy cannot be trained, like that of a scripted module.
+        task: The task, which stays unchanged.
+        build_again: Builds the same task if the copy cannot be trained, as with a scripted module.
     """
     if task.again is not None:
         made = task.again()
         pairs = list(zip(made.model.parameters(), task.model.parameters(), strict=False))
         if all(new is not old for new, old in pairs):  # a file may return the same model each time
             with torch.no_grad():
-                for new, old in pairs:  # they differ if the model has its own generator
+                for new, old in pairs:  # the parameters differ if the model has its own random generator
                     new.copy_(old)
             return replace(made, batches=task.batches)
     try:
         made = copy_of(task)
-    except Exception as error:  # the user's code: old weight norms, locks and generators refuse
+    except Exception as error:  # the user's code: old weight norms, locks and generators cannot be copied
         if build_again is None or lacks_memory(error):
             raise
         return build_again()
@@ -576,12 +576,12 @@ def move(
     device: torch.device,
     place: Callable[[nn.Module, Case, torch.device], nn.Module] | None = None,
 ) -> Work:
-    """Put a task on the device in the case's memory format; its model is moved there.
+    """Move a task to the device, in the case's memory format and weight type.
 
     Args:
-        task: On the CPU. Its model is moved, not copied; pass a copy to keep it. If the case has weights in
-            half precision, a float32 model and its inputs are cast; a model with most weights in that type
-            keeps the others as its author stored them, as adapters or norms in float32.
+        task: The task on the CPU. Its model is moved, not copied; pass a copy to keep it. If the case has
+            weights in half precision, a float32 model and its inputs are cast. A model that already has most
+            of its weights in that type keeps the others as they are, such as adapters or norms in float32.
         case: The case to measure.
         device: The target.
         place: Puts the model on the device; each process of a job may take a part. None moves the whole

@@ -1,8 +1,8 @@
 """Runs several GPUs in one job: one process each, all in step with the first.
 
-The processes train one model, of which each has a whole copy (DDP) or a part (FSDP2), or they work
-independently. torchrun starts them. The parent talks only to the first process, which alone decides and
-times. It announces each block before the block's clock starts, and the others carry out what is announced.
+The processes train one model, with a whole copy (DDP) or a part (FSDP2) in each, or they work independently.
+torchrun starts them. The parent talks only to the first process, which alone decides and times. Before it
+starts its clock, the first process announces each block of steps, and the others carry out what is announced.
 Announcements go through torch's store, waits through gloo, and the exchanges within a step through NCCL (gloo
 on a CPU).
 """
@@ -76,7 +76,7 @@ def share(work: Work) -> Work:
     """Return the work as one process's share of the job: its gradients are averaged over all processes.
 
     Each process has its own batches and starts from the first process's parameters. Inference and independent
-    jobs exchange nothing, and a sharded model averages its gradients without help.
+    jobs exchange nothing, and a sharded model averages its own gradients.
     """
     if work.case.task is not TaskKind.TRAIN or work.case.parallel_mode is not ParallelMode.DDP:
         return work
@@ -121,16 +121,16 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
     return fully_shard
 
 
-# Time for the others to create their contexts, and for any single exchange afterward.
+# Time for the other processes to create their contexts, and for any single exchange afterward.
 EXCHANGE_LIMIT = timedelta(minutes=5)
-# Longest wait of a process for the next announcement; it ends sooner if its torchrun ends.
+# Longest wait of a process for the next announcement; the process ends sooner if its torchrun ends.
 PATIENCE = timedelta(days=1)
 # When a process is lost, torchrun ends the job within this time, and reports the cause.
 END_OF_JOB_S: Seconds = 5.0
-# Within this time the parent of a lost process reports how it ended; torchrun then ends the first process.
+# Within this time, a lost process's parent reports how the process ended; torchrun then ends the first one.
 REPORT_OF_LOSS_S: Seconds = 1.5
 JOB, LOST, CUT_OFF = "job", "lost", "cut off"
-"""Keys in the store: the latest job, why a job lost a process, and that another process has noticed it."""
+"""Keys in the store: the latest job, why a job lost a process, and that another process noticed the loss."""
 POLL_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
 # Time for each process, which may be lost, to learn that nothing is left to do.
@@ -150,7 +150,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
-    """One block: ``count`` steps from index ``first`` on, between two waits for all."""
+    """One block: ``count`` steps from index ``first`` on, between two waits for all processes."""
 
     first: int
     count: int
@@ -161,7 +161,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
 
 
 class AllReduce(msgspec.Struct, frozen=True, kw_only=True, tag="all_reduce"):
-    """One block: ``count`` sums of this many bytes over all processes, between two waits for all."""
+    """One block: ``count`` sums of ``size`` bytes over all processes, between two waits for all of them."""
 
     size: Bytes
     count: int
@@ -188,7 +188,7 @@ class Team:
         """Wait until all processes have joined.
 
         Raises:
-            RuntimeError: From torch, when one of them cannot be reached.
+            RuntimeError: From torch, if one of them cannot be reached.
         """
         self.size, self.local_size = place.size, place.local_size
         self._hardware = hardware
@@ -206,12 +206,12 @@ class Team:
         return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
 
     def announce(self, what: Announcement) -> None:
-        """Send the next command to the others."""
+        """Send the next command to the other processes."""
         self._store.set(str(self._announced), msgspec.json.encode(what).decode())
         self._announced += 1
 
     def announce_steps(self, first: int, count: int) -> None:
-        """Announce a block of steps to the others, which begins and ends with the clock's waits."""
+        """Announce a block of steps to the other processes; it begins and ends with the clock's waits."""
         self.announce(Steps(first=first, count=count))
 
     def once(self, advance: Advance) -> Advance:
@@ -227,7 +227,7 @@ class Team:
         return block
 
     def clock(self) -> Clock:
-        """Return the clock that waits for the device and then for the others."""
+        """Return the clock that waits for the device and then for the other processes."""
         return Clock(synchronize=self.wait)
 
     def wait(self) -> None:
@@ -299,7 +299,7 @@ def keeping_others(place: Place) -> Iterator[None]:
     """Keep the store on which the other processes of a user's torchrun wait, and release them at the end.
 
     Raises:
-        InterruptedRunError: If one no longer answers; torchrun ends the rest, or restarts all of them.
+        InterruptedRunError: If a process no longer answers; torchrun ends the rest, or restarts all of them.
     """
     store = open_store(is_master=os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True")
     yield
@@ -312,7 +312,7 @@ def keeping_others(place: Place) -> Iterator[None]:
 
 @record
 def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
-    """Run as one of the other processes, job after job, until the first process ends them all.
+    """Run as a process other than the first, job after job, until the first process ends them all.
 
     Args:
         place: The place of this process.
@@ -331,7 +331,7 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
     # Take part in a job in a child process, and report to the first process if the child is killed.
     # This process ends as the child did, so torchrun reacts as configured. A child that is still in its job
-    # after the next one has begun is hung, and is killed.
+    # after the next job has begun is hung, and is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
     while child.exitcode is None:
@@ -351,7 +351,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
 
 def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
     die_with_parent(parent_pid)
-    open_store.cache_clear()  # the connection is the parent's
+    open_store.cache_clear()  # the cached connection is the parent's
     record(take_part)()
 
 

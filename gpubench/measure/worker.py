@@ -1,8 +1,8 @@
-"""Runs in the child process that measures, or that represents a job; ``launcher.Child`` starts it.
+"""Runs a child process that measures, or that represents a job; ``launcher.Child`` starts it.
 
 For a job of several processes on this machine, the child is torchrun, which ends with its parent. torch
-passes only the first three file descriptors to its workers. The parent's pipes are therefore standard input
-and output in this case, and anything printed goes to standard error.
+passes only the first three file descriptors to its workers. In these processes, the parent's pipes are
+therefore standard input and output, and anything printed goes to standard error.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
-    """Load torch, open the device, check that it is the probed one, and report that."""
+    """Load torch, open the device, check that it is the probed device, and report that it is ready."""
     start = time.perf_counter()
     import torch
 
@@ -215,7 +215,7 @@ def _represent_job(line: ParentChannel) -> None:
     os.dup2(line.read_fd, 0)
     os.dup2(line.write_fd, 1)
     threading.Thread(target=_end_with_parent, args=(line.read_fd,), daemon=True).start()
-    line.send(messages.Phase(name="import"))  # torch takes seconds
+    line.send(messages.Phase(name="import"))  # importing torch takes seconds
     import torch
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -223,9 +223,9 @@ def _represent_job(line: ParentChannel) -> None:
     os.environ[STORE_VARIABLE] = f"{folder}/store"
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # a TCP store would listen on every address
     os.environ.setdefault("OMP_NUM_THREADS", f"{torch.get_num_threads()}")  # torchrun would set it to 1
-    for name in INTERFACE_VARIABLES:  # else other machines might reach the one that gloo or NCCL chooses
+    for name in INTERFACE_VARIABLES:  # gloo or NCCL might choose an interface that other machines reach
         os.environ.setdefault(name, "lo" if sys.platform == "linux" else "lo0")
-    status, reason, trace = Status.FAILED, "every process of the job has ended early", None
+    status, reason, trace = Status.FAILED, "every process of the job ended early", None
     try:
         run.main(
             [
@@ -249,7 +249,7 @@ def _represent_job(line: ParentChannel) -> None:
 
 
 def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
-    # Return which process was lost first, and why; a Python error is in a file.
+    # Return which process was lost first, and why; torch writes a Python error to a file.
     rank, failure = error.get_first_failure()
     report = failure.error_file_data.get("message")
     if isinstance(report, dict):
@@ -260,13 +260,13 @@ def _cause(error: ChildFailedError) -> tuple[Status, str, str | None]:
 
 
 def _end_with_parent(read_fd: int) -> None:
-    # Wait until the parent has closed its pipe, then kill all processes; torch would wait for them.
+    # Wait until the parent has closed its pipe, then kill all ranks, because torch would wait for them.
     parent = select.poll()
     parent.register(read_fd, 0)  # a hang-up is always reported
     parent.poll()
     ranks = psutil.Process().children(recursive=True)
     for rank in ranks:
-        with contextlib.suppress(psutil.Error):  # the first one ends on its own
+        with contextlib.suppress(psutil.Error):  # rank 0 ends on its own
             rank.kill()
     psutil.wait_procs(ranks, timeout=KILLED_S)
     os._exit(0)
@@ -294,7 +294,7 @@ def _run_as_rank(torchrun_pid: int) -> None:
             for pipe in pipes:  # only the first process uses them
                 os.close(pipe)
             team.follow(place)
-    except BaseException:  # noqa: BLE001 - torch has written it to its file
+    except BaseException:  # noqa: BLE001 - torch has written the error to its file
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(1)

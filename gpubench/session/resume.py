@@ -40,10 +40,10 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
         installed: Names of the available workloads.
 
     Raises:
-        MisuseError: If the run trains to a quality.
+        MisuseError: If the run trains to a stated quality.
     """
     if run.quality:
-        raise MisuseError("a training to a quality cannot be resumed: start a new one with --to-quality")
+        raise MisuseError("a run with --to-quality cannot be resumed: start a new one")
     settings = run.settings or Settings()
     planned = {case.workload for case in run.planned}
     limit_s = settings.time_limit_s if settings.time_limit_s and settings.time_limit_s > 0 else None
@@ -70,14 +70,14 @@ def plan_again(
 
     Args:
         run: The run that was cut off.
-        device: The current device; it must be the same.
+        device: The current device; it must be the run's.
         profiles: Profiles by the current reference of each workload.
         request: The request from ``request_again``.
         peers: The other GPUs, if the run had several.
 
     Raises:
-        MisuseError: If device, software or a variable differs, one of the user's own workloads is not given
-            again, or a variable forces a lower precision on fp32.
+        MisuseError: If the device, the software or an environment variable differs, one of the user's own
+            workloads is not given again, or a variable forces a lower precision on fp32.
     """
     check_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
@@ -135,7 +135,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 
 
 def finished_part(row: Measurement) -> Measurement | None:
-    """Return a row with only its completed launches, to be judged again; None if there are none."""
+    """Return a row with only its completed launches, to be judged again; None if nothing is complete."""
     if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)
@@ -191,7 +191,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             raise MisuseError(
                 f"{name} is now {plain(value)}, but was {plain(was)} when the run began: start a new run"
             )
-    for name in sorted(then.variables.keys() | now.variables.keys()):  # a row does not show its variables
+    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows do not show their variables
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
             fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"

@@ -81,16 +81,16 @@ def run_id_under_torchrun() -> str:
 
 
 def spread(request: RunRequest, place: Place) -> RunRequest:
-    """Return the request with torchrun's number of machines, and its GPUs per machine unless requested."""
+    """Return the request with torchrun's number of machines and, unless requested, its GPUs per machine."""
     gpus = place.local_size if request.gpus == 1 else request.gpus
     return msgspec.structs.replace(request, gpus=gpus, nnodes=place.machines)
 
 
 def check_spread(request: RunRequest, place: Place | None) -> None:
-    """Refuse a number of processes that differs from that of the request or the resumed run.
+    """Refuse a number of processes other than the request or the resumed run needs.
 
     Raises:
-        MisuseError: If it differs; the message has the right torchrun command.
+        MisuseError: With the right torchrun command.
     """
     here = (request.gpus, 1) if place is None else (place.local_size, place.machines)
     if (request.gpus, request.nnodes) != here:
@@ -111,11 +111,11 @@ def follow(request: RunRequest, place: Place) -> Run:
     """Serve the first process until its run is over; the returned run has no rows.
 
     Raises:
-        MisuseError: If the first process has another gpubench or torch.
+        MisuseError: If the first process has another version of gpubench or torch.
         NoDeviceError: If this machine has too few devices.
     """
     die_with_parent(os.getppid())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its round and releases us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends its round and releases this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's handler would wait for a hanging exchange
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
@@ -158,7 +158,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has passed every check, before any measurement.
 
     Attributes:
-        profiles: Profiles of its workloads, by reference.
+        profiles: Profiles of the request's workloads, by reference.
         run_id: Id of a new run, if torchrun may start it more than once.
         place: Place of this process under a user's torchrun; None without torchrun.
     """
@@ -197,7 +197,8 @@ def run(request: RunRequest) -> Run:
     session = execute(prepare(request))
     if session.run.interrupted:
         raise InterruptedRunError(
-            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} continues"
+            f"interrupted; finished cases are in {session.path}, and resume={session.run.run_id!r} "
+            "continues the run"
         )
     if session.every_case_failed:
         raise EveryCaseFailedError(f"every case failed; the reasons are in {session.path}")
@@ -206,7 +207,7 @@ def run(request: RunRequest) -> Run:
 
 @contextmanager
 def _explained(device: DeviceProfile | None = None) -> Iterator[None]:
-    # Explain why a device could not be opened, with the driver's message or an explanation of torch's.
+    # Say why a device could not be opened, in the driver's words or with an explanation of torch's.
     try:
         yield
     except NoDeviceError as error:
@@ -219,7 +220,7 @@ def prepare(
 ) -> Prepared:
     """Check everything that can be checked before measuring: options, device, folder, sharing, cases.
 
-    If the largest batch is requested, it is found here; ``on_trial`` is called for each tried batch.
+    If the largest batch is requested, this function finds it, and calls ``on_trial`` for each batch tried.
 
     Raises:
         MisuseError: If the requested cases cannot be measured.
@@ -231,7 +232,7 @@ def prepare(
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
     if store_results:
-        store.check_writable(root)  # before looking for a run: one behind a link would be reported as missing
+        store.check_writable(root)  # first, because a run behind a link would be reported as missing
     found = _run_to_resume(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
@@ -251,7 +252,7 @@ def prepare(
     findings = together(
         *(capability.preflight(each, allow_shared="shared" in request.allow) for each in (device, *peers))
     )
-    start = capability.start_state(device)  # before the run itself uses it, such as to try a batch
+    start = capability.start_state(device)  # before the run uses the device, for example to try a batch
     if request.batch_size == "max":
         made = with_largest_batches(made, profiles, device, on_trial)
     return Prepared(
@@ -271,7 +272,7 @@ def prepare(
 
 
 def _profiles_of(request: RunRequest, device: DeviceProfile) -> dict[str, WorkloadProfile]:
-    # Profile the requested workloads; their frameworks must be installed, and their weights allowed.
+    # Profile the requested workloads; check that their frameworks are installed and their weights allowed.
     wanted = [Framework(name) for name in request.frameworks]
     capability.need_frameworks(wanted, device)
     recipe = asked_recipe(request)
@@ -294,7 +295,7 @@ def _run_to_resume(request: RunRequest, root: Path, run_id: str | None) -> Path 
     if request.resume is not None:
         return store.find_run(root, request.resume)
     if run_id is not None:
-        with suppress(MisuseError):  # there is none at the first start
+        with suppress(MisuseError):  # at the first start, there is no such run
             return store.find_run(root, run_id)
     return None
 
@@ -391,7 +392,7 @@ def _read_again(prepared: Prepared) -> Prepared:
 
     Raises:
         ConflictError: If the run came from a file that differs from the one stored under its id.
-        MisuseError: If it can no longer be read, or no longer matches the device and the software.
+        MisuseError: If the run can no longer be read, or no longer matches the device and the software.
     """
     if prepared.resumed_from is None:
         return prepared
@@ -486,7 +487,7 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _sound(state: Run, row: Measurement) -> Measurement:
-    # Return a row without contradictory figures: they would make its file, with all other rows, unreadable.
+    # Return a row without contradictory figures, which would make the file with all its rows unreadable.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
         return row
@@ -502,7 +503,7 @@ def _save(root: Path, state: Run) -> Path:
 
 
 class UnstoredRunError(StorageError):
-    """A run could not be written; the error carries it, so it can be printed instead."""
+    """A run could not be written; the error carries the run, so it can be printed instead."""
 
     def __init__(self, message: str, state: Run) -> None:
         super().__init__(message)

@@ -473,7 +473,9 @@ def test_a_launch_without_a_result_does_not_cost_the_micro_benchmarks(make_plan,
 
 def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_plan, cpu, monkeypatch):
     """One example is memory that the device reports and then refuses."""
-    refused = Finding(kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB, of 64 GiB promised")
+    refused = Finding(
+        kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB; the device reports 64 GiB"
+    )
     told = iter([messages.MicroDone(finding=refused), messages.MicroDone(last=True)])
 
     class Child:

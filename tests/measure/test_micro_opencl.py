@@ -98,7 +98,7 @@ def test_a_device_that_reports_too_much_memory_is_probed_at_the_size_that_it_gra
     (none_given,) = opencl.run_micro(queue, lies, BRIEF)
     assert isinstance(none_given, Finding), "a size that is never granted gives no row but is reported"
     assert none_given.kind is FindingKind.MEMORY_REFUSED
-    assert f"of {format_bytes(lies.memory_bytes)} promised" in str(none_given.value)
+    assert f"the device reports {format_bytes(lies.memory_bytes)}" in str(none_given.value)
     monkeypatch.setattr(micro, "LEAST_COPY_BYTES", 64 * MIB)
     zeros = opencl.zeros
     monkeypatch.setattr(

@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         name="memory of trials before the steps stays in the cache",
         file=CASE,
-        old="    hardware.drop_cache()  # cuDNN's trials took all free memory, which no step needs\n",
+        old="    hardware.drop_cache()  # cuDNN's trials took all free memory, but no step needs that much\n",
         new="",
         misleads="memory that only cuDNN's trials took counts as memory of the step",
         killer="test_capture.py::test_memory_of_earlier_trials_is_not_the_memory_of_the_steps",

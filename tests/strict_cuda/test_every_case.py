@@ -134,7 +134,7 @@ def why_unsupported(case: Case) -> str | None:
     if case.execution is Execution.GRAPH and case.workload in PIPELINES:
         return "capturing"
     if case.execution is Execution.COMPILE and case.workload in RECURRENT:
-        return "compiled nothing"
+        return "compiled no part"
     if case.execution is Execution.COMPILE and case.new_tokens:
         return "not with torch.compile"
     if case.checkpointing is Checkpointing.SELECTIVE and not hasattr(
