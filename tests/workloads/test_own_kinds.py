@@ -37,11 +37,11 @@ from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.measure import guards
 from gpubench.measure.step import copied, move
-from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType
+from gpubench.models import Case, Execution, MemoryFormat, Precision, TaskKind, WeightType, WorkloadProfile
 from gpubench.predict.question import question_of
 from gpubench.profile import liveness
 from gpubench.profile.operators import refusal
-from gpubench.profile.trace import profile_workload, trace_workload
+from gpubench.profile.trace import Traced, trace_workload
 from gpubench.tensors import OffGpu, tensors_in, tensors_of
 from gpubench.workload import Workload, set_mode
 
@@ -69,6 +69,15 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
         return load_workload(str(path))
 
     return partial(load_it)
+
+
+def trace_as_built(workload: Workload) -> Traced:
+    """Trace a workload without other ways to train it, a failure of which would only leave them out."""
+    return trace_workload(workload, variants_s=0)
+
+
+def profile_as_built(workload: Workload) -> WorkloadProfile:
+    return trace_as_built(workload).profile
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
@@ -178,7 +187,7 @@ def test_gpu_calls_of_a_user_model_stay_on_the_cpu_while_disabled():
 
 @pytest.mark.parametrize("kind", ["derivative", "complex weights", "sparse gradients"])
 def test_a_traced_forward_pass_finds_the_state_it_needs(load, kind):
-    profile = profile_workload(load(KINDS[kind]))
+    profile = profile_as_built(load(KINDS[kind]))
     assert profile.train_flops_per_sample > profile.forward_flops_per_sample > 0
 
 
@@ -186,7 +195,7 @@ def test_a_traced_forward_pass_finds_the_state_it_needs(load, kind):
 def test_lazy_layers_and_masked_encoders_are_traced_without_values(load, kind, monkeypatch):
     built = []
     monkeypatch.setattr(liveness, "_without_values", partial(_noting, liveness._without_values, built))
-    traced = trace_workload(load(KINDS[kind]))
+    traced = trace_as_built(load(KINDS[kind]))
     assert traced.why_on_cpu is None
     assert traced.profile.memory_untraced is None
     assert {type(each) for each in built} == {FakeTensor}
@@ -201,13 +210,13 @@ def _noting(build, built, *args):
 
 
 def test_a_step_that_gives_its_values_to_numpy_is_ranked_as_eager(load):
-    profile = profile_workload(load(KINDS["matched on the host"]))
+    profile = profile_as_built(load(KINDS["matched on the host"]))
     assert profile.is_eager_only
     assert {step.task for step in profile.memory} == {*TaskKind}
 
 
 def test_a_model_that_reads_values_only_in_inference_is_trained_in_a_graph(load):
-    profile = profile_workload(load(KINDS["early exit"]))
+    profile = profile_as_built(load(KINDS["early exit"]))
     assert not profile.is_eager_only
     assert profile.is_eager_in_inference
     assert {step.task for step in profile.memory} == {*TaskKind}
@@ -217,28 +226,28 @@ def test_a_model_that_reads_values_only_in_inference_is_trained_in_a_graph(load)
 
 @pytest.mark.parametrize("source", [KINDS["teacher in inference mode"], PROMOTED])
 def test_a_step_that_runs_under_a_gpus_autocast_is_offered_amp(load, source):
-    profile = profile_workload(load(source))
+    profile = profile_as_built(load(source))
     assert profile.why_no_amp is None
     assert {step.is_amp for step in profile.memory} == {False, True}
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 def test_a_models_own_autocast_is_traced_without_values_as_on_a_gpu(load):
-    traced = trace_workload(load(KINDS["own autocast"]))
+    traced = trace_as_built(load(KINDS["own autocast"]))
     assert traced.why_on_cpu is None
     here = traced.profile.memory
     assert here[0].saved == here[1].saved, "with and without the case's autocast"
     named = load(KINDS["own autocast"].replace("(x.device.type", "('cuda'"))
-    assert profile_workload(named).memory == here
+    assert profile_as_built(named).memory == here
     off = load(KINDS["own autocast"].replace("torch.bfloat16", "enabled=False"))
     half = 2 * (8 + 256)  # of the input and of ReLU, beside ReLU's in float32
-    saved_bytes = profile_workload(off).memory[0].saved.bytes_per_sample
+    saved_bytes = profile_as_built(off).memory[0].saved.bytes_per_sample
     assert here[0].saved.bytes_per_sample == saved_bytes + half
 
 
 def test_the_state_of_wrapped_optimizers_is_counted(load):
     """Adam's for the biases, and a momentum for the weights."""
-    profile = profile_workload(load(KINDS["two in one"]))
+    profile = profile_as_built(load(KINDS["two in one"]))
     state_bytes = 4 * (8 * 16 + 16 * 4) + 8 * (16 + 4)
     assert profile.optimizer_bytes_per_parameter * profile.parameters == pytest.approx(state_bytes)
     assert profile.memory_untraced is None
@@ -248,7 +257,7 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
 
 @pytest.mark.parametrize("source", [ONE_MODEL_BY_PART, DEEP_BY_PART])
 def test_the_state_of_an_optimizer_that_names_the_model_is_counted_if_the_model_is_copied(load, source):
-    profile = profile_workload(load(source))
+    profile = profile_as_built(load(source))
     assert profile.optimizer_bytes_per_parameter == 8
     state_bytes = 8 * profile.parameters
     assert state_bytes < profile.memory[0].optimizer_bytes < 1.1 * state_bytes, "and the numbers of steps"
@@ -258,11 +267,11 @@ def test_the_state_of_an_optimizer_that_names_the_model_is_counted_if_the_model_
     not hasattr(torch.compiler, "set_stance"), reason="torch 2.4 makes no fused optimizer without a device"
 )
 def test_the_state_of_an_optimizer_fused_by_its_author_is_traced_without_values(load):
-    traced = trace_workload(load(KINDS["fused by its author"]))
+    traced = trace_as_built(load(KINDS["fused by its author"]))
     assert traced.why_on_cpu is None
     assert traced.profile.optimizer_bytes_per_parameter == 8
     capturable = KINDS["fused by its author"].replace("fused", "capturable")
-    assert trace_workload(load(capturable)).profile.optimizer_bytes_per_parameter == 8
+    assert profile_as_built(load(capturable)).optimizer_bytes_per_parameter == 8
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
@@ -280,7 +289,7 @@ def test_a_sparse_tensor_of_any_layout_gives_the_tensors_that_own_its_memory():
 
 
 def test_the_memory_of_sparse_gradients_is_traced(load):
-    (step, *_) = profile_workload(load(KINDS["sparse gradients"])).memory
+    (step, *_) = profile_as_built(load(KINDS["sparse gradients"])).memory
     touched = 2 * (8 + 16 * 4)  # rows of one sample: an index and 16 values each
     dense = 200 * 16 * 4
     assert touched <= step.peak(2).at(2) - step.peak(1).at(1) < dense
@@ -290,7 +299,7 @@ def test_the_memory_of_sparse_gradients_is_traced(load):
     not hasattr(nn.functional, "grouped_mm"), reason="before torch 2.10 a CPU has no such kernel"
 )
 def test_a_product_of_grouped_samples_is_counted_and_its_memory_traced(load):
-    profile = profile_workload(load(EXPERTS))
+    profile = profile_as_built(load(EXPERTS))
     assert profile.forward_flops_per_sample == 2 * (8 * 16 + 16 * 16 + 16 * 4)
     assert profile.memory_untraced is None
 
@@ -301,9 +310,9 @@ ALL_REDUCE_ON_META = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allre
 
 def test_a_step_without_its_process_group_is_refused_with_a_group_that_works(load):
     with pytest.raises(MisuseError, match="start a group of one process") as refused:
-        profile_workload(load(IN_A_GROUP))
+        profile_as_built(load(IN_A_GROUP))
     start = str(refused.value).rpartition("in this file: ")[2]
-    traced = profile_workload(load(f"if not torch.distributed.is_initialized():\n    {start}\n{IN_A_GROUP}"))
+    traced = profile_as_built(load(f"if not torch.distributed.is_initialized():\n    {start}\n{IN_A_GROUP}"))
     torch.distributed.destroy_process_group()
     assert traced.memory_untraced is None or not ALL_REDUCE_ON_META
 
@@ -313,7 +322,7 @@ def test_an_optimizer_made_by_a_function_updates_as_torch_does_on_a_gpu(load):
 
     def peak(optimizer: str) -> float:
         source = pair(optimizer=optimizer).replace("16", "1600")
-        (step, *_) = profile_workload(load(source)).memory
+        (step, *_) = profile_as_built(load(source)).memory
         return step.peak(1).at(1)
 
     together = peak("functools.partial(torch.optim.AdamW, foreach=True)")
@@ -343,7 +352,7 @@ def test_a_model_stored_mostly_in_half_precision_keeps_its_other_weights(load):
     [("generates", 5 * 2 * (8 * 16 + 16 * 4)), ("complex product", 2 * (8 * 16 + 16 * 4) + 8 * 16 * 16)],
 )
 def test_products_in_inference_mode_and_of_complex_numbers_are_counted(load, kind, forward_flops):
-    assert profile_workload(load(KINDS[kind])).forward_flops_per_sample == forward_flops
+    assert profile_as_built(load(KINDS[kind])).forward_flops_per_sample == forward_flops
 
 
 def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not():
@@ -356,7 +365,7 @@ def test_what_is_no_optimizer_is_refused_with_the_form_of_one_that_holds_several
     """As a hook of Lightning returns them."""
     source = pair(optimizer=f"lambda given: {several % 'torch.optim.Adam(given)'}")
     with pytest.raises(MisuseError, match=r"mine\.py: .*return one optimizer.*that holds several"):
-        profile_workload(load(source))
+        profile_as_built(load(source))
 
 
 def test_a_batch_in_the_second_dimension_is_refused_with_what_forward_may_do(load):
@@ -370,7 +379,7 @@ def test_a_batch_in_the_second_dimension_is_refused_with_what_forward_may_do(loa
 def test_sparse_gradients_with_the_default_optimizer_are_refused_with_one_that_works(load):
     source = KINDS["sparse gradients"].replace(", functools.partial(torch.optim.SGD, lr=0.1)", "")
     with pytest.raises(MisuseError, match=r"mine\.py: .*sparse gradients.*torch\.optim\.SGD"):
-        profile_workload(load(source))
+        profile_as_built(load(source))
 
 
 # --- a loss with tensors ------------------------------------------------------------------------------------
@@ -401,7 +410,7 @@ def test_loss_that_moves_its_own_tensor_is_accepted(load, kind):
 )
 def test_the_parameters_of_a_loss_count_and_its_memory_is_traced(load, kind, parameters, trained):
     assert kind in WITH_A_LOSS
-    profile = profile_workload(load(KINDS[kind]))
+    profile = profile_as_built(load(KINDS[kind]))
     assert (profile.parameters, profile.trainable_parameters) == (parameters, trained)
     assert profile.memory_untraced is None
     held = load(KINDS[kind]).build(BATCH, 0).model
@@ -409,7 +418,7 @@ def test_the_parameters_of_a_loss_count_and_its_memory_is_traced(load, kind, par
 
 
 def test_a_model_that_copies_a_part_of_itself_is_traced(load):
-    profile = profile_workload(load(KINDS["teacher"]))
+    profile = profile_as_built(load(KINDS["teacher"]))
     assert (profile.parameters, profile.trainable_parameters) == (2792, 1396)
     assert profile.memory_untraced is None
 
@@ -428,9 +437,9 @@ def test_a_copy_of_a_task_has_a_loss_bound_to_its_model(load):
 
 
 def test_a_view_that_needs_contiguous_images_is_detected_in_the_trace(load):
-    profile = profile_workload(load(KINDS["view"]))
+    profile = profile_as_built(load(KINDS["view"]))
     assert {profile.memory_format_at(each) for each in Precision} == {MemoryFormat.CONTIGUOUS}
-    sound = profile_workload(load(KINDS["view"].replace(".view(len(x), -1)", ".flatten(1)")))
+    sound = profile_as_built(load(KINDS["view"].replace(".view(len(x), -1)", ".flatten(1)")))
     assert sound.memory_format_at(Precision.AMP_BF16) is MemoryFormat.CHANNELS_LAST
 
 
@@ -463,7 +472,7 @@ def test_every_tensor_is_found_and_other_values_are_kept(load):
 
 @pytest.mark.parametrize("kind", ["moves its tensors", "nodes", "packed sequence", "by name", "inner loop"])
 def test_inputs_and_steps_of_any_form_are_traced(load, kind):
-    profile = profile_workload(load(KINDS[kind]))
+    profile = profile_as_built(load(KINDS[kind]))
     assert profile.parameters > 0
     assert profile.train_flops_per_sample > 0
 
@@ -472,6 +481,6 @@ def test_a_shared_model_of_a_file_keeps_its_values_through_a_trace(load):
     """The inputs are in the file too, so the memory of a step cannot be traced as it is built."""
     source = KINDS["one model"].replace("torch.randn(n, 8),", "DATA[:n],")
     workload = load("DATA = torch.randn(512, 8)\n" + source)
-    profile_workload(workload)
+    profile_as_built(workload)
     task = workload.build(BATCH, 0)
     assert float(task.loss(task.model(task.batches[0][0]), task.batches[0][1]).detach()) > 0

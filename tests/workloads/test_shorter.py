@@ -146,10 +146,10 @@ SHORTENED = {
 }
 WHOLE = {
     "few": lambda: Net([Block() for _ in range(LEAST_BLOCKS - 1)]),
-    "skips": lambda: Skips([Block() for _ in range(12)]),
+    "skips": lambda: Skips([Block() for _ in range(LEAST_BLOCKS)]),
     "tapped": lambda: Tapped([Block() for _ in range(12)]),
-    "windowed": lambda: Windowed([Block() for _ in range(12)]),
-    "locked": lambda: Locked([Block() for _ in range(12)]),
+    "windowed": lambda: Windowed([Block() for _ in range(9)]),
+    "locked": lambda: Locked([Block() for _ in range(LEAST_BLOCKS)]),
     "all different": lambda: Net([Block(wide) for wide in range(1, 13)]),
 }
 
@@ -166,8 +166,8 @@ def test_the_shorter_models_give_the_trace_of_the_full_one(name: str) -> None:
 
 def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """With autocast, in half precision, with recomputed blocks, and with adapters."""
-    monkeypatch.setattr(shorter, "LEAST_BLOCKS", 5)
-    net = workload(lambda: Net([Block() for _ in range(5)]))
+    monkeypatch.setattr(shorter, "LEAST_BLOCKS", 4)
+    net = workload(lambda: Net([Block() for _ in range(4)]))
     shortened = with_shorter(net)
     assert shortened.shorter is not None
     short = trace.profile_workload(shortened)
@@ -180,11 +180,10 @@ def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pyte
 def test_other_models_are_traced_in_full(model: Callable[[], nn.Module]) -> None:
     net = workload(model)
     assert with_shorter(net) is net
-    assert trace.trace_operators(net).profile.parameters == sum(p.numel() for p in model().parameters())
 
 
 def test_a_step_that_the_shorter_models_do_not_give_leaves_the_others_to_them() -> None:
-    net = workload(lambda: Adds([Block() for _ in range(12)]))
+    net = workload(lambda: Adds([Block() for _ in range(LEAST_BLOCKS)]))
     short = with_shorter(net)
     assert short.shorter is not None
     assert trace_memory(short, ways=()) == trace_memory(net, ways=())
@@ -194,12 +193,12 @@ def test_a_loss_that_refers_to_the_model_prevents_shortening() -> None:
     def with_decay(model: Any) -> Callable[[Tensor, Tensor], Tensor]:
         return lambda outputs, targets: cross_entropy(outputs, targets) + model.head.weight.square().sum()
 
-    net = workload(lambda: Net([Block() for _ in range(12)]), with_decay)
+    net = workload(lambda: Net([Block() for _ in range(LEAST_BLOCKS)]), with_decay)
     assert with_shorter(net) is net
 
 
 def test_an_optimizer_that_refers_to_the_model_prevents_shortening() -> None:
-    made = Net([Block() for _ in range(12)])
+    made = Net([Block() for _ in range(LEAST_BLOCKS)])
     net = workload(lambda: made)
 
     def with_own(build: Callable[..., Task]) -> Callable[..., Task]:
