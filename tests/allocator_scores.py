@@ -30,6 +30,7 @@ from gpubench.profile.allowance import load_allowance
 from gpubench.profile.growth import BATCHES
 from gpubench.profile.memory_figures import scratch_of
 from gpubench.profile.quick_fakes import gpu_without_values
+from gpubench.tensors import storage_id
 from gpubench.units import GIB, MIB
 from gpubench.workload import Workload, seeded
 from tools.evaluate import DOCS, as_table, put
@@ -68,9 +69,10 @@ class _Recording(liveness.Storages):
         _Recording.last = self
 
     def adopt(self, tensors: Iterable[Any]) -> None:
-        before = {key: size for key, (size, _) in self._alive.items()}
+        tensors = [*tensors]
+        before = {key: self._alive.get(key, (None,))[0] for key in map(storage_id, tensors)}
         super().adopt(tensors)
-        made = [key for key in self._alive if before.get(key) != self._alive[key][0]]
+        made = [key for key, size in before.items() if size != self._alive[key][0]]
         if not self.is_stepping:
             self.adopted.append([self._alive[key][0] for key in made])
             return
