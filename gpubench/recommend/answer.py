@@ -475,7 +475,8 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
-    if any(map(is_a_host, request.own)) and not request.buys and own is not None:
+    has_host = any(map(is_a_host, request.own))
+    if has_host and not request.buys and own is not None and own.purchase_usd:  # not the card they have
         yield tell(
             "have_pc",
             gpu=gpus_of(own.offer),
