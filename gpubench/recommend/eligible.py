@@ -389,8 +389,8 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
             batch_size=request.batch_size,
         )
         raise MisuseError(
-            f"{reason}; no stored run has it for a GPU among the offers: run `gpubench run "
-            f"{plain(shlex.join(words_of(run)))}` on one, and rank again"
+            f"{reason}; no stored run has it in {request.execution} mode for a GPU among the offers: "
+            f"run `gpubench run {plain(shlex.join(words_of(run)))}` on one, and rank again"
         )
 
 
