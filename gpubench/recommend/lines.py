@@ -94,7 +94,8 @@ def lines(ranking: Ranking) -> list[Line]:
     named = {line.choice.offer for line in found}
     others = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
     others += [("Also named", each) for each in ranking.asked]
-    found[1:1] = [Line(name, each) for name, each in others if each is not None and each.offer not in named]
+    more = grouped((each.offer, Line(name, each)) for name, each in others if each is not None)
+    found[1:1] = [same[0] for offer, same in more.items() if offer not in named]
     return found
 
 

@@ -198,6 +198,13 @@ def test_a_single_named_gpu_needs_no_extra_line():
     assert "Per dollar, " not in " ".join(found.said("asked"))
 
 
+def test_a_named_gpu_that_is_the_best_of_a_cloud_has_one_line():
+    found = rank("resnet50", gpu=["RTX 4090", "H100"], as_of="2026-11-30", draws=50)
+    shown = [line.choice.offer for line in lines(found)]
+    assert found.cloud.offer in {each.offer for each in found.asked}
+    assert len(shown) == len(set(shown))
+
+
 def test_a_cost_states_that_it_includes_tax_and_egress():
     with settings(tax=0.19, egress_usd=18):
         shown = " ".join(screen.__wrapped__("resnet50 --dataset-gb 200").split())
