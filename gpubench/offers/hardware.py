@@ -14,7 +14,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.folders import data_table
 from gpubench.models import PriceCondition
-from gpubench.names import counted
+from gpubench.names import counted, normalize
 from gpubench.offers.dates import price_day
 from gpubench.specs import find_spec, load_specs, usual_spec
 from gpubench.units import plain
@@ -152,7 +152,7 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         spec: Parts separated by commas: the GPU (``2x NAME`` for two), then optional parts in any order: its
             price in USD (without one it is already owned), ``host``, ``resale`` and ``upkeep`` in USD, years,
             percent of hours used, W, PUE, USD/kWh.
-        own_keys: Devices that only occur in the user's own runs: ``cpu``, a Mac.
+        own_keys: Devices that only occur in the user's own runs: ``cpu``, a Mac, a laptop's GPU.
 
     Returns:
         Key and number of the GPUs, and the given values: ``purchase_usd`` of all GPUs without the host (0 if
@@ -169,8 +169,9 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         raise MisuseError(f"--have names no GPU; write it like {_EXAMPLE}")
     stated, name = counted(parts[0])
     gpu_count = 1 if stated is None else stated
-    known = find_spec(name)
-    key = name.casefold() if known is None else known.key
+    known, words = find_spec(name), {*normalize(name).replace("-", " ").split()}
+    own = [key for key in {*own_keys} - {*load_specs()} if words and words <= {*key.split("-")}]
+    key = known.key if known is not None else own[0] if len(own) == 1 else name
     if key not in own_keys:
         gpu = usual_spec(name)
         key = gpu.key

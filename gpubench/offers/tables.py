@@ -154,6 +154,8 @@ def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[st
         rows = list(islice(((reader.line_num, row) for row in reader if row), MAX_ROWS + 2))
     except csv.Error as error:
         raise MisuseError(f"{plain(path.name)}, line {reader.line_num}: {error}; write plain CSV") from None
+    if rows and "".join(rows[0][1]).lower() == "sep=":  # tells Excel the delimiter, which follows it
+        del rows[0]
     if not rows:
         raise MisuseError(f"{plain(path.name)} is empty: the first line names the columns")
     if separator != ",":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -103,8 +104,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_reasons(refused: Iterable[Refusal]) -> list[str]:
-    """Return the first three distinct reasons, for a short document."""
-    return list(dict.fromkeys(each.reason for each in refused))[:3]
+    """Return the three most frequent reasons, for a short document; of equally frequent ones the first."""
+    return [reason for reason, _ in Counter(each.reason for each in refused).most_common(3)]
 
 
 def check(question: Question) -> None:

@@ -390,8 +390,8 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
             batch_size=request.batch_size,
         )
         raise MisuseError(
-            f"{reason}; no stored run has it for a GPU among the offers: run `gpubench run "
-            f"{plain(shlex.join(words_of(run)))}` on one of those GPUs, then rank again"
+            f"{reason}; no stored run has it in {request.execution} mode for a GPU among the offers: run "
+            f"`gpubench run {plain(shlex.join(words_of(run)))}` on one of those GPUs, then rank again"
         )
 
 

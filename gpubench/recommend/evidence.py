@@ -25,6 +25,7 @@ from gpubench.models import (
     Status,
     WorkloadProfile,
 )
+from gpubench.names import normalize
 from gpubench.options import asked_recipe
 from gpubench.precisions import AMP
 from gpubench.predict.anchors import is_host_bound, peaks_of
@@ -284,8 +285,11 @@ CPU_KEY = "cpu"
 
 
 def device_key(run: Run) -> str | None:
-    """Return the key of a run's device; for a processor, ``cpu``."""
-    return CPU_KEY if run.device.backend == CPU_KEY else run.device.gpu_key
+    """Return the key of a run's device: ``cpu`` for processors, the words of its name if no table has it."""
+    if run.device.is_cpu:
+        return CPU_KEY
+    named = "" if run.device.mig_enabled else normalize(run.device.name or "")
+    return run.device.gpu_key or named.replace(" ", "-") or None
 
 
 def measured_by_the_user(

@@ -130,27 +130,30 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
         *([tell("clock", clock=clock.rstrip("."))] if clock else []),
     ]
     evidence_for = partial(gather, request, runs=runs)
+    may_rent = request.max_purchase_usd is not None and request.rent_or_buy != "buy"
     try:
-        return judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
-    except NothingLeftError as nothing:
-        return _instead_of_buying(request, nothing, only)
+        ranking = judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
+    except NothingLeftError:
+        if not may_rent:
+            raise
+    else:
+        if not may_rent or any(each.purchase_usd for each in ranking.by_gpu):  # else only what the buyer has
+            return ranking
+    return _instead_of_buying(request, only)
 
 
-def _instead_of_buying(request: RankRequest, nothing: NothingLeftError, only: Chosen | None) -> Ranking:
-    """Answer a request with a sum that buys no machine: rank rentals, and say what the sum does buy.
-
-    The sum may pay for a number of rented jobs, or for a card in a PC that the buyer already has.
+def _instead_of_buying(request: RankRequest, only: Chosen | None) -> Ranking:
+    """Answer if the sum buys no machine: what to rent, for how many jobs, and what it adds to the buyer's PC.
 
     Raises:
-        NothingLeftError: If no sum was given, rentals were ruled out, or no rental is left either.
+        NothingLeftError: If no rental is left either.
     """
     sum_usd = request.max_purchase_usd
-    if sum_usd is None or request.rent_or_buy == "buy":
-        raise nothing
-    at_hand = msgspec.structs.replace(request, host_usd=0.0)
+    assert sum_usd is not None  # else rentals were ranked
+    at_hand = msgspec.structs.replace(request, host_usd=0.0, own=())
     try:
         with_pc = None if request.host_usd == 0 else ranked(at_hand, only).first
-    except NothingLeftError:
+    except MisuseError:
         with_pc = None
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
     ranking = ranked(renting, only)
@@ -420,7 +423,7 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
 
 def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
     # Yield the number of jobs that a sum of money pays for on a rented machine.
-    if usd and rent is not None and rent.row.cost_usd.value:
+    if usd and rent is not None and rent.source != "own" and rent.row.cost_usd.value:
         gpu = f"{gpus_of(rent.offer)} at {plain(rent.offer.provider, 30)}"
         jobs = f"{math.floor(usd / rent.row.cost_usd.value):,}"
         yield tell("buy_or_rent", usd=format_price(usd), gpu=gpu, jobs=jobs)

@@ -248,6 +248,20 @@ def test_a_spreadsheet_with_semicolons_and_a_byte_order_mark_is_read(tmp_path):
     assert (offer.provider, offer.instance) == ("acme", "big.1")
 
 
+@pytest.mark.parametrize("delimiter", [";", ",", "\t"])
+def test_the_line_that_tells_excel_the_delimiter_is_no_header(tmp_path, delimiter):
+    path = tmp_path / "quote.csv"
+    lines = [
+        ("provider", "instance", "gpu_key", "price"),
+        ("acme", "big.1", "T4", "0.5"),
+        ("acme", "big.2", "T4", "?"),
+    ]
+    path.write_text("\n".join((f"sep={delimiter}", *map(delimiter.join, lines))), encoding="utf-8-sig")
+    table = read_own(path)
+    assert [offer.instance for offer in table.offers] == ["big.1"]
+    assert table.set_aside[0].row.startswith("quote.csv:4 "), "lines count from the top of the file"
+
+
 def test_json_is_read_like_csv(tmp_path):
     path = tmp_path / "quote.json"
     path.write_text(

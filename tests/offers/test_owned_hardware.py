@@ -41,6 +41,12 @@ def test_a_device_of_the_users_runs_is_named_by_its_key():
     assert parse_owned("2x CPU, 800 USD", {"cpu"}) == ("cpu", 2, {"purchase_usd": 800})
     with pytest.raises(MisuseError, match="unknown GPU 'cpu'"):
         parse_owned("cpu, 800 USD")
+    laptops = {"nvidia-geforce-rtx-3060-laptop-gpu", "nvidia-geforce-rtx-3070-laptop-gpu", "cpu"}
+    assert parse_owned("RTX 3060 Laptop", laptops)[0] == "nvidia-geforce-rtx-3060-laptop-gpu"
+    assert parse_owned("RTX 3060", laptops)[0] == "nvidia-geforce-rtx-3060-12gb", "the card, not the laptop"
+    for nobody in ("Laptop GPU 3", "RTX 3050 Laptop", "-"):
+        with pytest.raises(MisuseError):
+            parse_owned(nobody, laptops)
 
 
 @pytest.mark.parametrize(

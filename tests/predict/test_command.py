@@ -46,6 +46,8 @@ def test_show_is_no_success_if_no_gpu_has_a_figure():
     document = json.loads(done.stdout)
     assert (document["estimates"], len(document["refused"])) == ([], 1)
     assert here(*asked, "--gpu", "L4").returncode == 0
+    nowhere = here("predict", "show", "llama_1b", "--precision", "fp8").stderr
+    assert nowhere.startswith("gpubench: no GPU has a prediction: fp8 is measured, never predicted"), nowhere
 
 
 def test_a_model_after_predict_is_shown():

@@ -391,6 +391,21 @@ def test_cpu_that_finishes_the_job_soon_means_no_gpu_is_needed(tmp_path):
     assert "cpu" in {row.offer.gpu_key for row in rows}
 
 
+def test_a_measured_gpu_that_no_table_has_is_an_answer_by_its_name(tmp_path):
+    from gpubench import rank
+
+    run = run_of(None, measurement(case_on(T4), 30.0))
+    device = msgspec.structs.replace(run.device, name="NVIDIA GeForce RTX 3060 Laptop GPU")
+    write_run(tmp_path, msgspec.structs.replace(run, device=device))
+    options = {"workload": "vgg16", "results": tmp_path, "draws": 100}
+    rows = rank(have=("RTX 3060 Laptop, 75 W",), **options).rows
+    (mine,) = (row for row in rows if row.offer.provider == "own")
+    assert mine.estimate.basis == "measured"
+    assert mine.samples_per_s.value == pytest.approx(30.0)
+    slice_of_it = msgspec.structs.replace(run, device=msgspec.structs.replace(device, mig_enabled=True))
+    assert not measured_by_the_user(question_of(), [slice_of_it], ()), "not the whole GPU"
+
+
 def test_shipped_reference_run_is_not_described_as_run_here():
     (answer,) = estimates_of_vgg16((), reference_runs())
     assert answer.basis == "reference"

@@ -541,7 +541,7 @@ def test_hostile_names_reach_no_terminal():
 def test_a_row_at_another_batch_is_reported_and_shown():
     alike = estimate(L4, 900.0)
     other = msgspec.structs.replace(alike, case=msgspec.structs.replace(alike.case, batch_size=32))
-    note = "Not every device was measured at the requested batch: see the batch column."
+    note = "Not every GPU is ranked at the requested batch; a table with rows that differ has a batch column."
     offers = [offer(H100, 2.0), offer(L4, 1.0)]
     assert note in rank_of(offers, {H100: 3000.0, L4: other}).said("note")
     assert note not in rank_of(offers, {H100: 3000.0, L4: alike}).said("note")

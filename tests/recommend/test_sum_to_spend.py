@@ -87,6 +87,21 @@ def test_budget_of_500_dollars_explains_what_it_buys():
     assert none not in at_hand.said("asked")
 
 
+def test_a_sum_that_adds_nothing_to_the_card_at_hand_is_explained():
+    """Without a sum that covers a PC, the card that the user has would be the only row, with no word why."""
+    found = spend(600, "resnet50", have=["RTX 3060"])
+    none, with_pc = found.said("asked")[:2]
+    assert none.startswith("$600 does not cover a card and a PC")
+    assert "buys" in with_pc
+    assert "RTX 3060 12GB" not in with_pc
+    assert {"own", "vast"} <= {row.offer.provider for row in found.rows}
+    assert not any(re.search("rents .* at own", text) for text in found.said("asked"))
+    assert len(spend(600, "resnet50", have=["RTX 3060"], buy=True).rows) == 1, "rentals were ruled out"
+    in_own_pc = spend(20, "resnet50", have=["RTX 3060", "pc"]).said("asked")
+    assert in_own_pc[0] == "$20 buys no card that does this job."
+    assert not any(text.startswith("In your PC") for text in in_own_pc)
+
+
 def test_budget_too_small_for_any_card_is_reported():
     found = spend(20, "resnet50", have=["pc"])
     assert found.said("asked")[0] == "$20 buys no card that does this job."
