@@ -145,7 +145,7 @@ def preflight(
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
     """Return a finding if another process has started to use the device during the run.
 
-    Call it after the measuring processes have ended, so that they are not counted.
+    Call this after the measuring processes have ended, so that they are not counted.
 
     A lost device is not checked, because its rows already report the loss.
     """

@@ -216,7 +216,7 @@ class WorkerContext(Bench):
 
         After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
         persist: then only a new process helps. A case that ran out of time ended between two steps and leaves
-        a clean process, but only if it is the job's only process: others may be in the middle of a step.
+        a clean process, unless other processes of the job may be in the middle of a step.
         """
         if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
             return True

@@ -160,7 +160,7 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
         return_home: Changes back to the folder that the reference is relative to, if the model has left it.
 
     Raises:
-        MisuseError: If it is not a Keras model, or Keras cannot compute its loss.
+        MisuseError: If the reference is not a Keras model, or Keras cannot compute its loss.
     """
     task = build_of(reference, framework)(PROFILED_BATCH, 0)
     foreign_code.import_foreign(user_model.own_name(reference), lambda: first_loss(task))

@@ -274,7 +274,7 @@ def _end_with_parent(read_fd: int) -> None:
 
 def _run_as_rank(torchrun_pid: int) -> None:
     # Run as one process of the job, with the pipes that torchrun passes on, and report any error.
-    # It never returns, because threads that a model has left in this process could keep it from ending.
+    # This function never returns, because threads left by a model could keep the process from ending.
     die_with_parent(torchrun_pid)
     pipes = os.dup(0), os.dup(1)
     os.dup2(2, 1)
