@@ -317,7 +317,7 @@ def forcing_tf32(variables: Mapping[str, str]) -> list[str]:
 
 def forcing_fewer_bits(variables: Mapping[str, str]) -> list[str]:
     """Return the names of the variables that lower the precision of fp32 on a CPU."""
-    return [name for name in CPU_MATH_VARIABLES if variables.get(name, "STRICT").upper() != "STRICT"]
+    return [name for name in CPU_MATH_VARIABLES if variables.get(name, "").upper() not in {"", "STRICT"}]
 
 
 def in_memory(name: str) -> Precision:

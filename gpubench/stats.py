@@ -188,7 +188,7 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
 
 
 def rate_interval(rate: float, width: float | None) -> Interval:
-    """Return a rate with bounds from the relative half-width of its times; no upper one from a width of 1."""
+    """Return a rate with bounds from its times' relative half-width; no upper bound if that is 1 or more."""
     if width is None:
         return Interval(rate)
     return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))

@@ -183,8 +183,8 @@ class AmdBackend(Backend):
         if lines is None and (self.root / "dev/kfd").exists():
             problem = Problem(
                 what="an AMD GPU is present, but AMD's library does not report it",
-                fix=f"{pip_install('amdsmi')}, in the release of the installed ROCm; until then, the GPU is "
-                "timed without telemetry",
+                fix=f"{pip_install('amdsmi')}, in the release that matches the installed ROCm; until then, "
+                "the GPU is timed without telemetry",
                 exit_code=0,
                 backend=self.name,
                 torch_may_know=True,

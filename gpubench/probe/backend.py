@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         exit_code: 3 if a GPU is present but cannot be used; 0 if there is none or a run can continue.
         backend: The backend that has the problem, or ``torch``.
         device_index: The affected device; None if the entire backend is affected.
-        torch_may_know: Whether torch may still be able to use the GPU, as only the driver library fails.
+        torch_may_know: Whether only the driver library is affected, so that torch may still use the GPU.
     """
 
     what: str

@@ -1,8 +1,9 @@
 """Device backends, the devices of this machine, and their telemetry, without torch.
 
-Installed packages can add backends to the five built-in ones: each with an entry point of the group
-``gpubench.backends`` that names its ``BACKEND``. ``UNMEASURED`` lists processors that people ask about but on
-which no training step is timed. For the GPUs of one job, power adds up, and the slowest GPU limits the speed.
+Installed packages can add backends to the five built-in ones, through entry points of the group
+``gpubench.backends`` that name their ``BACKEND``. ``UNMEASURED`` lists processors that people ask about but
+on which no training step is timed. For the GPUs of one job, power adds up, and the slowest GPU limits the
+speed.
 """
 
 from __future__ import annotations

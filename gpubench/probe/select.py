@@ -213,7 +213,7 @@ def _check_place(asked: re.Match[str] | None, broken: Mapping[int, str]) -> None
         return
     moved = next((line for index, line in sorted(broken.items()) if index <= int(asked[2])), None)
     if moved is not None:
-        raise NoDeviceError(f"{moved}; name another by its UUID, see gpubench probe")
+        raise NoDeviceError(f"{moved}; name another GPU by its UUID, see gpubench probe")
 
 
 def _no_gpu(report: BackendReport) -> str:

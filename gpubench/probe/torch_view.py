@@ -229,7 +229,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
         r"system not yet initialized",
         _says(
             "the links between the GPUs of this machine are not set up",
-            "start the fabric manager of the driver's version: systemctl start nvidia-fabricmanager",
+            "start the fabric manager that matches the driver: systemctl start nvidia-fabricmanager",
         ),
     ),
     (
@@ -391,7 +391,7 @@ def main() -> None:
         parent.send(view := replace(view, device=in_torch(torch.cuda.get_device_properties(0))))
         torch.ones(64, device="cuda").sum().item()
         parent.send(replace(view, computed=True))
-    except Exception as error:  # noqa: BLE001 - a broken torch raises anything; its words are explained above
+    except Exception as error:  # noqa: BLE001 - a broken torch raises anything; ``explain`` interprets it
         parent.send(replace(view, error=str(error) or type(error).__name__))
 
 

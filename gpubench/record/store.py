@@ -174,7 +174,7 @@ def run_path(root: Path, run: Run) -> Path:
     The folder is named after the GPU key, ``cpu`` for a CPU, or ``unknown`` without a safe key.
 
     Raises:
-        MisuseError: If the run id contains anything but lowercase letters, digits, dots and dashes.
+        MisuseError: If the run id contains anything but letters, digits, dots and dashes.
     """
     key = "cpu" if run.device.is_cpu else (run.device.gpu_key or _UNKNOWN_KEY)
     return root / "runs" / (key if is_safe_name(key) else _UNKNOWN_KEY) / f"{id_of(run)}.json"
@@ -184,7 +184,7 @@ def id_of(run: Run) -> str:
     """Return the normalized id of a run; ids are not case-sensitive.
 
     Raises:
-        MisuseError: If it contains anything but letters, digits, dots and dashes.
+        MisuseError: If the id contains anything but letters, digits, dots and dashes.
     """
     run_id = run.run_id.casefold()
     if not is_safe_name(run_id):
@@ -292,8 +292,8 @@ def read_runs(root: Path, *, newest: int | None = None) -> StoredRuns:
     """Read every run of a folder; a file with invalid content is set aside as ``.corrupt``.
 
     A file that cannot be read now stays in place and is reported. The folder may belong to another project,
-    so only a file below ``runs`` with the name of a run is ever renamed, and without a folder ``runs`` no
-    other files are read.
+    so only files below ``runs`` that are named like a run are ever renamed. If there is no folder ``runs``,
+    only files that are named like a run are read.
 
     Args:
         root: The folder.
@@ -471,7 +471,7 @@ def _oldest_first(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=attrgetter("started_at", "run_id")))
 
 
-# --- importing runs of other machines -------------------------------------------------------------------
+# --- importing runs from other machines -----------------------------------------------------------------
 
 
 class ConflictError(StorageError):

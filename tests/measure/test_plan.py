@@ -240,6 +240,9 @@ def test_fp32_on_a_cpu_is_refused_while_a_variable_lowers_its_precision(cpu, pro
     for request in (RunRequest(), RunRequest(micro="only")):
         with pytest.raises(MisuseError, match="unset ONEDNN_DEFAULT_FPMATH_MODE"):
             plan(request, cpu, profiles)
+    for strict in ("", "strict"):
+        monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", strict)
+        assert plan(RunRequest(), cpu, profiles).cases
 
 
 @pytest.mark.parametrize(
