@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import os
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,7 +73,7 @@ def data_json(name: str, shape: type[_Shape]) -> _Shape:
     return decode_json(data_bytes(name), shape, data_path(name), what="a table of this gpubench", hint=hint)
 
 
-def data_rows(name: str) -> Iterable[dict[str, str]]:
+def data_rows(name: str) -> csv.DictReader[str]:
     """Return the rows of a CSV table in the data folder by column; errors as in ``data_bytes``."""
     return csv.DictReader(data_text(name).splitlines(), restval="")
 
@@ -88,7 +87,7 @@ def data_table(name: str, shape: type[_T]) -> list[_T]:
         MisuseError: As in ``data_bytes``, or if a cell has the wrong type; the message names the line.
     """
     lists = {field.name for field in msgspec.structs.fields(shape) if field.type == tuple[str, ...]}
-    reader = csv.DictReader(data_text(name).splitlines(), restval="")
+    reader = data_rows(name)
     found = []
     for row in reader:
         cells: dict[str, object] = {

@@ -211,5 +211,4 @@ def _case_of(given: dict[str, str]) -> PredictRequest:
     request = request_from(PredictRequest, given | {name: cell == "yes" for name, cell in switches.items()})
     if len(request.gpus) != 1:
         raise MisuseError("a case needs exactly one GPU: give it in the column gpu")
-    gpus = (usual_spec(request.gpus[0]).key,)
-    return msgspec.structs.replace(request, gpus=gpus, asked=())
+    return msgspec.structs.replace(request, gpus=(usual_spec(request.gpus[0]).key,), asked=())
