@@ -68,7 +68,7 @@ def is_there(path: Path) -> bool:
     A name that is too long for the file system does not exist.
 
     Raises:
-        MisuseError: If the system cannot tell.
+        MisuseError: If the file system reports an error instead.
     """
     try:
         path.lstat()
@@ -259,7 +259,7 @@ def require_writable(folder: Path, *, hint: str) -> Path:
         The folder, or its nearest existing parent.
 
     Raises:
-        StorageError: If they cannot.
+        StorageError: If neither is possible.
     """
     try:
         there = folder.absolute()

@@ -140,8 +140,8 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
     Peaks are stated at a clock that not every card can sustain. A chip's power draw grows roughly as its
     clock to the power of 2.5, so the clock that a card sustains grows roughly as its watts per multiprocessor
     to the power of 0.4 (fitted). That clock is compared with the one at which the peak is stated. A peak
-    stated at a lower clock is not reduced a second time, and no power limit raises a card above its peak. A
-    row for several cards has the figures of the variant with the least power.
+    stated at a lower clock is not reduced a second time, and no amount of power raises a card above its peak.
+    A row for several cards has the figures of the variant with the least power.
     """
     if spec.variants:
         return min(power_and_clock(load_specs()[key]) for key in spec.variants)
