@@ -269,7 +269,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "run gpubench offers refresh if it covers that provider, else see the provider's page",
     ),
     FindingKind.OUT_OF_DOMAIN: (
-        "far from every GPU with published measurements",
+        "unlike every GPU that predictions are fitted to",
         "treat the figure as a guess",
     ),
     FindingKind.EAGER_MEMORY: (
