@@ -46,7 +46,7 @@ def fit_of(
         case: Precision and batch size.
         spec: The card.
         readings: The peaks from ``peaks_of`` for the workload and task, in order of preference.
-        accumulate: Micro-batches that the batch is split into; a measured peak counts only if it is 1.
+        accumulate: Micro-batches that the batch is split into; a measured peak counts only for a whole batch.
     """
     card = card_of(spec)
     if card is None:
