@@ -548,7 +548,7 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
         raise MisuseError(f"{name}: build returned {' and '.join(wrong)}; the keys of its dict are {keys}")
     model, inputs, targets, loss = (parts[field] for field in _FIELDS[:4])
     if not isinstance(model, torch.nn.Module):
-        raise MisuseError(f"{name}: the model is of type {type(model).__name__}, not a torch.nn.Module")
+        raise MisuseError(f"{name}: the model is {plain(repr(model), 80)}, not a torch.nn.Module")
     if not callable(loss) or isinstance(loss, type):
         raise MisuseError(
             f"{name}: the loss is {plain(repr(loss), 80)}, not a function loss(outputs, targets); if the "

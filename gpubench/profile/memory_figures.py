@@ -112,7 +112,7 @@ def on_several(
     """Return the peak memory of one of several GPUs that shard weights, gradients and optimizer states.
 
     Args:
-        step: Traced in the type in which the weights are gathered.
+        step: The step, traced with weights of the gathered type.
         profile: Profile of the workload, for its blocks.
         case: Batch on each GPU, and number of GPUs.
         stored: Element size of a shard over that of a gathered weight: 2 if shards are float32 and weights

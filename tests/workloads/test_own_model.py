@@ -395,7 +395,7 @@ LOADING = {
     "exits": ("import sys\nsys.exit(3)", r"calls sys.exit\(3\)"),
     "raises": ("def build(n):\n    raise RuntimeError('no\\nluck')", "RuntimeError: no luck"),
     "two values": (body("nn.Linear(1, 1), torch.randn(batch_size, 1)"), "build returned 2 values"),
-    "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is of type int"),
+    "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is 3, not a"),
     "no loss": (body("nn.Linear(1, 1), torch.randn(batch_size, 1), 0, 3"), "the loss is 3, not"),
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
     "inputs no tensor": (
