@@ -502,17 +502,17 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def takes_seed(name: str, build: Callable[..., Any]) -> bool:
-    """Return whether a build takes a seed in addition to the batch size.
+    """Return whether a build takes a seed after the batch size: a required argument, or one named ``seed``.
 
     Raises:
         MisuseError: If it takes neither one argument nor two.
     """
-    with_seed = _binds(build, 2, 0)
-    if not with_seed and not _binds(build, 2):
+    takes_two, needs_two = _binds(build, 2, 0), not _binds(build, 2)
+    if needs_two and not takes_two:
         raise MisuseError(
             f"{name}: build must take one argument, build(batch_size), or two, build(batch_size, seed)"
         )
-    return with_seed
+    return takes_two and (needs_two or [*inspect.signature(build).parameters][1:2] == ["seed"])
 
 
 def _binds(function: Callable[..., Any], *arguments: object, **named: object) -> bool:
@@ -548,7 +548,7 @@ def _task(name: str, made: Any, batch_size: int) -> workload.Task:
         raise MisuseError(f"{name}: build returned {' and '.join(wrong)}; the keys of its dict are {keys}")
     model, inputs, targets, loss = (parts[field] for field in _FIELDS[:4])
     if not isinstance(model, torch.nn.Module):
-        raise MisuseError(f"{name}: the model is of type {type(model).__name__}, not a torch.nn.Module")
+        raise MisuseError(f"{name}: the model is {plain(repr(model), 80)}, not a torch.nn.Module")
     if not callable(loss) or isinstance(loss, type):
         raise MisuseError(
             f"{name}: the loss is {plain(repr(loss), 80)}, not a function loss(outputs, targets); if the "

@@ -37,7 +37,7 @@ class MemoryFormat(StrEnum):
 
 
 class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How a workload runs, besides batch and precision. A recipe changes memory and time, but not the task.
+    """How a workload runs, apart from batch and precision. It changes memory and time, but not the task.
 
     Attributes:
         weight_type: Storage type of the weights; with adapters, of the frozen base weights.

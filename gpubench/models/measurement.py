@@ -510,11 +510,13 @@ class Measurement(Record, frozen=True, kw_only=True):
         return self._latency(0.99)
 
     def _latency(self, share: float) -> float | None:
-        # A quantile over the passes of all launches; None if too few passes are beyond it.
-        passes = sorted(self._times("latency_s"))
-        if len(passes) * (1 - share) < 1 - 1e-9:
-            return None
-        return passes[ceil(share * len(passes) - 1e-9) - 1]
+        # None if not even one pass is beyond the quantile.
+        return self._quantile("latency_s", share, least=(1 - 1e-9) / (1 - share))
+
+    def _quantile(self, field: str, share: float, *, least: float) -> float | None:
+        # The nearest-rank quantile of a list field over all launches; None with fewer values than ``least``.
+        values = sorted(self._times(field))
+        return values[ceil(share * len(values) - 1e-9) - 1] if len(values) >= least else None
 
     @property
     def energy_source(self) -> str | None:
@@ -550,8 +552,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         Args:
             share: 0.5 for the median, 0.99 for the 99th percentile.
         """
-        gaps = sorted(self._times("token_gap_s"))
-        return gaps[min(len(gaps) - 1, int(share * len(gaps)))] if len(gaps) >= LEAST_GAPS else None
+        return self._quantile("token_gap_s", share, least=LEAST_GAPS)
 
     @property
     def decoded_tokens_per_s(self) -> float | None:

@@ -194,7 +194,7 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
     """Freeze a model and add adapters to every linear layer of its repeated blocks, in place.
 
     Args:
-        task: Its model has the type in which the base is stored.
+        task: A task with its model in the type that stores the base.
         in_4_bits: Whether these layers are stored in 4 bits; embedding and head stay unchanged.
 
     Raises:

@@ -77,7 +77,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         fields: The requested fields of the recipe.
         optional: Names of fields that are ignored for a workload without that setting.
-        gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
+        gpu_count: GPUs of the job; some workloads choose their checkpointing by that number.
         precisions: The requested precisions, by name; ``amp`` is either of its types.
         with_ways: Whether the memory of cheaper ways to train the model is requested too.
     """
@@ -179,7 +179,7 @@ def profile_of(
     Args:
         reference: The workload.
         asked: The requested recipe, by field; other fields are the workload's own.
-        gpu_count: GPUs of the job, by which some workloads choose their checkpointing.
+        gpu_count: GPUs of the job; some workloads choose their checkpointing by that number.
         optional: Names in ``asked`` that are ignored for a workload without that setting.
         precisions: The requested precisions, by name; the memory of each is traced. None means the workload's
             usual one, which is always traced.

@@ -112,7 +112,7 @@ def on_several(
     """Return the peak memory of one of several GPUs that shard weights, gradients and optimizer states.
 
     Args:
-        step: Traced in the type in which the weights are gathered.
+        step: The step, traced with weights of the gathered type.
         profile: Profile of the workload, for its blocks.
         case: Batch on each GPU, and number of GPUs.
         stored: Element size of a shard over that of a gathered weight: 2 if shards are float32 and weights
@@ -320,12 +320,12 @@ def measured_figures(
 def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Scratch) -> Figures:
     """Estimate the three figures from the tensors at the peak.
 
-    Part of the factor is scratch space, which counts as allocated; how much is unknown, so only the upper end
-    includes it. The workspaces that torch keeps for cuBLAS are known and fixed; in the memory in use, the
-    fitted overhead includes them, as well as scratch space and segments of a small step. Memory pinned in a
-    graph is in the likely figure, but never in the lower end. In a small step, scratch space exceeds its
-    share of the factor, also in the memory in use. A device never holds less than its tensors, even if the
-    interval of its class is wide; a context may take half of the usual memory.
+    Part of the factor is scratch space, which counts as allocated. Its size is unknown, so only the upper end
+    includes it. In a small step, scratch space exceeds its share of the factor, so every upper end adds at
+    least ``WORKSPACE_BYTES``. Torch's workspaces for cuBLAS have a known, fixed size. In the memory in use,
+    the fitted overhead includes them, as well as the scratch space and segments of a small step. Memory that
+    is pinned in a graph is in the likely figure, but never in the lower end. The lower end of the memory in
+    use allows for a context of half the usual size, but is never below that of the tensors.
     """
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most

@@ -94,6 +94,14 @@ def test_latencies_and_rates_of_a_generation_are_derived_from_its_times():
     assert measurement_document(row)["token_latency_p99_s"] == 0.05
 
 
+def test_quantiles_of_tokens_are_defined_like_those_of_passes():
+    times = tuple(n / 1000 for n in range(1, 1001))
+    launch = Launch(index=0, latency_s=times, token_gap_s=times)
+    row = Measurement(case=case(batch_size=4), status=Status.OK, launches=(launch,))
+    assert (row.token_latency_s(0.50), row.token_latency_s(0.99)) == (0.5, 0.99)
+    assert (row.latency_p50_s, row.latency_p99_s) == (0.5, 0.99)
+
+
 def quantized(weight_type: WeightType):
     recipe = RECIPE.changed({"weight_type": weight_type})
     return move(tiny(recipe), case(recipe), torch.device("cpu"))

@@ -29,7 +29,7 @@ from gpubench.profile.child import _answer, check_first_loss
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.memory import need_of
 from gpubench.profile.trace import profile_workload
-from gpubench.user_model import version_of
+from gpubench.user_model import import_own, takes_seed, version_of, workload_of
 
 GOOD = """
 import torch
@@ -156,6 +156,24 @@ def test_a_function_may_be_named_and_may_take_a_seed(tmp_path: Path) -> None:
     workload = load_workload(write(tmp_path, source) + ":net")
     assert workload.name == "my_model.py:net"
     assert workload.build(2, 5).batches[0][0].shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    "more", ["width=10", "width=10, seed=0", "*, width=10", "*others, width=10", "*, seed=0, width=10"]
+)
+def test_the_seed_is_not_given_to_another_argument_with_a_default(tmp_path: Path, more: str) -> None:
+    source = GOOD.replace("10", "width").replace("batch_size):", f"batch_size, {more}):")
+    workload = load_workload(write(tmp_path, source))
+    assert workload.build(2, 7).batches[0][0].shape == (2, 10)
+
+
+def test_a_seed_with_a_default_is_given(tmp_path: Path) -> None:
+    source = "DRAWN = []\n" + GOOD.replace("batch_size):", "batch_size, seed=3):\n    DRAWN.append(seed)")
+    _, module = import_own(write(tmp_path, source))
+    workload_of("my_model.py", module.build, module).build(2, 7)
+    assert 7 in module.DRAWN
+    assert 3 not in module.DRAWN
+    assert not takes_seed("my_model.py", lambda *arguments: arguments)
 
 
 def test_a_dict_with_an_optimizer_is_accepted(tmp_path: Path) -> None:
@@ -377,7 +395,7 @@ LOADING = {
     "exits": ("import sys\nsys.exit(3)", r"calls sys.exit\(3\)"),
     "raises": ("def build(n):\n    raise RuntimeError('no\\nluck')", "RuntimeError: no luck"),
     "two values": (body("nn.Linear(1, 1), torch.randn(batch_size, 1)"), "build returned 2 values"),
-    "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is of type int"),
+    "no module": (body("3, torch.randn(batch_size, 1), 0, nn.MSELoss()"), "the model is 3, not a"),
     "no loss": (body("nn.Linear(1, 1), torch.randn(batch_size, 1), 0, 3"), "the loss is 3, not"),
     "ignores the batch": (body("nn.Linear(1, 1), torch.randn(5, 1), 0, nn.MSELoss()"), r"shape \(5, 1\)"),
     "inputs no tensor": (
