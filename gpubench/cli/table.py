@@ -18,7 +18,7 @@ import msgspec
 
 from gpubench.cli.output import say
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, read_bytes
+from gpubench.files import TABLE_BYTES, read_text
 from gpubench.measure.request import RunRequest
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.options import (
@@ -441,7 +441,8 @@ def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of a folder's settings file. Parent folders are not searched.
 
     Raises:
-        MisuseError: If a file is not valid TOML, or its settings are not a table.
+        BadContentError: If a file is not UTF-8 text.
+        MisuseError: If it is not valid TOML, or its settings are not a table.
     """
     import tomllib
 
@@ -449,8 +450,8 @@ def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
         if not (folder / name).is_file():
             continue
         try:
-            table: Any = tomllib.loads(read_bytes(folder / name, TABLE_BYTES, follow_links=True).decode())
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            table: Any = tomllib.loads(read_text(folder / name, TABLE_BYTES, follow_links=True))
+        except tomllib.TOMLDecodeError as error:
             raise MisuseError(f"{name} is not valid TOML: {plain(str(error), 200)}") from None
         for key in keys:
             table = table.get(key, {}) if isinstance(table, dict) else None
