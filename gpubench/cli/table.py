@@ -301,6 +301,12 @@ class Command(click.Command):
         lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer[start:])
         formatter.buffer[start:] = [each.replace(_HYPHEN, "-") for each in lines]
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names of the settings without breaking one at a hyphen."""
+        start = len(formatter.buffer)
+        super().format_epilog(ctx, formatter)
+        formatter.buffer[start:] = [each.replace(_HYPHEN, "-") for each in formatter.buffer[start:]]
+
 
 def command_of(path: str) -> Command:
     """Return the command of a verb or an action, with an option per request field and ``--json``."""
@@ -336,7 +342,9 @@ def command_of(path: str) -> Command:
         callback=call,
         help=verb.help,
         short_help=verb.help.partition("\n\n")[0],
-        epilog=f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(settings)}."
+        epilog=f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(settings)}.".replace(
+            "-", _HYPHEN
+        )
         if settings
         else None,
     )
