@@ -294,18 +294,15 @@ class Command(click.Command):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
                 words = record[1].replace("|", _SEAM).replace("-", _HYPHEN)
                 by_panel.setdefault(self.panels.get(each.name) or "Options", []).append((record[0], words))
-        start = len(formatter.buffer)
         for panel, records in by_panel.items():
             with formatter.section(panel):
                 formatter.write_dl(records)
-        lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer[start:])
-        formatter.buffer[start:] = [each.replace(_HYPHEN, "-") for each in lines]
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the names of the settings without breaking one at a hyphen."""
-        start = len(formatter.buffer)
-        super().format_epilog(ctx, formatter)
-        formatter.buffer[start:] = [each.replace(_HYPHEN, "-") for each in formatter.buffer[start:]]
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help, then restore what kept its words and choices whole."""
+        super().format_help(ctx, formatter)
+        lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer)
+        formatter.buffer[:] = [each.replace(_HYPHEN, "-") for each in lines]
 
 
 def command_of(path: str) -> Command:
