@@ -41,11 +41,11 @@ from gpubench.profile import load_profiles
 from gpubench.sections.data import (
     ReportData,
     at_named_batches,
+    by_speed,
     case_words,
     explained,
     kinds_words,
     newest,
-    place,
     rate_of,
     same,
     title_of,
@@ -65,7 +65,7 @@ def devices(data: ReportData) -> list[Part]:
     rows = [
         (result, results[0])
         for results in shared.values()
-        for result in sorted(results, key=place, reverse=True)
+        for result in sorted(results, key=by_speed, reverse=True)
     ]
     return explained(
         "Cases measured on more than one device, each compared with the first device on this page.",
@@ -123,9 +123,9 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
             for results in (cpus, gpus)
         )
         shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
-        cpu = max((r for r in mine if not shared or r.case.batch_size in shared), key=place)
+        cpu = max((r for r in mine if not shared or r.case.batch_size in shared), key=by_speed)
         able = [r for r in theirs if not shared or r.case.batch_size == cpu.case.batch_size]
-        gpu = max(able, key=place, default=None)
+        gpu = max(able, key=by_speed, default=None)
         found.append(CpuGpuPair(cpus=tuple(r for r in mine if r.leads), cpu=cpu, gpu=gpu))
     return tuple(found)
 
