@@ -265,7 +265,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.feed_vcpus is not None:
         needs = f"data loading needs {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
-        has = "vCPUs (its own number is unknown)"
+        has = "vCPUs (how many the machine has is unknown)"
         yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS

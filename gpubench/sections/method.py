@@ -40,8 +40,7 @@ _WORDS = (
     "Throughput is samples over wall time of the accepted rounds. A round is a timed block of several "
     "steps, with the device synchronized at both ends; a launch is a fresh process. A 95 % interval covers "
     "the variation within and between launches. Batches are prebuilt and already on the device: these "
-    "figures exclude the input pipeline (`gpubench feed` measures it). Raw rounds are embedded at the end "
-    "of this page."
+    "figures exclude the input pipeline (`gpubench feed` measures it). The HTML report embeds the raw rounds."
 )
 
 
