@@ -172,8 +172,8 @@ def _need(cpus: Sequence[Result]) -> str:
         trains = f"this CPU trains on a million samples in {format_duration(surely_s)} or less"
         return f"{of} no GPU is needed: {trains}."
     if likely_s > _FAR_OFF * SMALL_JOB_S:
-        takes = f"a million samples take this CPU {format_duration(likely_s)} or more"
-        return f"{of} a GPU is needed: {takes}, over {_FAR_OFF:.0f} times {limit}."
+        takes = f"a million samples take this CPU about {format_duration(likely_s)}"
+        return f"{of} a GPU is needed: {takes}, over {_FAR_OFF:.0f} times the limit of {limit}."
     if least_s > SMALL_JOB_S:
         takes = f"it takes {format_duration(least_s)} or more"
         return f"{of} this CPU is too slow to train on a million samples within {limit}: {takes}."
