@@ -27,7 +27,7 @@ def fail_unexpectedly(error: BaseException) -> NoReturn:
     """Report an unexpected error and log its traceback; call this while handling the error."""
     try:
         report = f"please report it with {_log()}"
-    except Exception as why:  # noqa: BLE001 - a full disk, no folder for it, no descriptor left to load a module
+    except Exception as why:  # noqa: BLE001 - a full disk, no folder for the log, no descriptor left to load a module
         report = f"please report it; no log could be written: {getattr(why, 'strerror', None) or why}"
     fail(f"internal error: {type(error).__name__}: {error}; {report}", ExitCode.INTERNAL)
 

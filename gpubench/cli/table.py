@@ -18,7 +18,7 @@ import msgspec
 
 from gpubench.cli.output import say
 from gpubench.errors import MisuseError
-from gpubench.files import TABLE_BYTES, read_bytes
+from gpubench.files import TABLE_BYTES, read_text
 from gpubench.measure.request import RunRequest
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.options import (
@@ -294,12 +294,15 @@ class Command(click.Command):
             if isinstance(each, click.Option) and (record := each.get_help_record(ctx)):
                 words = record[1].replace("|", _SEAM).replace("-", _HYPHEN)
                 by_panel.setdefault(self.panels.get(each.name) or "Options", []).append((record[0], words))
-        start = len(formatter.buffer)
         for panel, records in by_panel.items():
             with formatter.section(panel):
                 formatter.write_dl(records)
-        lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer[start:])
-        formatter.buffer[start:] = [each.replace(_HYPHEN, "-") for each in lines]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help, then restore what kept its words and choices whole."""
+        super().format_help(ctx, formatter)
+        lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer)
+        formatter.buffer[:] = [each.replace(_HYPHEN, "-") for each in lines]
 
 
 def command_of(path: str) -> Command:
@@ -336,7 +339,9 @@ def command_of(path: str) -> Command:
         callback=call,
         help=verb.help,
         short_help=verb.help.partition("\n\n")[0],
-        epilog=f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(settings)}."
+        epilog=f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(settings)}.".replace(
+            "-", _HYPHEN
+        )
         if settings
         else None,
     )
@@ -441,7 +446,8 @@ def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of a folder's settings file. Parent folders are not searched.
 
     Raises:
-        MisuseError: If a file is not valid TOML, or its settings are not a table.
+        BadContentError: If a file is not UTF-8 text.
+        MisuseError: If it is not valid TOML, or its settings are not a table.
     """
     import tomllib
 
@@ -449,8 +455,8 @@ def _read_settings(folder: Path) -> tuple[str, dict[str, Any]]:
         if not (folder / name).is_file():
             continue
         try:
-            table: Any = tomllib.loads(read_bytes(folder / name, TABLE_BYTES, follow_links=True).decode())
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            table: Any = tomllib.loads(read_text(folder / name, TABLE_BYTES, follow_links=True))
+        except tomllib.TOMLDecodeError as error:
             raise MisuseError(f"{name} is not valid TOML: {plain(str(error), 200)}") from None
         for key in keys:
             table = table.get(key, {}) if isinstance(table, dict) else None

@@ -50,7 +50,7 @@ MOST_OFFERS = 1000
 """Maximum number of offers for the script. If there are more, it gets the cheapest of each kind."""
 
 MOST_ALIKE = 3
-"""Number of offers of one kind that can be the best, as in the library's draws."""
+"""Number of offers kept of each kind, of which the library also draws only the cheapest few."""
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 

@@ -27,9 +27,11 @@ from gpubench.interval import Interval, stacked
 from gpubench.labels import CONDITION_WORDS, SELLERS, gpu_name, gpus_of, offer_lines, price_of, pricing_words
 from gpubench.models import (
     MAY_NOT_FIT,
+    BuyOrRent,
     Choice,
     Elsewhere,
     ExcludedOffer,
+    Offer,
     ParallelMode,
     PriceCondition,
     Pricing,
@@ -205,10 +207,23 @@ _MOST_MEMORY_CHARACTERS = 300
 def in_full(ranking: Ranking) -> Facts:
     """Return each answer, and the best hardware to own, with all that a buyer should know before paying."""
     found = {line.names: line.choice for line in lines(ranking)}
-    if ranking.best_to_own is not None and ranking.best_to_own.offer not in {c.offer for c in found.values()}:
-        found["Best to own"] = ranking.best_to_own
-    use = ranking.best_to_own_use
-    return Facts(rows=tuple(Fact(term=name, value=_in_full(each, use)) for name, each in found.items()))
+    use: dict[tuple[str, str, int], float | None] = {
+        _machine(each): each.utilization for each in ranking.buy_or_rent
+    }
+    if ranking.best_to_own is not None:
+        use.setdefault(_machine(ranking.best_to_own.offer), ranking.best_to_own_use)
+        if ranking.best_to_own.offer not in {each.offer for each in found.values()}:
+            found["Best to own"] = ranking.best_to_own
+    return Facts(
+        rows=tuple(
+            Fact(term=name, value=_in_full(each, use.get(_machine(each.offer))))
+            for name, each in found.items()
+        )
+    )
+
+
+def _machine(of: Offer | BuyOrRent) -> tuple[str, str, int]:
+    return of.instance, of.gpu_key, of.gpu_count
 
 
 def _in_full(choice: Choice, use: float | None) -> str:
@@ -250,7 +265,7 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.feed_vcpus is not None:
         needs = f"data loading needs {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
-        has = "vCPUs (its own number is unknown)"
+        has = "vCPUs (how many the machine has is unknown)"
         yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
@@ -549,12 +564,11 @@ def _gpus_needed(row: Row) -> str:
 
 def _paid_first(data: ReportData) -> Callable[[Row], str]:
     # Return a function that gives the purchase price of owned hardware: "$1,450 up front; ".
-    paid = {(each.instance, each.gpu_key, each.gpu_count): each.purchase_usd for each in data.buy_or_rent}
+    paid = {_machine(each): each.purchase_usd for each in data.buy_or_rent}
 
     def words(row: Row) -> str:
-        offer = row.offer
-        usd = paid.get((offer.instance, offer.gpu_key, offer.gpu_count))
-        return "" if usd is None or offer.pricing is not Pricing.OWNED else f"{format_price(usd)} up front; "
+        usd = paid.get(_machine(row.offer)) if row.offer.pricing is Pricing.OWNED else None
+        return "" if usd is None else f"{format_price(usd)} up front; "
 
     return words
 

@@ -41,11 +41,11 @@ from gpubench.profile import load_profiles
 from gpubench.sections.data import (
     ReportData,
     at_named_batches,
+    by_speed,
     case_words,
     explained,
     kinds_words,
     newest,
-    place,
     rate_of,
     same,
     title_of,
@@ -65,7 +65,7 @@ def devices(data: ReportData) -> list[Part]:
     rows = [
         (result, results[0])
         for results in shared.values()
-        for result in sorted(results, key=place, reverse=True)
+        for result in sorted(results, key=by_speed, reverse=True)
     ]
     return explained(
         "Cases measured on more than one device, each compared with the first device on this page.",
@@ -123,9 +123,9 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
             for results in (cpus, gpus)
         )
         shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
-        cpu = max((r for r in mine if not shared or r.case.batch_size in shared), key=place)
+        cpu = max((r for r in mine if not shared or r.case.batch_size in shared), key=by_speed)
         able = [r for r in theirs if not shared or r.case.batch_size == cpu.case.batch_size]
-        gpu = max(able, key=place, default=None)
+        gpu = max(able, key=by_speed, default=None)
         found.append(CpuGpuPair(cpus=tuple(r for r in mine if r.leads), cpu=cpu, gpu=gpu))
     return tuple(found)
 
@@ -172,8 +172,8 @@ def _need(cpus: Sequence[Result]) -> str:
         trains = f"this CPU trains on a million samples in {format_duration(surely_s)} or less"
         return f"{of} no GPU is needed: {trains}."
     if likely_s > _FAR_OFF * SMALL_JOB_S:
-        takes = f"a million samples take this CPU {format_duration(likely_s)} or more"
-        return f"{of} a GPU is needed: {takes}, over {_FAR_OFF:.0f} times {limit}."
+        takes = f"a million samples take this CPU about {format_duration(likely_s)}"
+        return f"{of} a GPU is needed: {takes}, over {_FAR_OFF:.0f} times the limit of {limit}."
     if least_s > SMALL_JOB_S:
         takes = f"it takes {format_duration(least_s)} or more"
         return f"{of} this CPU is too slow to train on a million samples within {limit}: {takes}."

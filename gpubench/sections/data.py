@@ -237,7 +237,7 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
-def place(result: Result) -> tuple[bool, float]:
+def by_speed(result: Result) -> tuple[bool, float]:
     """Return a sort key: invalid results first, then in ascending order of speed."""
     return result.leads, result.measurement.samples_per_s or 0.0
 

@@ -348,8 +348,8 @@ def _host_sentence(pairs: Sequence[Effect]) -> str:
         names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
         return (
             f"Launch overhead on the CPU limits {len(bound)} of {count(len(graphs), 'case')} when run "
-            f"eagerly ({', '.join(names)}). In those cases, a faster GPU will not help until the batch grows "
-            f"or the step runs as a graph. {told}"
+            f"eagerly ({', '.join(names)}). A faster GPU will not help there until the batch grows or the "
+            f"step runs as a graph. {told}"
         )
     if any(_is_host_paced(pair) is None for pair in graphs):
         return f"It is unclear whether launch overhead on the CPU limits any case. {told}"

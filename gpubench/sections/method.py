@@ -40,8 +40,7 @@ _WORDS = (
     "Throughput is samples over wall time of the accepted rounds. A round is a timed block of several "
     "steps, with the device synchronized at both ends; a launch is a fresh process. A 95 % interval covers "
     "the variation within and between launches. Batches are prebuilt and already on the device: these "
-    "figures exclude the input pipeline (`gpubench feed` measures it). Raw rounds are embedded at the end "
-    "of this page."
+    "figures exclude the input pipeline (`gpubench feed` measures it). The HTML report embeds the raw rounds."
 )
 
 
@@ -262,9 +261,9 @@ def _telemetry_table(results: Sequence[Result]) -> list[Part]:
         "Telemetry during the timed rounds",
         watched,
         text("Case", lambda m: plain(m.label, 100)),
-        number("Core clock", lambda m: _ends(_read(m, "sm_clock_hz"), "Hz")),
-        number("Power", lambda m: _ends(_read(m, "power_w"), "W")),
-        number("Temperature", lambda m: _heat(_read(m, "temperature_c"))),
+        number("Core clock", lambda m: _median_and_range(_read(m, "sm_clock_hz"), "Hz")),
+        number("Power", lambda m: _median_and_range(_read(m, "power_w"), "W")),
+        number("Temperature", lambda m: _temperatures(_read(m, "temperature_c"))),
         number("Energy per sample", lambda m: format_si(m.joules_per_sample, "J")),
         text("Clock events, share of samples", _events),
         folded=True,
@@ -278,7 +277,7 @@ def _read(m: Measurement, name: str) -> list[Any]:
     return [value for sample in samples if (value := getattr(sample, name)) is not None]
 
 
-def _ends(values: Sequence[float], unit: str) -> str:
+def _median_and_range(values: Sequence[float], unit: str) -> str:
     if not values:
         return UNKNOWN
     return (
@@ -286,7 +285,7 @@ def _ends(values: Sequence[float], unit: str) -> str:
     )
 
 
-def _heat(values: Sequence[float]) -> str:
+def _temperatures(values: Sequence[float]) -> str:
     return f"{min(values):.0f} to {max(values):.0f} °C" if values else UNKNOWN
 
 

@@ -48,19 +48,19 @@ def _predicted(data: ReportData) -> Block | None:
     )
     far = [gpu_name(e.gpu_key) for e in predicted if FindingKind.OUT_OF_DOMAIN in _kinds(e)]
     words = f"Unlike every GPU with published measurements, so only a guess: {listing(far)}."
-    rests_on = table(
+    basis = table(
         "Basis of each prediction",
         predicted[:MOST_ROWS],
         text("GPU", lambda e: gpu_name(e.gpu_key)),
         number("90 % interval", _width),
-        *_rests_on(),
+        *_basis_columns(),
         text("Evidence", lambda e: ", ".join(plain(x, 60) for x in e.evidence[:4]) or UNKNOWN),
         text("Remarks", lambda e: kinds_words(_kinds(e))),
         folded=True,
     )
     warned = [Paragraph(text=words, tone="warning")] if far else []
     return Block(
-        title="Accuracy of the predictions", finding=finding, parts=(Paragraph(text=said), *warned, rests_on)
+        title="Accuracy of the predictions", finding=finding, parts=(Paragraph(text=said), *warned, basis)
     )
 
 
@@ -85,7 +85,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
             text("Basis", lambda e: e.basis),
             *_on_energy(answers),
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
-            *_rests_on(5, 4, 3, 2),
+            *_basis_columns(5, 4, 3, 2),
             text("Rows", evidence_on, optional=6),
             text("Shared", lambda e: readings_by(e.gpu_key, e.case) or UNKNOWN) if shared else None,
             text("Remarks", lambda e: kinds_words(_kinds(e)), optional=1),
@@ -239,7 +239,7 @@ def _case(e: Estimate) -> str:
     return f"{e.case.label}\nthe largest that fits, by {by}"
 
 
-def _rests_on(
+def _basis_columns(
     compute: int = 0, bandwidth: int = 0, host: int = 0, method: int = 0
 ) -> tuple[Cell[Estimate], ...]:
     return (

@@ -109,7 +109,11 @@ def _table(decisions: Sequence[BuyOrRent]) -> Table:
             "Price", lambda each: f"{format_price(each.purchase_usd)}\n{show_price_date(each.price_date)}", 1
         ),
         number("Hour of work, owned", lambda each: stacked(each.hourly_usd.by(format_usd))),
-        text("Against", lambda each: f"{plain(each.against, 60)}, {PRICING_WORDS[each.against_pricing]}"),
+        # the name of a rental has its pricing, unless it is on demand
+        text(
+            "Against",
+            lambda each: plain(each.against) + ", on demand" * (each.against_pricing is Pricing.ON_DEMAND),
+        ),
         number("The same work, rented", lambda each: format_usd(each.equivalent_usd_per_hour)),
         number("Hours of work to pay off", _hours_to_pay, 2),
         text("Must work", lambda each: stacked(must_work(each))),

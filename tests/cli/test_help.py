@@ -36,6 +36,14 @@ def test_no_help_text_shows_a_python_type(name: str) -> None:
     assert not re.search(r"<(str|bool|int|float|path|list)\b", shown)
 
 
+@pytest.mark.parametrize("name", ["rank", "report"])
+def test_the_name_of_a_setting_is_never_broken_at_a_hyphen(name: str) -> None:
+    """A reader copies the names into the settings file."""
+    shown = CliRunner().invoke(app, [name, "--help"], terminal_width=80).output
+    assert "accept-outliers" in shown.partition("Settings, in")[2]
+    assert not re.search(r"-\n", shown.partition("Settings, in")[2])
+
+
 def test_a_command_group_without_an_action_points_to_its_help() -> None:
     done = here("results")
     assert done.returncode == 2

@@ -300,6 +300,7 @@ def test_a_wrong_setting_is_one_line_and_exit_2(gpubench, given, message):
     ("file", "text", "tax"),
     [
         ("gpubench.toml", "tax = 0.19\nseed = 3\n", 0.19),
+        ("gpubench.toml", "\ufefftax = 0.19\n", 0.19),  # some editors start a file with a byte order mark
         ("pyproject.toml", "[tool.gpubench]\ntax = 0.07\n", 0.07),
         ("pyproject.toml", "[tool.other]\ntax = 0.07\n", None),
     ],

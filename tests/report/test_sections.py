@@ -10,7 +10,7 @@ import pytest
 
 from gpubench.blocks.parts import Block, Bullets, Facts, Paragraph, Table
 from gpubench.effects import amp_effects
-from gpubench.models import Execution, Precision, Status
+from gpubench.models import Execution, Precision, Pricing, Status
 from gpubench.recommend.lines import basis_text
 from gpubench.recommend.rows import best_of_each_gpu
 from gpubench.sections import compared, device, measured
@@ -159,6 +159,19 @@ def test_the_source_of_a_used_price_is_named_in_full():
     row = samples.ranked(1, samples.offer("nvidia-l4-24gb", "0.71", source=ledger), 330.0)
     assert row.flat()["price_source"] == ledger
     assert ledger in words_of("prices", samples.report_data(ranking=samples.ranking(rows=(row,))))
+
+
+def test_the_rental_that_a_card_is_compared_with_is_named_whole_and_with_its_pricing_once():
+    reserved = "8x H100 SXM5 80GB at aws p5.48xlarge us-east-1 (reserved 1 y)"
+    for against, pricing, shown in (
+        (reserved, Pricing.RESERVED, reserved),
+        ("1x L4 at gcp", Pricing.ON_DEMAND, "1x L4 at gcp, on demand"),
+    ):
+        decision = samples.buy_or_rent(against=against, against_pricing=pricing)
+        shown_block = block_of("owning", samples.report_data(buy_or_rent=(decision,)))
+        owning = next(part for part in shown_block.brief if isinstance(part, Table))
+        titles = [column.title for column in owning.columns]
+        assert owning.rows[0][titles.index("Against")] == shown
 
 
 def test_doubts_about_used_specification_rows_are_footnotes():

@@ -10,6 +10,7 @@ from gpubench.effects import Result
 from gpubench.labels import offer_name
 from gpubench.report.page import render
 from gpubench.sections import data
+from gpubench.sections.answer import in_full
 
 from . import samples
 
@@ -49,6 +50,39 @@ def test_owned_card_is_not_shown_as_an_offer_of_a_provider():
     )
     assert offer_name(row.offer) == "own: 3 years at 50 %"
     assert "useful hour" in data.price_date_words(row)
+
+
+def test_each_owned_machine_is_shown_with_its_own_utilization():
+    """Only one of them is the best to own, and the other has another share of busy hours in its cost."""
+    owned = {
+        key: samples.choice(
+            samples.ranked(
+                1,
+                samples.offer(
+                    key,
+                    "2.20",
+                    provider="own",
+                    instance=f"3 years at {use:.0%}",
+                    pricing=samples.Pricing.OWNED,
+                ),
+                3000.0,
+            )
+        )
+        for key, use in ((samples.H200, 0.6), ("nvidia-geforce-rtx-4090-24gb", 0.5))
+    }
+    best, other = owned.values()
+    ranking = samples.ranking(
+        answers={"cheapest": samples.Answer(choice=best), "fastest": samples.Answer(choice=other)},
+        best_to_own=best,
+        best_to_own_use=0.6,
+        buy_or_rent=tuple(
+            samples.buy_or_rent(gpu_key=each.offer.gpu_key, instance=each.offer.instance, utilization=use)
+            for each, use in ((best, 0.6), (other, 0.5))
+        ),
+    )
+    shown = {fact.term: fact.value for fact in in_full(ranking).rows}
+    assert "if busy 60 %" in shown["Cheapest"]
+    assert "if busy 50 %" in shown["Fastest"]
 
 
 def test_the_headline_figure_is_the_heaviest_without_doubt():
