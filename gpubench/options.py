@@ -531,7 +531,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     checkpointing: Annotated[
         str | None,
         Option(
-            "Activations recomputed in the backward pass.",
+            "Which activations are recomputed in the backward pass.",
             RECIPE,
             choices=tuple(Checkpointing),
             default=_OWN,
