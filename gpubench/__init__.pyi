@@ -178,7 +178,7 @@ def report(
     False, reference: str = "nvidia-a100-sxm-80gb", sort: Literal["value", "time", "cost", "throughput",
     "joules"] = "value", limit: int | None = None, one_a_gpu: bool = False, draws: int = 2000, seed: int = 0,
 ) -> str:
-    """Write the report on a run (the newest by default) and the ranking, and return the path of the file.
+    """Write the report on a run (the newest by default) and the ranking.
 
     Returns:
         The path of the file.
