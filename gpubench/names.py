@@ -51,7 +51,7 @@ def squeeze(name: str) -> str:
 
 
 def letters(name: str) -> str:
-    """Remove the separators that people use in a name: hyphen, underscore, space, period.
+    """Fold case, and remove everything that people put between the letters and digits of a name.
 
     >>> letters("Bert-Base"), letters("Vast.ai")
     ('bertbase', 'vastai')

@@ -39,7 +39,7 @@ Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 AtLeastOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
-# Maximum characters of an invalid value in a message.
+# Maximum number of characters that a message shows of an invalid value.
 _SHOWN = 60
 # Numbers outside this range have no use here; their products would overflow or fill a line with digits.
 _LEAST, _MOST = 1e-9, 1e15
@@ -57,8 +57,8 @@ class Option(msgspec.Struct, frozen=True):
         place: Whether it may also be given by position, in the order of the fields with this flag.
         bare: Whether the command line accepts it only by position.
         choices: All allowed values.
-        read: Converts a text or Python value, given the option's name, to the field's value, or to one of
-            several values. Raises MisuseError, or TypeError for a wrong type.
+        read: Converts a text or Python value, given the option's name, to the field's value (to one of them,
+            if there are many). Raises MisuseError, or TypeError for a wrong type.
         takes: Accepted values in words; if empty, derived from the type.
         python: Accepted Python type; if empty, derived from the type.
         metavar: Placeholder of its value in the help; if empty, derived from the type.
@@ -531,7 +531,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     checkpointing: Annotated[
         str | None,
         Option(
-            "Activations recomputed in the backward pass.",
+            "Which activations are recomputed in the backward pass.",
             RECIPE,
             choices=tuple(Checkpointing),
             default=_OWN,

@@ -220,7 +220,7 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
-    """Return every row that the words of a name can mean. Args as in ``offered_gpu_key``.
+    """Return every row that the words of a name can mean; the arguments are those of ``offered_gpu_key``.
 
     >>> offered_keys("H100 (80GB) SXM"), len(offered_keys("A100"))
     (('nvidia-h100-sxm-80gb',), 2)

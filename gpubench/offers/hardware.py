@@ -1,7 +1,7 @@
 """Hardware to own: purchase prices of cards, and ``--have`` descriptions of machines.
 
-``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` gives a card, its price and its service life. This module
-only reads and checks the description; ``recommend`` computes the cost per hour.
+``nvidia-geforce-rtx-4090-24gb, 1900 USD, 3 years`` states a card, its price and its service life. This module
+only reads and checks descriptions; ``recommend`` computes the cost per hour.
 """
 
 import re

@@ -98,7 +98,7 @@ class _Asks(NamedTuple):
 
 
 class _Author(NamedTuple):
-    """The author of a price. Origin 0 is trusted; provider -1 is unknown."""
+    """The author of a price, by index. Origin 0, the shipped table, is trusted; provider -1 is unknown."""
 
     provider: int
     origin: int
@@ -328,8 +328,8 @@ class AskedPrices:
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
     def _is_independent(self, asks: _Asks, author: _Author) -> Flags:
-        # Return which prices can confirm one of this author: those of another provider, in the shipped table
-        # or in another author's.
+        # Return which prices can confirm this author's: those of another provider, in the shipped table or in
+        # another author's table.
         is_another: Flags = (asks.provider != author.provider) & (asks.origin != (author.origin or -1))
         return is_another
 

@@ -212,7 +212,7 @@ def _ram_bytes(stated: float | str | None) -> int | None:
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance, a row of data/instances.csv; a field is None if the name does not determine it."""
+    """An instance in data/instances.csv; a field is None if the instance name does not determine it."""
 
     provider: str
     instance: str
@@ -224,7 +224,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def find_machine(provider: str, instance: str) -> Machine | None:
-    """Return the machine of an instance name; None if it is not in the table.
+    """Return the machine that an instance name means; None if it is not in the table.
 
     An instance in the table may end in ``*``; it then matches every name with that prefix. The longest match
     is returned.

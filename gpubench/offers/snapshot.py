@@ -218,7 +218,7 @@ def _refreshed_offers(folder: Path, as_of: date | None = None) -> OfferTable:
 
 
 def known_before(folder: Path) -> Sequence[Offer]:
-    """Return the shipped and refreshed offers, with which new offers are compared."""
+    """Return the shipped and refreshed offers, for comparison with new ones."""
     return overlay([embedded_offers(), _refreshed_offers(folder)]).offers
 
 

@@ -90,7 +90,7 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
         if request.epochs is not None:
             size = request.dataset_size
             data = "ImageNet" if size is None else _samples_text(size, unit)
-            words = f"{request.epochs:g} {'epoch' if request.epochs == 1 else 'epochs'} of {data}"
+            words = f"{request.epochs:,g} {'epoch' if request.epochs == 1 else 'epochs'} of {data}"
         return Work(job(words=words, samples=samples, is_default=False), samples)
     if usual is not None:
         words, samples = usual

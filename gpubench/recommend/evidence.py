@@ -285,7 +285,7 @@ CPU_KEY = "cpu"
 
 
 def device_key(run: Run) -> str | None:
-    """Return the key of a run's device: ``cpu`` for processors, the words of its name if no table has it."""
+    """Return the key of a run's device: ``cpu`` for a processor, the words of its name if no table has it."""
     if run.device.is_cpu:
         return CPU_KEY
     named = "" if run.device.mig_enabled else normalize(run.device.name or "")

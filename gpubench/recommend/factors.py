@@ -70,7 +70,7 @@ def link_of(spec: GpuSpec) -> str | None:
 def cooling_of(spec: GpuSpec) -> str | None:
     """Return active (a fan), passive (server airflow), liquid or module.
 
-    If the table does not state it, it follows from the form factor, or else from the product line.
+    If the table does not state the cooling, it follows from the form factor, or else from the product line.
     """
     if spec.cooling is not None:
         return spec.cooling

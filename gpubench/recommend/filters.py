@@ -677,7 +677,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
             months > 1 + _ROUNDING,
             (
                 f"{count(request.jobs_per_month or 0, 'job')} a month would keep it busy for "
-                f"{format_number(months, 2)} months: {math.ceil(months - _ROUNDING)} of "
+                f"{format_number(months, 2)} months: {math.ceil(months - _ROUNDING):,} of "
                 "these machines would be needed"
             ),
         ),

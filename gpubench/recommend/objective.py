@@ -175,7 +175,7 @@ def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
 
 
 def _work_expected_over_drawn(pool: Candidates) -> Floats:
-    # Return the job's expected number of samples divided by the drawn one, in every draw; 1 if it is fixed.
+    # Return the job's expected number of samples divided by the drawn number, in every draw; 1 if fixed.
     if pool.work is None or pool.work.reference is None:
         return np.ones(1)
     row, speeds = pool.work.reference, pool.speeds

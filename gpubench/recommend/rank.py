@@ -143,7 +143,9 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
 
 def _instead_of_buying(request: RankRequest, only: Chosen | None) -> Ranking:
-    """Answer if the sum buys no machine: what to rent, for how many jobs, and what it adds to the buyer's PC.
+    """Answer a request with a sum that buys no machine: rank rentals, and say what the sum does buy.
+
+    The sum may pay for a number of rented jobs, or for a card in a PC that the buyer already has.
 
     Raises:
         NothingLeftError: If no rental is left either.

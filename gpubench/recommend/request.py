@@ -180,8 +180,8 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     max_latency_ms: Annotated[
         Positive | None,
         Option(
-            "With --task infer: choose a batch with a pessimistic step time within this limit; for "
-            "generation, it limits the time of each token after the first [ms].",
+            "With --task infer: choose a batch that keeps the pessimistic step time within this limit; for "
+            "generation, the time per token after the first [ms].",
         ),
     ] = None
 
@@ -219,7 +219,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     startup_minutes: Annotated[
         NotNegative | None,
         Option(
-            "Billed time before the first step [min].",
+            "Billed startup time [min].",
             JOB,
             default=f"{_STARTUP_MINUTES:g} for rentals",
             way="setting",
@@ -298,7 +298,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = None
 
     min_memory_gib: Annotated[Positive | None, Option("Minimum memory of one GPU [GiB].", CARD)] = None
-    memory_type: Annotated[str | None, Option("HBM, GDDR, GDDR6 ...", CARD, way="setting")] = None
+    memory_type: Annotated[str | None, Option("Memory: HBM, GDDR, GDDR6 ...", CARD, way="setting")] = None
     min_bandwidth_gbps: Annotated[
         Positive | None, Option("Minimum memory bandwidth [GB/s].", CARD, way="setting")
     ] = None
@@ -311,7 +311,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     lines: Annotated[
         tuple[str, ...],
         Option(
-            "GeForce, RTX, data center, Jetson, Radeon, Instinct ...",
+            "Product line: GeForce, RTX, data center, Jetson, Radeon, Instinct ...",
             CARD,
             name="line",
             commas=True,
@@ -320,7 +320,13 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     ] = ()
     architectures: Annotated[
         tuple[str, ...],
-        Option("Hopper, Ada Lovelace, Blackwell ...", CARD, name="architecture", commas=True, way="setting"),
+        Option(
+            "Architecture: Hopper, Ada Lovelace, Blackwell ...",
+            CARD,
+            name="architecture",
+            commas=True,
+            way="setting",
+        ),
     ] = ()
     max_watts: Annotated[
         Positive | None, Option("Highest board power of one GPU [W].", CARD, way="setting")
@@ -345,18 +351,18 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
     own: Annotated[
         tuple[str, ...],
         Option(
-            "What you have ('H100 SXM', '2x RTX 3090', pc for a host), or were quoted a price for: "
-            "'2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.",
+            "What you have ('H100 SXM', '2x RTX 3090', pc for a PC without a GPU), or were quoted a price "
+            "for: '2x RTX 4090, 3800 USD, host 1500 USD, 3 years, 60 %, 380 W'.",
             BUYING,
             name="have",
         ),
     ] = ()
     max_purchase_usd: Annotated[
         Positive | None,
-        Option("Buy the best computer, or set of 1 to 8 cards with a host, for at most this [USD].", BUYING),
+        Option("Rank what this sum buys: a computer, or a host with 1 to 8 cards [USD].", BUYING),
     ] = None
     condition: Annotated[
-        str | None, Option("Only cards of this condition.", BUYING, choices=("new", "used"))
+        str | None, Option("Only cards in this condition.", BUYING, choices=("new", "used"))
     ] = None
     jobs_per_month: Annotated[
         Annotated[float, msgspec.Meta(ge=0.001, le=1e6)] | None,
