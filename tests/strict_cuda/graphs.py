@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from strict_cuda.tensors import Device
 
 _handles = itertools.count(1)
+_SEVERAL = (list, tuple)
 
 
 class Place(NamedTuple):
@@ -134,7 +135,7 @@ class Recorder:
 
     def record(self, func: Any, args: Any, kwargs: Any, out: Any, *, random: bool, rounded: bool) -> None:
         """Record one kernel."""
-        places = (self._places(args), self._places(kwargs), self._places(out))
+        places = (self._places(args), self._places(kwargs), _leaves(self._places(out)))
         self.steps.append(Step(func, *places, random, rounded, torch.is_grad_enabled()))
 
     def finish(self) -> None:
@@ -167,8 +168,8 @@ class Recorder:
             outer = None if inner is not None else weakref.ref(value.untyped_storage())
             size, stride, offset = tuple(value.shape), value.stride(), value.storage_offset()
             return Place(inner, outer, value.dtype, size, stride, offset, value.is_conj(), value.is_neg())
-        if isinstance(value, list | tuple):
-            return type(value)(self._places(part) for part in value)
+        if isinstance(value, _SEVERAL):
+            return type(value)([self._places(part) for part in value])
         if isinstance(value, dict):
             return {name: self._places(part) for name, part in value.items()}
         return value
@@ -303,10 +304,11 @@ def _replay(recorder: Recorder, device: Device) -> None:
             args, kwargs = _built(step.args, tensor), _built(step.kwargs, tensor)
             if step.grad is not torch.is_grad_enabled():
                 torch.set_grad_enabled(step.grad)
+            kind = kind_of(step.func)
             with device.drawing() if step.random else nullcontext():
-                found = computed(step.func, args, kwargs, rounded=step.rounded)
-            machine.run(kind_of(step.func).name)
-            for place, made in zip(_leaves(step.out), _leaves(found), strict=True):
+                found = computed(kind, step.func, args, kwargs, rounded=step.rounded)
+            machine.run(kind.name)
+            for place, made in zip(step.out, _leaves(found), strict=True):
                 if place.inner is not None:
                     memory.setdefault(place.inner, made.untyped_storage())
         for number, storage in memory.items():
@@ -320,17 +322,17 @@ def _replay(recorder: Recorder, device: Device) -> None:
 def _built(value: Any, tensor: Any) -> Any:
     if isinstance(value, Place):
         return tensor(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_built(part, tensor) for part in value)
+    if isinstance(value, _SEVERAL):
+        return type(value)([_built(part, tensor) for part in value])
     if isinstance(value, dict):
         return {name: _built(part, tensor) for name, part in value.items()}
     return value
 
 
 def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, Place | Tensor):
+    if isinstance(value, (Place, Tensor)):
         return [value]
-    if isinstance(value, list | tuple):
+    if isinstance(value, _SEVERAL):
         return [leaf for part in value for leaf in _leaves(part)]
     return []
 

@@ -194,8 +194,8 @@ class Memory:
         place = bisect_left(pool.cached, (rounded,))
         if place == len(pool.cached):
             return None
-        block = pool.cached[place][2]
-        pool.remove(block)
+        block = pool.cached.pop(place)[2]
+        block.free = False
         return block
 
     def _segment(self, pool: Pool, rounded: int) -> Block | None:

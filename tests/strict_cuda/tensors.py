@@ -176,7 +176,9 @@ class Device:
         self.blocks: dict[int, Block] = {}
         self.pinned: dict[int, weakref.ref[Any]] = {}
         self.inside = 0
-        """Depth of nested functions with a device tensor as argument or result."""
+        """Depth of nested functions with a result on the device."""
+        self.calls: list[tuple[Any, Any]] = []
+        """Arguments of the functions underway: what they create is where their tensors are."""
         self.moving = False
         self.on_host = False
         self.random_state = torch.Generator().manual_seed(0).get_state()
@@ -244,13 +246,11 @@ class Device:
         tensors = _operands(args, kwargs)
         blocks = self.blocks
         there = [b for t in tensors if (b := blocks.get(_storage(t)._cdata)) is not None]
-        if not (
-            there or self.moving or (not tensors and (self.inside or (_in_backward() and not self.on_host)))
-        ):
+        if not (there or self.moving or (not tensors and self._creates_here())):
             return func(*args, **kwargs)
         kind = kind_of(func)
         if kind.view:
-            out = computed(func, args, kwargs)
+            out = computed(kind, func, args, kwargs)
             if all(self.holds(t) for t in _made(out)):
                 return out  # other operators with that schema, such as aten::to, may make a copy
         if len(there) < len(tensors):
@@ -275,10 +275,17 @@ class Device:
             recorder.record(func, args, kwargs, out, random=kind.random, rounded=rounded)
         return out
 
+    def _creates_here(self) -> bool:
+        """Whether an operator without tensors creates its result on the device."""
+        if self.inside or (_in_backward() and not self.on_host):
+            return True
+        return any(self.holds_any(_operands(*call)) for call in self.calls)
+
     def _note(self, name: str, out: Any, written: Sequence[Tensor], recorder: Recorder | None) -> None:
         """Put the results of an operator on the device, and mark what it wrote."""
         blocks = self.blocks
-        for made in _made(out)[: 1 if name == _PACK else None]:
+        results = _made(out)
+        for made in results[:1] if name == _PACK else results:
             storage = _storage(made)
             if storage._cdata not in blocks:  # else it was written, or returned unchanged (aten::type_as)
                 self.adopt(storage, recorder)
@@ -294,9 +301,9 @@ class Device:
     ) -> Any:
         """Compute on the CPU; random numbers come from the device's own generator."""
         if not kind.random:
-            return computed(func, args, kwargs, rounded=rounded)
+            return computed(kind, func, args, kwargs, rounded=rounded)
         with self.drawing():
-            return computed(func, args, kwargs, rounded=rounded)
+            return computed(kind, func, args, kwargs, rounded=rounded)
 
     def rounds(self, kind: Kind) -> bool:
         """Whether tensor cores round the operands of an operator that supports TF32.
@@ -502,7 +509,7 @@ class Device:
             kept.random_state, self.random_state = self.random_state, kept.random_state
 
 
-def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any:
+def computed(kind: Kind, func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any:
     """Compute on the CPU; half-precision operators that are missing or slow there are computed in float32 and
     rounded.
 
@@ -510,7 +517,7 @@ def computed(func: Any, args: Any, kwargs: Any, *, rounded: bool = False) -> Any
     """
     if rounded:
         args = _mapped(args, _rounded)
-    if not (kind_of(func).convolves and _reduced_format((args, kwargs)) is torch.float16):
+    if not (kind.convolves and _reduced_format((args, kwargs)) is torch.float16):
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
@@ -586,20 +593,19 @@ class Functions(TorchFunctionMode):
         return self._plain(func, args, kwargs)
 
     def _plain(self, func: Any, args: Any, kwargs: Any) -> Any:
-        asked = kwargs.get("device")
-        pinned = kwargs.pop("pin_memory", False) if "pin_memory" in kwargs else False
         device = self.device
+        asked, pinned = (kwargs.get("device"), kwargs.pop("pin_memory", False)) if kwargs else (None, False)
         if asked is not None and torch.device(asked).type == "cuda":
             with device.here():
                 return func(*args, **(kwargs | {"device": CPU}))
-        if asked is None and device.holds_any(_operands(args, kwargs)):
-            device.inside += 1  # same as ``here``, because almost every call passes this path
-            try:
-                return func(*args, **kwargs)
-            finally:
-                device.inside -= 1
-        out = func(*args, **kwargs)
-        return self.device.pin(out) if pinned else out
+        if asked is not None or pinned:
+            out = func(*args, **kwargs)
+            return device.pin(out) if pinned else out
+        device.calls.append((args, kwargs))  # almost every call passes this path, and few create anything
+        try:
+            return func(*args, **kwargs)
+        finally:
+            device.calls.pop()
 
     def _property(self, func: Any, args: Any, kwargs: Any) -> Any:
         asked = func.__self__
@@ -768,6 +774,9 @@ _PLAIN = frozenset(
 """Types of almost all arguments that are not tensors and contain none."""
 
 
+_SEVERAL = (list, tuple)
+
+
 def _gather(parts: Iterable[Any], found: list[Tensor]) -> None:
     for part in parts:
         kind = type(part)
@@ -779,14 +788,14 @@ def _gather(parts: Iterable[Any], found: list[Tensor]) -> None:
             found.append(part)
         elif isinstance(part, dict):
             _gather(part.values(), found)
-        elif isinstance(part, list | tuple):
+        elif isinstance(part, _SEVERAL):
             _gather(part, found)
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, _SEVERAL):
         return type(value)(_mapped(part, change) for part in value)
     if isinstance(value, dict):
         return {name: _mapped(part, change) for name, part in value.items()}

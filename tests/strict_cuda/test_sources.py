@@ -21,13 +21,13 @@ OWN = {
     },
     "memory": {"MIB", "Memory", "Memory.__post_init__", "Pool.insert", "Pool.remove"},
     "graphs": {
-        "_handles", "Before", "Recorder.__init__", "Recorder.holds", "Recorder.created", "Recorder.forget",
+        "_handles", "_SEVERAL", "Before", "Recorder.__init__", "Recorder.holds", "Recorder.created", "Recorder.forget",
         "Recorder.before", "Recorder.record", "Recorder._places", "graph_class", "graph_class.CUDAGraph.__init__",
         "_built", "_leaves", "_whole", "_replay.tensor",
     },
     "tensors": {
         "CUDA", "CPU", "Kind", "Functions._plain", "_storage", "_kinds", "kind_of", "_learn", "Block", "Device", "Device.__init__", "Device._note",
-        "_PLAIN", "_made", "_gather", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
+        "_PLAIN", "_SEVERAL", "_made", "_gather", "Device._creates_here", "_operands", "Device.holds", "Device.holds_any", "Device.recorder",
         "Device._compute", "Device._mark", "Device.here", "Device.adopt.gone", "computed", "Kernels", "Functions",
         "Kernels.__init__", "Kernels.__torch_dispatch__", "Functions.__init__", "Functions.__torch_function__",
         "Functions._property", "Functions._to_host", "_chosen", "_tensors", "_mapped", "_reduced_format", "_rounded",
