@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -137,7 +137,8 @@ class Fit:
         places: (n, 6) the unknowns of each table row: host, three deviations, source, model.
         z: (size,) their values.
         rows: Row numbers of the table that were used.
-        jacobian, residual, weight: Derivatives, residuals and weights of those rows.
+        columns: (rows, size + 1) derivatives of those rows, and their residuals in the last column.
+        weight: Their weights.
         precision, prior: Precision and mean of the unknowns without any row.
     """
 
@@ -147,12 +148,17 @@ class Fit:
     places: Indices
     z: Floats
     rows: Indices
-    jacobian: Floats
-    residual: Floats
+    columns: Floats
     weight: Floats
     cell_sd: Floats
     precision: Floats
     prior: Floats
+
+    @cached_property
+    def sums(self) -> tuple[Indices, Floats, Floats, Floats]:
+        """The cells of all rows, their weights and column sums, and the products without their offsets."""
+        cells, weight, sums, products = _sums(self, np.ones(len(self.rows), dtype=bool))
+        return cells, weight, sums, products - _offsets(self, cells, weight, sums)
 
     def deviations(self, z: Floats | None = None) -> dict[str, list[float]]:
         """Return the deviations of each architecture, from ``z`` or the fit's own unknowns."""
@@ -169,9 +175,9 @@ class Fit:
 
         The sums of the cells are recomputed without these rows.
         """
-        kept = ~dropped[self.rows]
-        z = self.z + _step(self, kept)
-        seen = set(self.table.architecture[self.rows][kept])
+        lost = dropped[self.rows]
+        z = self.z + _step(self, lost)
+        seen = set(self.table.architecture[self.rows][~lost])
         for at, (kind, name) in enumerate(self.unknowns):
             # An architecture without rows takes the deviation of its predecessor.
             if kind in roofline.DEVIATIONS and name not in seen and (older := chips.predecessor(name, seen)):
@@ -239,21 +245,20 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         places=np.array([[number[kind, name] for name in names] for kind, names in labels.items()]).T,
         z=prior,
         rows=rows,
-        jacobian=np.empty((0, len(prior))),
-        residual=np.empty(0),
+        columns=np.empty((0, len(prior) + 1)),
         weight=full,
         cell_sd=cell_sd,
         precision=np.diag(np.array(each) ** -2.0),
         prior=prior,
     )
+    fit = _linearize(fit, full)
     for _ in range(_MOST_STEPS):
-        fit = _linearize(fit, full)
-        step = _step(fit, np.ones(len(rows), dtype=bool))
+        step = _step(fit, np.zeros(len(rows), dtype=bool))
         longest = float(np.abs(step).max())
         if longest < _CLOSE_ENOUGH:
             break
-        fit = replace(fit, z=fit.z + step * min(1.0, _LONGEST_STEP / longest))
-    return _linearize(fit, full)
+        fit = _linearize(replace(fit, z=fit.z + step * min(1.0, _LONGEST_STEP / longest)), full)
+    return fit
 
 
 def _linearize(fit: Fit, full: Floats) -> Fit:
@@ -265,7 +270,7 @@ def _linearize(fit: Fit, full: Floats) -> Fit:
     mean = np.bincount(table.cell, weights=full * residual, minlength=len(cell_sd)) / total
     spread = residual - mean[table.cell]
     weight = full / (1 + (spread / (_ROBUST_SCALE * fit.aim.noise)) ** 2)
-    return replace(fit, jacobian=_jacobian(table, places, z), residual=residual, weight=weight)
+    return replace(fit, columns=np.column_stack([_jacobian(table, places, z), residual]), weight=weight)
 
 
 def host_prior_s(table: Table) -> Floats:
@@ -318,20 +323,38 @@ def _jacobian(table: Table, places: Indices, z: Floats) -> Floats:
     return jacobian
 
 
-def _step(fit: Fit, kept: Flags) -> Floats:
-    """Return one Gauss-Newton step from some of the rows of a fit.
+def _step(fit: Fit, dropped: Flags) -> Floats:
+    """Return one Gauss-Newton step without some of the rows of a fit.
 
-    It solves the normal equations with the prior, from which the offsets of the cells are eliminated.
+    It solves the normal equations with the prior, from which the offsets of the cells are eliminated. The
+    dropped rows are subtracted from sums over all rows, because they are few.
     """
-    jacobian, residual, weight = fit.jacobian[kept], fit.residual[kept], fit.weight[kept]
-    present, at = np.unique(fit.table.cell[fit.rows][kept], return_inverse=True)
-    of_cell = csr_array((weight, (at, np.arange(len(at)))), shape=(len(present), len(at)))
-    root = np.sqrt(of_cell.sum(axis=1) + fit.cell_sd[present] ** -2)
-    sums, level = of_cell @ jacobian / root[:, None], of_cell @ residual / root
-    weighted = jacobian * weight[:, None]
-    left = jacobian.T @ weighted - sums.T @ sums + fit.precision
-    right = weighted.T @ residual - sums.T @ level - fit.precision @ (fit.z - fit.prior)
-    return np.asarray(np.linalg.solve(left, right), dtype=float)
+    cells, weight, sums, products = fit.sums
+    lost_cells, lost_weight, lost_sums, lost_products = _sums(fit, dropped)
+    at = np.searchsorted(cells, lost_cells)
+    kept = (
+        products
+        - lost_products
+        + _offsets(fit, lost_cells, weight[at], sums[at])
+        - _offsets(fit, lost_cells, weight[at] - lost_weight, sums[at] - lost_sums)
+    )
+    return np.asarray(
+        np.linalg.solve(kept[:-1, :-1] + fit.precision, kept[:-1, -1] - fit.precision @ (fit.z - fit.prior)),
+        dtype=float,
+    )
+
+
+def _sums(fit: Fit, rows: Flags) -> tuple[Indices, Floats, Floats, Floats]:
+    # Return the cells of some rows, their weights and weighted column sums, and the products of the columns.
+    columns, weight = fit.columns[rows], fit.weight[rows]
+    cells, at = np.unique(fit.table.cell[fit.rows][rows], return_inverse=True)
+    of_cell = csr_array((weight, (at, np.arange(len(at)))), shape=(len(cells), len(at)))
+    return cells, of_cell.sum(axis=1), np.asarray(of_cell @ columns), columns.T @ (columns * weight[:, None])
+
+
+def _offsets(fit: Fit, cells: Indices, weight: Floats, sums: Floats) -> Floats:
+    # Return the part of the products that the offsets of these cells absorb.
+    return sums.T @ (sums / (weight + fit.cell_sd[cells] ** -2)[:, None])
 
 
 # --- errors on data that the fit has not seen ---------------------------------------------------------------

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from functools import cache
 
 import pytest
 
@@ -42,28 +41,29 @@ FROM_CPU = frozenset({"convnext_large"})
 """Rows traced on the CPU, which the fit uses: its layouts add a few copies to those of the meta device."""
 
 
-@cache
-def profile_of(model: str) -> WorkloadProfile:
-    return trace_operators(DEFINITIONS[model]).profile
-
-
 def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
     return {row["model"]: row for row in published_rows(PROFILES[task])}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", DEFINITIONS)
-def test_a_shipped_row_is_the_trace_of_its_definition(model):
-    assert differing(model, TaskKind.TRAIN) == {}
+def test_a_shipped_row_is_the_trace_of_its_definition_which_has_the_published_size(model):
+    """Both rows if its forward pass has one too, and the size if it is published."""
+    profile = trace_operators(DEFINITIONS[model]).profile
+    assert differing(model, profile, TaskKind.TRAIN) == {}
+    if model in FORWARD:
+        assert differing(model, profile, TaskKind.INFER) == {}
+    parameters, forward_gmac, _ = PUBLISHED.get(model, (profile.parameters, None, ""))
+    assert profile.parameters == parameters
+    if forward_gmac is not None:
+        assert profile.forward_flops_per_sample / 2e9 == pytest.approx(forward_gmac, rel=0.02)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", FORWARD)
-def test_a_shipped_row_of_a_forward_pass_is_the_trace_of_its_definition(model):
-    assert differing(model, TaskKind.INFER) == {}
+def test_each_published_size_and_each_forward_pass_is_of_a_definition():
+    assert {*PUBLISHED, *FORWARD} <= {*DEFINITIONS}
 
 
-def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
+def differing(model: str, profile: WorkloadProfile, task: TaskKind) -> dict[str, tuple[float, str]]:
     """Columns that differ by more than the last printed digit, since the table only rounds.
 
     Another torch than the row names may run other operators; parameters and arithmetic are the same.
@@ -72,7 +72,7 @@ def differing(model: str, task: TaskKind) -> dict[str, tuple[float, str]]:
     stated = {"model", "source", "approximate", "tokens_per_sample"}  # nothing that a trace gives
     assert set(DECIMALS) == set(row) - stated
     is_exact = is_of_this_torch(row["source"]) and model not in FROM_CPU
-    for column, value in totals(profile_of(model), task).items():
+    for column, value in totals(profile, task).items():
         last_digit = 10.0 ** Decimal(row[column]).as_tuple().exponent
         apart = 0.0 if is_exact or column not in MOVED else OF_ANOTHER_TORCH
         if value != pytest.approx(float(row[column]), rel=apart, abs=0.5 * last_digit):
@@ -118,13 +118,3 @@ def test_a_forward_pass_is_about_a_third_of_the_arithmetic_of_a_step():
             for rows in (steps, forward)
         )
         assert 0.30 < part / total < 0.42, model
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", PUBLISHED)
-def test_a_definition_has_the_size_that_is_published_of_its_network(model):
-    parameters, forward_gmac, _ = PUBLISHED[model]
-    profile = profile_of(model)
-    assert profile.parameters == parameters
-    if forward_gmac is not None:
-        assert profile.forward_flops_per_sample / 2e9 == pytest.approx(forward_gmac, rel=0.02)

@@ -1,9 +1,11 @@
 """Runs the test suite with the newest packages from pip, and reports the result in one line.
 
     [NEWEST_LIMIT_S=SECONDS] python tests/packaging/newest.py [ARGUMENTS OF PYTEST]
+    python tests/packaging/newest.py --install
 
 CI does this last, in its remaining time. It never fails, because the current change does not cause a
-new release; the line is for people.
+new release; the line is for people. Most of the time of the first part, the installation, is saved if it has
+been done before: with ``--install``, while the slow tests wait.
 """
 
 from __future__ import annotations
@@ -66,13 +68,18 @@ def summary_of(report: Path) -> str:
     return f"{sound}; not passing: {len(names):,}: {', '.join(names[:MOST_NAMES])}{more}"
 
 
+def install(limit_s: float) -> int | None:
+    """Install the newest packages, or upgrade to them; return the exit code, or None if it did not end in time."""
+    upgrade = "pip install --upgrade --upgrade-strategy eager -e '.[test]'"
+    return run(f"{sys.executable} -m venv {FOLDER} && {upgrade}", min(INSTALL_LIMIT_S, limit_s))
+
+
 def outcome(arguments: Sequence[str], limit_s: float) -> str:
     """Install and run; return the result."""
     if limit_s <= 0:
         return "not tried for lack of time"
     began_s = time.monotonic()
-    upgrade = "pip install --upgrade --upgrade-strategy eager -e '.[test]'"
-    code = run(f"{sys.executable} -m venv {FOLDER} && {upgrade}", min(INSTALL_LIMIT_S, limit_s))
+    code = install(limit_s)
     if code != 0:
         return f"not installed ({'too slow' if code is None else f'exit code {code}'})"
     asked = [FOLDER / "bin" / "python", "-c", "import importlib.metadata as m; print(m.version('torch'))"]
@@ -88,4 +95,6 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     LOG.unlink(missing_ok=True)
     given_s = min(LIMIT_S, float(os.environ.get("NEWEST_LIMIT_S", LIMIT_S)))
+    if sys.argv[1:] == ["--install"]:
+        sys.exit(install(given_s) != 0)
     print(f"newest packages: {outcome(sys.argv[1:], given_s)} (log: {LOG.relative_to(ROOT)})")
