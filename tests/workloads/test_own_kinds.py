@@ -288,6 +288,19 @@ def test_a_sparse_tensor_of_any_layout_gives_the_tensors_that_own_its_memory():
         assert sum(part.nbytes for part in tensors_in([tensor])) == size
 
 
+def test_a_lazy_layer_takes_the_memory_of_one_with_its_sizes(load):
+    sized = KINDS["lazy"]
+    for lazy, usual in {
+        "LazyConv2d(": "Conv2d(3, ",
+        "LazyBatchNorm2d(": "BatchNorm2d(8",
+        "LazyLinear(": "Linear(288, ",
+    }.items():
+        sized = sized.replace(lazy, usual)
+    assert "Lazy" not in sized
+    lazily, at_once = (profile_workload(load(source)).memory[0] for source in (KINDS["lazy"], sized))
+    assert lazily == at_once, "all of its batches too"
+
+
 def test_the_memory_of_sparse_gradients_is_traced(load):
     (step, *_) = profile_as_built(load(KINDS["sparse gradients"])).memory
     touched = 2 * (8 + 16 * 4)  # rows of one sample: an index and 16 values each
