@@ -319,6 +319,36 @@ def build(n):
     return Net(), ids, labels, nn.CrossEntropyLoss(), functools.partial(torch.optim.SGD, lr=0.1)
 """
 
+TWO_TABLES = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users = nn.Embedding(200, 16, sparse=True)
+        self.films, self.head = nn.EmbeddingBag(100, 16, mode="sum", sparse=True), nn.Linear(16, 4)
+
+    def forward(self, ids, seen):
+        return self.head(self.users(ids).mean(1) + self.films(seen))
+
+class Both:
+    def __init__(self, net):
+        tables = [*net.users.parameters(), *net.films.parameters()]
+        self.optimizers = [torch.optim.SparseAdam(tables), torch.optim.Adam(net.head.parameters())]
+
+    def zero_grad(self):
+        for each in self.optimizers:
+            each.zero_grad()
+
+    def step(self):
+        for each in self.optimizers:
+            each.step()
+
+def build(n):
+    net = Net()
+    ids, seen, labels = torch.randint(200, (n, 2)), torch.randint(100, (n, 3)), torch.randint(4, (n,))
+    return net, (ids, seen), labels, nn.CrossEntropyLoss(), lambda _: Both(net)
+"""
+"""A table's optimizer refuses gradients that are not sparse."""
+
 LAZY = """
 def build(n):
     net = nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(4))
@@ -745,6 +775,7 @@ KINDS = {
     "derivative": DERIVATIVE,
     "complex weights": COMPLEX_WEIGHTS,
     "sparse gradients": SPARSE_GRADIENTS,
+    "two tables": TWO_TABLES,
     "lazy": LAZY,
     "scripted": SCRIPTED,
     "old weight norm": OLD_WEIGHT_NORM,

@@ -414,21 +414,25 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
     for name, value in options.items():
         # It may lack the option, or refuse it for these weights
         with suppress(TypeError, ValueError, RuntimeError):
-            return _stepped(task.optimizer(trained, **{name: value}), trained)
+            return _stepped(task.optimizer(trained, **{name: value}), task.model)
     optimizer = task.optimizer(trained)
     for group in groups_of(optimizer):
         if group.get("foreach", False) is None and not group.get("fused"):
             group["foreach"] = options.get("foreach")  # which torch chooses on a GPU
-    return _stepped(optimizer, trained)
+    return _stepped(optimizer, task.model)
 
 
-def _stepped(optimizer: Optimizer, trained: Sequence[Tensor]) -> Optimizer:
+def _stepped(optimizer: Optimizer, model: nn.Module) -> Optimizer:
     # Take a step, which may refuse options that the constructor accepted
-    for parameter in trained:
-        parameter.grad = torch.zeros_like(parameter)
+    for module in model.modules():
+        for parameter in (p for p in module.parameters(recurse=False) if p.requires_grad):
+            parameter.grad = torch.zeros_like(parameter)
+            if getattr(module, "sparse", False):  # two rows, as torch miscounts one
+                rows = parameter.new_zeros(2, *parameter.shape[1:])
+                parameter.grad = torch.sparse_coo_tensor(torch.zeros(1, 2).long(), rows, parameter.shape)
     with Storages().followed():
         optimizer.step()
-    for parameter in trained:
+    for parameter in model.parameters():
         parameter.grad = None
     return optimizer
 

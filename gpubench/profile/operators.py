@@ -318,7 +318,7 @@ def on_meta(workload: Workload, batch_size: int) -> Task:
     if not all(p.is_meta for p in task.model.parameters()):
         # a file may return the same model from every build
         task = copy_of(task)
-    batches = with_tensors(task.batches[:1], lambda tensor: tensor.to("meta"))
+    batches = with_tensors(task.batches, lambda tensor: tensor.to("meta"))
     return replace(task, model=task.model.to("meta"), batches=batches)
 
 

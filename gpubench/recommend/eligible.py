@@ -193,7 +193,7 @@ class CandidateFinder:
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
-            none = "its GPU is not in the GPU table, and none of your runs measured it"
+            none = "its GPU is not in the GPU table, and none of your runs measured this work on it"
             return listed or self.speeds.refusals.get(gpu_key, none)
         for part in self.parts[gpu_key].values():
             if gpu_count < part.fewest_gpus:
@@ -202,8 +202,10 @@ class CandidateFinder:
                 smaller = ", or a smaller batch (see `gpubench memory`)" if batch > 1 else ""
                 needs = f"{gpus_needed(part.fewest_gpus)}{smaller}"
                 return f"{workload} at batch {batch:,} may not fit on {there}: it {needs}"
-        if self.without_room is None or spec is None or gpu_count == 1:
+        if self.without_room is None or gpu_count == 1:
             return None
+        if spec is None:
+            return f"how fast {gpu_count} of these share one job is unknown: they are not in the GPU table"
         found = (self.without_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
         return next(filter(None, found), None)
 

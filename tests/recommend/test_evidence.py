@@ -402,6 +402,13 @@ def test_a_measured_gpu_that_no_table_has_is_an_answer_by_its_name(tmp_path):
     (mine,) = (row for row in rows if row.offer.provider == "own")
     assert mine.estimate.basis == "measured"
     assert mine.samples_per_s.value == pytest.approx(30.0)
+    several = rank(have=("2x RTX 3060 Laptop, 75 W",), **options)
+    assert "own" not in {row.offer.provider for row in several.rows}
+    assert "how fast 2 of these share one job is unknown" in said(several)
+    one_each = rank(have=("2x RTX 3060 Laptop, 75 W",), jobs="independent", **options).rows
+    assert max(row.samples_per_s.value for row in one_each if row.offer.provider == "own") == pytest.approx(
+        60.0
+    )
     slice_of_it = msgspec.structs.replace(run, device=msgspec.structs.replace(device, mig_enabled=True))
     assert not measured_by_the_user(question_of(), [slice_of_it], ()), "not the whole GPU"
 

@@ -24,6 +24,7 @@ from own_kinds import (
     ONE_MODEL_BY_PART,
     PROMOTED,
     RANDOM,
+    TWO_TABLES,
     WITH_A_LOSS,
     pair,
 )
@@ -288,11 +289,29 @@ def test_a_sparse_tensor_of_any_layout_gives_the_tensors_that_own_its_memory():
         assert sum(part.nbytes for part in tensors_in([tensor])) == size
 
 
+def test_a_lazy_layer_takes_the_memory_of_one_with_its_sizes(load):
+    sized = KINDS["lazy"]
+    for lazy, usual in {
+        "LazyConv2d(": "Conv2d(3, ",
+        "LazyBatchNorm2d(": "BatchNorm2d(8",
+        "LazyLinear(": "Linear(288, ",
+    }.items():
+        sized = sized.replace(lazy, usual)
+    assert "Lazy" not in sized
+    lazily, at_once = (profile_as_built(load(source)).memory[0] for source in (KINDS["lazy"], sized))
+    assert lazily == at_once, "all of its batches too"
+
+
 def test_the_memory_of_sparse_gradients_is_traced(load):
     (step, *_) = profile_as_built(load(KINDS["sparse gradients"])).memory
     touched = 2 * (8 + 16 * 4)  # rows of one sample: an index and 16 values each
     dense = 200 * 16 * 4
     assert touched <= step.peak(2).at(2) - step.peak(1).at(1) < dense
+    (step, *_) = profile_as_built(load(TWO_TABLES)).memory
+    state_bytes = 2 * 4 * (200 * 16 + 100 * 16 + 16 * 4 + 4)
+    assert state_bytes <= step.optimizer_bytes < 1.1 * state_bytes, (
+        "of an optimizer that takes no other gradients"
+    )
 
 
 @pytest.mark.skipif(
