@@ -685,8 +685,8 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     whole = [tensor for tensor in tensors if _is_batch(tensor, SMALL_BATCH)]
     first = whole[0] if whole else tensors[0]
     shape = tuple(first.shape[1:] if whole else first.shape)
-    if len(shape) == 1 and first.dtype in {torch.int32, torch.int64}:
-        return shape, "sequence"
+    if len(shape) == 1 and first.dtype in {torch.int32, torch.int64} and first is tensors[0]:
+        return shape, "sequence"  # two rows of edges after the nodes of graphs only look like a batch
     return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
 
 

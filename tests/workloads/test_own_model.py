@@ -176,6 +176,23 @@ def test_a_seed_with_a_default_is_given(tmp_path: Path) -> None:
     assert not takes_seed("my_model.py", lambda *arguments: arguments)
 
 
+def test_two_rows_of_graph_edges_are_no_sequences_of_tokens(tmp_path: Path) -> None:
+    source = """
+import torch
+from torch import nn
+class Graphs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+    def forward(self, nodes, edges):
+        return self.head(nodes.index_add(0, edges[1], nodes[edges[0]])).unflatten(0, (-1, 4)).mean(1)
+def build(n):
+    inputs = torch.randn(4 * n, 8), torch.randint(4 * n, (2, 10 * n))
+    return Graphs(), inputs, torch.zeros(n).long(), nn.CrossEntropyLoss()
+"""
+    assert load_workload(write(tmp_path, source)).sample_unit == "sample"
+
+
 def test_a_dict_with_an_optimizer_is_accepted(tmp_path: Path) -> None:
     source = """
 import torch
