@@ -245,8 +245,9 @@ def _within_latency(
     best: dict[str, Estimate | Refusal] = {}
     for batch_size in batches:
         asked = msgspec.structs.replace(question, batch_size=batch_size)
-        named = bool(request.gpus)
-        answers = estimate(asked, list(specs), own=runs.own, reference=runs.reference, may_fit=named)
+        answers = estimate(
+            asked, list(specs), own=runs.own, reference=runs.reference, may_fit=bool(request.gpus)
+        )
         for key, answer in answers.items():
             if isinstance(answer, Estimate):
                 answer = _in_time(answer, limit_s)  # noqa: PLW2901 - too slow is a refusal

@@ -37,6 +37,7 @@ from gpubench.units import count, format_number, format_percent, format_price, f
 
 _ROUNDING = 1e-9
 BUY = "--buy"
+NOT_ON_OFFER = "not a machine on offer today"
 NO_FIGURE = "no reliable throughput estimate"
 NO_KERNELS = "a GPU without kernels in today's torch (naming it with --gpu ranks it)"
 FAR_BELOW = f"a price far below all others ({ADMITTED_BY} ranks it)"
@@ -138,12 +139,12 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
         total: Number of offers.
         excluded: All excluded offers in the order of exclusion.
     """
-    if not total:
-        return NothingLeftError(
-            "no price is dated on or before the day of --as-of: ask for a later day, or give prices of that "
-            "time with --offers"
-        )
     counts = Counter(each.option for each in excluded)
+    if not {*counts} - {NOT_ON_OFFER}:
+        return NothingLeftError(
+            "no price of a machine is dated on or before the day of --as-of: ask for a later day, or give "
+            "prices of that time with --offers"
+        )
     removed = ", ".join(f"{name} removed {n:,}" for name, n in counts.most_common(_MOST_RULES))
     return NothingLeftError(f"none of the {total:,} offers is left: {removed}; {_fix(excluded)}")
 
@@ -360,7 +361,7 @@ def filters_of(
         MisuseError: If a named GPU, provider or region is unknown.
     """
     yield Filter(
-        "not a machine on offer today",
+        NOT_ON_OFFER,
         lambda offer, _: NOT_RANKED.get(offer.kind),
         fields=("kind",),
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gpubench import rank
+from gpubench.errors import MisuseError
 from gpubench.folders import data_table
 from gpubench.models import Asks, Offer, PriceCondition, Pricing
 from gpubench.offers import snapshot
@@ -274,6 +275,13 @@ def test_a_clock_years_after_every_price_is_reported_once_and_ages_count_from_it
     assert sum("clock" in getattr(part, "text", "") for part in screen(found)) == is_said
     as_asked = rank("resnet50", results=tmp_path, draws=200, as_of=day)
     assert "clock" not in said(as_asked), "a given day is taken as known"
+
+
+@pytest.mark.parametrize("day", ["2020-01-01", "2025-01-01"])
+def test_a_day_before_every_machine_on_offer_asks_for_a_later_one(tmp_path, day):
+    """By 2025-01-01 there are prices, but only historic ones."""
+    with pytest.raises(MisuseError, match=r"dated on or before .*: ask for a later day"):
+        rank("resnet50", results=tmp_path, as_of=day, draws=10)
 
 
 def test_a_date_of_tomorrow_is_accepted_because_of_time_zones(tmp_path, monkeypatch):
