@@ -2,12 +2,11 @@
 
 ``python -m tools.calibrate -o gpubench/data/calibration.json`` rebuilds the shipped one.
 
-The fit finds coefficients, host terms and each architecture's deviation together, and shrinks all of them.
-
-It maximizes the posterior by Gauss-Newton. The unknowns are coefficients (tight priors around round figures),
-host time per operator of each source, deviations of each architecture, and offsets of source, model and cell.
-The offsets absorb levels, so the fit learns how GPUs compare. Cell offsets are eliminated exactly because
-they form a diagonal block. This also makes it cheap to find the fit without some rows: one solve, no refit.
+The fit maximizes the posterior by Gauss-Newton, so every unknown is shrunk toward its prior. The unknowns are
+coefficients (tight priors around round figures), host time per operator of each source, deviations of each
+architecture, and offsets of source, model and cell. The offsets absorb levels, so the fit learns how GPUs
+compare. Cell offsets are eliminated exactly because they form a diagonal block. This also makes it cheap to
+find the fit without some rows: one solve, no refit.
 
 The next part computes the errors on harnesses and GPUs that the fit has not seen, and the half-widths that
 follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without the data held out
@@ -15,10 +14,11 @@ with Y. The score of a pair is |log error| over a scale: the usual error of two 
 balance of arithmetic and bandwidth, and with tensor cores on one or both. Each harness has one vote for each
 target GPU. The votes of a harness or an architecture never set its own interval.
 
-The last part fits the shares of ``scaling`` to published jobs on several GPUs. A row of data/scaling.csv is
-one job at two numbers of GPUs with the same batch per GPU. The fit learns the ratio of the throughputs per
-GPU. Each harness has one vote for each GPU and model. Only the votes of other harnesses set an interval. Jobs
-on GPUs of another vendor are never fitted; their interval has the width of their own errors.
+The last part fits the shares of ``scaling`` to published jobs on several GPUs. A row of
+gpubench/data/scaling.csv is one job at two numbers of GPUs with the same batch per GPU. The fit learns the
+ratio of the throughputs per GPU. Each harness has one vote for each GPU and model. Only the votes of other
+harnesses set an interval. Jobs on GPUs of another vendor are never fitted; their interval has the width of
+their own errors.
 """
 
 from __future__ import annotations
