@@ -346,9 +346,9 @@ def trained(**asked):
 @pytest.mark.parametrize(
     ("asked", "lines"),
     [
-        ({"trainable": "lora"}, ["TRAINABLE = 'lora'", "CONTEXT = 2048", "CHECKPOINTING = True", "CHUNKED_LOSS = False", "SHARED_OUT = False"]),
+        ({"trainable": "lora"}, ["TRAINABLE = 'lora'", "CONTEXT = 2048", "CHECKPOINTING = True", "CHUNKED_LOSS = False", "SHARDED = False"]),
         ({"trainable": "qlora", "context_tokens": 512}, ["TRAINABLE = 'qlora'", "CONTEXT = 512"]),
-        ({"checkpointing": "none", "loss_chunks": 8}, ["TRAINABLE = 'full'", "CHECKPOINTING = False", "CHUNKED_LOSS = True", "SHARED_OUT = True"]),
+        ({"checkpointing": "none", "loss_chunks": 8}, ["TRAINABLE = 'full'", "CHECKPOINTING = False", "CHUNKED_LOSS = True", "SHARDED = True"]),
     ],
 )  # fmt: skip
 def test_a_published_model_is_trained_by_the_stack_that_was_assumed(asked, lines):
