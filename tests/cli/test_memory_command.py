@@ -416,7 +416,7 @@ def test_an_error_other_than_a_missing_kernel_is_reported_as_the_models_own(
         (("vgg16", "--batch-size", "9" * 14), "more than any step can have"),
         (("vgg16", "--batch-size", "9" * 14, "--accumulate", "9" * 13), "more than any step can have"),
         (("vgg16", "--precision", "int4"), "--precision 'int4' is unknown"),
-        (("vgg16", "--precision", "int8", "--gpu", "nvidia-tesla-t4-16gb"), "inference (--task infer) alone"),
+        (("vgg16", "--precision", "int8", "--gpu", "nvidia-tesla-t4-16gb"), "inference (--task infer) only"),
         (("vgg16", "--task", "sleep"), "--task 'sleep' is unknown"),
         (("vgg16", "--count", "0"), "--count 0"),
         (("vgg16", "--gpu", "0x L4"), "state 0 GPUs: give one number, at least 1"),
