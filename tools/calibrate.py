@@ -100,7 +100,7 @@ _LINEAR = frozenset(
 )
 NAMES = tuple(PRIORS)
 _PRIOR_MEAN = np.array([value if name in _LINEAR else np.log(value) for name, (value, _) in PRIORS.items()])
-# ``HOST_POWER`` of a published harness. Its host also loads, copies and logs, so less of its time is hidden.
+# ``HOST_POWER`` of a published harness. The host also loads, copies and logs, so less host time is hidden.
 HARNESS_POWER = 1.25
 _DEVIATION_SD = 0.02
 _HOST_LOG_SD = 1.0

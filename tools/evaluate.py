@@ -198,7 +198,7 @@ def score(path: Path) -> dict[str, Any]:
 
 
 def outcome_of(table: Table, task: TaskKind) -> Outcome:
-    """Predict every pair and level of a task's rows, without the published rows of its GPU and harness."""
+    """Predict every pair and level of a task without the published rows of the target's GPU and harness."""
     pairs = pairs_of(table)
     learned = calibration.load_calibration().of(task)
     assert learned.ratio.scale is not None  # only levels have none

@@ -35,7 +35,7 @@ FEW_LAYERS = (2, 4)
 
 
 def traced() -> Iterator[Member]:
-    """Trace every decoder of the family with a few of its layers; this takes a minute or two."""
+    """Trace every decoder of the family with only a few layers; this takes a minute or two."""
     discovery.workload_names()  # makes the package of the workloads importable in a checkout too
     family = importlib.import_module("gpubench_workloads._family")
     for model, sizes in family.FAMILY.items():

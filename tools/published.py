@@ -67,7 +67,7 @@ CELL = ["source", "model", "precision", "task"]
 
 @lru_cache(maxsize=4096)
 def facts_of(source: str) -> tuple[str, str]:
-    """Return the harness of a source, and the math mode of its "fp32" on Ampere and newer if a row has none.
+    """Return a source's harness, and the math mode of its "fp32" rows on Ampere and newer that state none.
 
     The longest listed prefix of its name decides; sources that share their benchmark's code share a harness.
     An unlisted source is its own harness. It is assumed to use PyTorch's defaults since 1.12: TF32 in

@@ -25,7 +25,7 @@ _HELP_WIDTH = 120
 # Garbage-collection threshold. With Python's default of 700, rescanning offers takes a fifth of the time.
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
-# Values that people write without their option
+# The options that people leave out before a value, and what the value names.
 _NAMED = {"--workload": "a workload", "--gpu": "a GPU"}
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 

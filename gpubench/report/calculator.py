@@ -47,10 +47,10 @@ _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 _HAVE_COUNTS = (1, 2, 4, 8)
 
 MOST_OFFERS = 1000
-"""Maximum number of offers for the script. If there are more, it gets the cheapest of each kind."""
+"""Maximum number of offers for the script. If there are more, the script gets the cheapest of each kind."""
 
 MOST_ALIKE = 3
-"""Number of offers kept of each kind, of which the library also draws only the cheapest few."""
+"""Number of offers that the page keeps of each kind; the library, too, draws only the cheapest few."""
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
@@ -308,7 +308,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
 
 
 def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
-    # Return the rate, the deviation of its logarithm, the upper limit of its draws, and the anchor's index.
+    # Return the rate, the deviation of its logarithm, the upper limit of the draws, and the anchor's index.
     start = start_of(estimate)
     place = None if start is None else starts.setdefault("\0".join(start), len(starts))
     most = most_of(estimate)

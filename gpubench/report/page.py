@@ -363,7 +363,7 @@ def _dots(
 ) -> dict[str, Any]:
     of = [row for row in rows if row.estimate.basis == basis]
     names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in of]
-    # only the answers show intervals; those of all rows would cover the chart
+    # the intervals of all rows would cover the chart, so only the answers show theirs
     shown = [place(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in of]
     return {
         "type": "scatter",

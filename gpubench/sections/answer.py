@@ -248,7 +248,7 @@ def _label(choice: Choice) -> str:
 
 
 def fits_words(choice: Choice) -> str:
-    """Return whether the job fits in memory, with what it needs: "fits (needs 6.1 to 7.8 of 24 GiB)".
+    """Say whether the job fits in memory, and how much it needs: "fits (needs 6.1 to 7.8 of 24 GiB)".
 
     The text has no figures if the device has run the job.
     """

@@ -184,7 +184,7 @@ def gather(
     most_rows: int | None = None,
     first: str | None = None,
 ) -> ReportData:
-    """Read the runs of a results folder and rank the offers with them.
+    """Read the runs of a results folder, and rank the offers using these runs.
 
     If the default ranking fails, the page shows the reason instead.
 
@@ -361,7 +361,7 @@ def case_words(case: Case) -> str:
 
 
 def title_of(result: Result) -> str:
-    """Return the title of a chart or a row: workload, framework, task, "best batch" if it was searched."""
+    """Return the title of a chart or a row: workload, framework, task, "best batch" for the largest."""
     case = result.case
     best = ", best batch" if result.measurement.at_largest_batch else ""
     task = "" if case.task is TaskKind.TRAIN else ", inference"
@@ -370,7 +370,7 @@ def title_of(result: Result) -> str:
 
 
 def layout_words(case: Case) -> str:
-    """Return the layout of images if it is channels_last; nothing for the default layout of torch."""
+    """Return ", channels_last" if images have that layout; nothing for torch's default layout."""
     return ", channels_last" if case.memory_format is MemoryFormat.CHANNELS_LAST else ""
 
 

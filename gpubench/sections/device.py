@@ -1,4 +1,4 @@
-"""A device: the driver's values next to those of its datasheet, and the rest of this machine."""
+"""Shows a device, with the driver's values next to the datasheet's, and the rest of this machine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

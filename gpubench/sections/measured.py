@@ -496,7 +496,7 @@ def _quantile(value_s: float | None, timed: int, needed: str) -> str:
 
 
 def _at_main_batch(single: Result, results: Sequence[Result]) -> str:
-    """Return the throughput of the same work at its main batch, else at the smallest measured one above 1.
+    """Return the throughput of the same work at its main batch, else at the smallest measured batch above 1.
 
     The largest batch that fits does not count. Only batch and memory format may differ, because each batch is
     measured in its faster format.
