@@ -193,7 +193,7 @@ class CandidateFinder:
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
-            none = "its GPU is not in the GPU table, and none of your runs measured this work on it"
+            none = "it is not in the GPU table, and none of your runs measured this work on it"
             return listed or self.speeds.refusals.get(gpu_key, none)
         for part in self.parts[gpu_key].values():
             if gpu_count < part.fewest_gpus:

@@ -405,6 +405,8 @@ def test_a_measured_gpu_that_no_table_has_is_an_answer_by_its_name(tmp_path):
     several = rank(have=("2x RTX 3060 Laptop, 75 W",), **options)
     assert "own" not in {row.offer.provider for row in several.rows}
     assert "how fast 2 of these share one job is unknown" in said(several)
+    other_work = rank("resnet50", have=("RTX 3060 Laptop, 75 W",), results=tmp_path, draws=50)
+    assert "none of your runs measured this work on it" in said(other_work)
     one_each = rank(have=("2x RTX 3060 Laptop, 75 W",), jobs="independent", **options).rows
     assert max(row.samples_per_s.value for row in one_each if row.offer.provider == "own") == pytest.approx(
         60.0
