@@ -150,7 +150,8 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
     known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)
     return MisuseError(
         f"there is no figure for {plain(name, 80)!r}: each laptop's maker sets the power, and thus speed, of "
-        f"its GPU; gpubench run measures it there. Laptop GPUs with a figure: {listing(known)}"
+        f"its GPU; gpubench run measures it there, and then rank --have knows it. Laptop GPUs with a figure: "
+        f"{listing(known)}"
     )
 
 

@@ -27,6 +27,8 @@ INVENTED = {
     "../../etc",
     "no-such-gpu",
     "nvidia-banana-9000",
+    "nvidia-geforce-rtx-3060-laptop-gpu",
+    "nvidia-geforce-rtx-3070-laptop-gpu",
     "nvidia-geforce-rtx-4091-24gb",
     "nvidia-nothing",
     "nvidia-unknown",
