@@ -135,8 +135,7 @@ class WorkloadContract:
                 assert peak == pytest.approx(step.peak(batch).at(batch), rel=apart)
 
     def test_a_sample_has_the_stated_shape(self) -> None:
-        with torch.device("meta"):
-            task = self.workload.build(3, 0)
+        task = _on_meta(self.name)
         assert len(task.batches) == 4
         for inputs, targets in map(_first, task.batches):
             assert tuple(inputs.shape) == (3, *self.workload.sample_shape)
@@ -221,6 +220,13 @@ def _profiled(name: str) -> WorkloadProfile:
     return trace_workload(load_workload(name), variants_s=0).profile
 
 
+@cache
+def _on_meta(name: str) -> Task:
+    """Build a workload once for the tests that only read it: one of 80 layers takes a while even without values."""
+    with torch.device("meta"):
+        return load_workload(name).build(3, 0)
+
+
 def _first(batch: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets; if there are several inputs, the first."""
     inputs, targets = batch
@@ -272,8 +278,8 @@ class StatedContract(WorkloadContract):
         assert self.workload.batches == self.profile.batches == self.batches
 
     def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
+        task = _on_meta(self.name)
         with torch.device("meta"):
-            task = self.workload.build(1, 0)
             assert forward(task.model, task.batches[0][0]).shape[-1] == self.classes
 
     def test_the_optimizer_matches_the_stated_one(self) -> None:
@@ -323,8 +329,7 @@ class TestVgg16(StatedContract):
         assert sum(o.count for o in self.profile.train) == pytest.approx(105, rel=0.06)
 
     def test_parameter_names_match_torchvision(self) -> None:
-        with torch.device("meta"):
-            names = {n for n, _ in self.workload.build(1, 0).model.named_parameters()}
+        names = {n for n, _ in _on_meta(self.name).model.named_parameters()}
         convolutions = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
         modules = [*(f"features.{n}" for n in convolutions), *(f"classifier.{n}" for n in (0, 3, 6))]
         assert names == {f"{m}.{kind}" for m in modules for kind in ("weight", "bias")}
@@ -474,16 +479,14 @@ class TestResnet50(StatedContract):
         assert sum(o.count for o in self.profile.train) == pytest.approx(460, rel=0.01)
 
     def test_parameter_names_match_torchvision(self) -> None:
-        with torch.device("meta"):
-            names = [n for n, _ in self.workload.build(1, 0).model.named_parameters()]
+        names = [n for n, _ in _on_meta(self.name).model.named_parameters()]
         assert len(names) == 161
         for name in ("conv1.weight", "layer1.0.conv1.weight", "layer1.0.downsample.0.weight",
                      "layer2.0.downsample.1.bias", "layer3.5.bn3.weight", "layer4.2.conv3.weight", "fc.bias"):  # fmt: skip
             assert name in names
 
     def test_the_stride_is_on_the_3x3_convolution(self) -> None:
-        with torch.device("meta"):
-            block = self.workload.build(1, 0).model.get_submodule("layer2.0")
+        block = _on_meta(self.name).model.get_submodule("layer2.0")
         assert block.conv1.stride == (1, 1)
         assert block.conv2.stride == (2, 2)
 
@@ -547,8 +550,8 @@ class LlamaContract(StatedContract):
 
     def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
         self.skip_what_torch_lacks()
+        task = _on_meta(self.name)
         with torch.device("meta"), checkpoints_on_meta():
-            task = self.workload.build(1, 0)
             assert task.model(*task.batches[0][0]).shape == ()
 
     def test_the_shipped_profile_matches_a_new_trace(self) -> None:
@@ -573,8 +576,7 @@ class LlamaContract(StatedContract):
             assert one.peak(1).at(1) == pytest.approx(two.peak(1).at(1), rel=1e-3)
 
     def test_the_parameter_count_matches_the_stated_one(self) -> None:
-        with torch.device("meta"):
-            model = self.workload.build(1, 0).model
+        model = _on_meta(self.name).model
         assert sum(p.numel() for p in model.parameters()) == self.parameters
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         assert trained == self.profile.trainable_parameters == (self.trainable or self.parameters)
@@ -699,15 +701,14 @@ class TestLlama8b(LlamaContract):
         return 2.0 * 512 * layers + attention + 2 * 128_256 * 4096
 
     def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
+        task = _on_meta(self.name)
         with torch.device("meta"):
-            task = self.workload.build(3, 0)
             scores = task.model(task.batches[0][0])
             assert scores.shape == (3, 128_256)
             assert task.model.next(scores.argmax(-1), torch.tensor([512])).shape == (3, 128_256)  # type: ignore[operator]
 
     def test_the_parameter_count_matches_the_stated_one(self) -> None:
-        with torch.device("meta"):
-            model = self.workload.build(1, 0).model
+        model = _on_meta(self.name).model
         assert sum(p.numel() for p in model.parameters()) == self.profile.parameters == self.parameters
 
     def test_training_computes_up_to_three_times_the_forward_pass(self) -> None:

@@ -135,10 +135,6 @@ def instances(table: object) -> set[str]:
     return {offer.instance for offer in table.offers if offer.provider == "acme"}
 
 
-def bad_rows() -> list[tuple[str, object]]:
-    return [(field, value) for field, values in BAD.items() for value in values]
-
-
 def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
     """A new field without a rule would accept anything; each field is tried below."""
     assert set(Offer.__struct_fields__) == set(BAD)
@@ -156,42 +152,41 @@ def test_every_shipped_offer_is_valid_and_unique():
     assert len(set(map(offer_key, offers))) == len(offers)
 
 
-@pytest.mark.parametrize(("field", "value"), bad_rows(), ids=str)
-def test_bad_field_drops_only_its_row_from_every_input(tmp_path, field, value):
-    bad = GOOD | {"instance": "bad"} | {field: value}
-    document = snapshot(bad, GOOD)
+@pytest.mark.parametrize("field", BAD)
+def test_bad_field_drops_only_its_row_from_every_input(tmp_path, field):
+    """One row for each bad value of the field, since loading the offers takes longer than checking a row."""
+    rows = [GOOD | {"instance": f"bad: {value}"[:60]} | {field: value} for value in BAD[field]]
+    document = snapshot(*rows, GOOD)
     lay(tmp_path / "stored", document)
     table = load_offers(tmp_path / "stored")
     assert instances(table) == {"RTX 4090"}
-    assert len(table.set_aside) == 1
+    assert len(table.set_aside) == len(rows)
     (tmp_path / "table" / "offers" / "imported").mkdir(parents=True)
-    (tmp_path / "table" / "offers" / "imported" / "own-a.json").write_text(json.dumps([bad, GOOD]))
+    (tmp_path / "table" / "offers" / "imported" / "own-a.json").write_text(json.dumps([*rows, GOOD]))
     imported = load_offers(tmp_path / "table")
     assert instances(imported) == {"RTX 4090"}
     assert [reason for _, reason in imported.set_aside] == [reason for _, reason in table.set_aside]
     done = published(tmp_path / "taken", document)
     assert instances(load_offers(tmp_path / "taken")) == {"RTX 4090"}
-    assert len(done.set_aside) == 1
+    assert len(done.set_aside) == len(rows)
     for said in (table, imported, done):
         assert all(len(f"{row}: {reason}".splitlines()) == 1 for row, reason in said.set_aside)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [(field, value) for field, values in BAD_CLAIMS.items() for value in values], ids=str
-)
-def test_a_bad_coverage_is_not_a_claim_and_its_reason_is_reported(tmp_path, field, value):
-    claim = CLAIM | {field: value}
-    lay(tmp_path / "stored", snapshot(GOOD, covers=[claim]))
+@pytest.mark.parametrize("field", BAD_CLAIMS)
+def test_a_bad_coverage_is_not_a_claim_and_its_reason_is_reported(tmp_path, field):
+    claims = [CLAIM | {field: value} for value in BAD_CLAIMS[field]]
+    lay(tmp_path / "stored", snapshot(GOOD, covers=claims))
     table = load_offers(tmp_path / "stored")
     assert instances(table) == {"RTX 4090"}
     assert table.covers == ()
-    assert len(table.set_aside) == 1
+    assert len(table.set_aside) == len(claims)
     published(tmp_path / "taken", snapshot(GOOD, GOOD | {"instance": "other"}))
-    newer = snapshot(GOOD, covers=[claim])
+    newer = snapshot(GOOD, covers=claims)
     newer["sources"]["acme"]["retrieved_at"] = "2026-11-20T00:00:00Z"
     done = published(tmp_path / "taken", newer)
     assert instances(load_offers(tmp_path / "taken")) == {"RTX 4090", "other"}
-    assert len(done.set_aside) == 1
+    assert len(done.set_aside) == len(claims)
 
 
 def test_valid_coverage_claim_retires_unlisted_offers(tmp_path):

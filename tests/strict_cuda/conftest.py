@@ -127,7 +127,7 @@ def _one_thread() -> Iterator[None]:
 def in_little(small_probes, monkeypatch) -> None:
     """Time few rounds, and prove a precision by small products, in tests of something else."""
     monkeypatch.setattr(loop, "WINDOWS", 2)
-    monkeypatch.setattr(loop, "LEAST_ROUNDS", 3)
+    monkeypatch.setattr(loop, "LEAST_ROUNDS", 2)
     monkeypatch.setattr(loop, "SPARE_ROUNDS", 0)
 
 

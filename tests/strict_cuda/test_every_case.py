@@ -18,6 +18,7 @@ from torch import nn
 
 from gpubench.discovery import load_workload, workload_names
 from gpubench.executions import OF_TORCH
+from gpubench.measure import guards
 from gpubench.measure.checks import IEEE_ERROR
 from gpubench.measure.plan import plan
 from gpubench.measure.request import RunRequest
@@ -78,6 +79,12 @@ LIKE_ANOTHER_IN_FP8 = {"llama_8b_fsdp"}
 """Workloads that one GPU trains in FP8 as it trains another: llama_1b."""
 IN_FULL = {"lstm", "resnet50", "transformer"}
 """Workloads with every case measured at every precision in the default run: one of each kind of layer."""
+
+
+@pytest.fixture(autouse=True)
+def _captured_soon(monkeypatch) -> None:
+    """Capture after one eager step; test_capture.py tests the steps before a capture."""
+    monkeypatch.setattr(guards, "STEPS_BEFORE_CAPTURE", 1)
 
 
 def offered() -> dict[tuple[str, Precision], list[Case]]:

@@ -173,9 +173,9 @@ def test_four_bit_base_model_trains_with_torchao(config):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64, "n_positions": 64},
-        {"model_type": "mixtral", "num_local_experts": 2, **SIZES},
-        {"model_type": "bert", "architectures": ["BertForMaskedLM"], **SIZES},
+        {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 4, "vocab_size": 64, "n_positions": 64},
+        {"model_type": "mixtral", "num_local_experts": 2, **SIZES, "num_hidden_layers": 1},
+        {"model_type": "bert", "architectures": ["BertForMaskedLM"], **SIZES, "num_hidden_layers": 1},
     ],
     ids=lambda fields: fields["model_type"],
 )

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpubench.models import Operator, OperatorKind, WorkloadProfile
-from gpubench.profile.trace import profile_workload
+from gpubench.profile.trace import trace_operators
 from gpubench.workload import Task, Workload
 
 
@@ -26,12 +26,12 @@ def profile(model: Any, shape: tuple[int, ...], *, input_gradient: bool = False)
             optimizer=torch.optim.SGD,
         )
 
-    return profile_workload(
+    return trace_operators(
         Workload(
             name="own", version=1, sample_unit="sample", sample_shape=shape, batches=(2,), is_image=False,
             source="test", build=build,
         )
-    )  # fmt: skip
+    ).profile  # fmt: skip
 
 
 def of_kind(found: tuple[Operator, ...], kind: OperatorKind) -> list[Operator]:
@@ -178,12 +178,12 @@ def test_the_optimizer_passes_over_parameters_and_state(
             optimizer=optimizer,
         )
 
-    found = profile_workload(
+    found = trace_operators(
         Workload(
             name="own", version=1, sample_unit="sample", sample_shape=(10,), batches=(2,), is_image=False,
             source="test", build=build,
         )
-    )  # fmt: skip
+    ).profile  # fmt: skip
     assert found.optimizer_bytes_per_parameter == state_bytes
     assert [o.bytes_fixed for o in of_kind(found.train, OperatorKind.OPTIMIZER)] == [100 * moved_bytes]
 

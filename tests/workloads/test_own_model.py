@@ -20,7 +20,16 @@ from patience import Stopwatch, is_gone, wait_until
 from gpubench.children import MOST_ANSWER_PRINTED_BYTES
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
-from gpubench.models import CardClass, Execution, MemoryBasis, Precision, Recipe, TaskKind, WeightType
+from gpubench.models import (
+    CardClass,
+    Execution,
+    MemoryBasis,
+    Precision,
+    Recipe,
+    TaskKind,
+    WeightType,
+    WorkloadProfile,
+)
 from gpubench.models.workload import Operator, OperatorKind
 from gpubench.predict.question import question_of, why_impossible
 from gpubench.profile import profile_of, profiles_of
@@ -28,8 +37,9 @@ from gpubench.profile.cache import Answer, contradiction
 from gpubench.profile.child import _answer, check_first_loss
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.memory import need_of
-from gpubench.profile.trace import profile_workload
+from gpubench.profile.trace import profile_workload, trace_workload
 from gpubench.user_model import import_own, takes_seed, version_of, workload_of
+from gpubench.workload import Workload
 
 GOOD = """
 import torch
@@ -49,6 +59,11 @@ def write(folder: Path, source: str, name: str = "my_model.py") -> str:
     path = folder / name
     path.write_text(source, encoding="utf-8")
     return str(path)
+
+
+def _profile(workload: Workload) -> WorkloadProfile:
+    """Trace a workload without the other ways to train it."""
+    return trace_workload(workload, ways=()).profile
 
 
 def test_plain_build_function_makes_a_workload(tmp_path: Path) -> None:
@@ -546,7 +561,7 @@ HUGE = body(
 
 def test_a_layer_of_100_gb_is_profiled_and_takes_no_memory(tmp_path: Path) -> None:
     workload = load_workload(write(tmp_path, HUGE.format(out=5)))
-    found = profile_workload(workload)
+    found = _profile(workload)
     assert found.parameters == 160_000 * 160_006 + 5
     assert "25,600 million parameters" in check_first_loss(workload, found)
 
@@ -636,19 +651,19 @@ NAN = GOOD.replace("nn.CrossEntropyLoss()", "lambda out, y: out.mean() * float('
 
 def test_a_loss_that_is_not_a_number_is_refused_without_a_gpu(tmp_path: Path) -> None:
     workload = load_workload(write(tmp_path, NAN))
-    profile = profile_workload(workload)  # on the meta device, where it has no value
+    profile = _profile(workload)  # on the meta device, where it has no value
     with pytest.raises(MisuseError, match=r"^my_model\.py: .* is nan"):
         check_first_loss(workload, profile)
     assert check_first_loss(replace(workload, tasks=()), profile) is None
     sound = load_workload(write(tmp_path, GOOD))
-    assert check_first_loss(sound, profile_workload(sound)) is None
+    assert check_first_loss(sound, _profile(sound)) is None
 
 
 def test_a_target_out_of_range_is_found_although_the_trace_has_no_values(tmp_path: Path) -> None:
     workload = load_workload(
         write(tmp_path, GOOD.replace("torch.zeros(batch_size)", "torch.full((batch_size,), 9)"))
     )
-    profile = profile_workload(workload)
+    profile = _profile(workload)
     with pytest.raises(MisuseError, match=r"my_model\.py: .*IndexError: Target 9"):
         check_first_loss(workload, profile)
 
@@ -829,5 +844,5 @@ def test_an_unknown_name_starts_no_process() -> None:
 
 
 def test_the_memory_of_a_users_model_with_several_batches_is_traced(tmp_path: Path) -> None:
-    profile = profile_workload(load_workload(write(tmp_path, GOOD)))
+    profile = _profile(load_workload(write(tmp_path, GOOD)))
     assert profile.memory_untraced is None

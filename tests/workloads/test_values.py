@@ -12,13 +12,13 @@ from memory_cases import case_of
 from torch import Tensor, nn
 
 from gpubench.discovery import load_workload
-from gpubench.models import CardClass, MemoryBasis, Precision, TaskKind
+from gpubench.models import CardClass, MemoryBasis, Precision, TaskKind, WorkloadProfile
 from gpubench.profile.cuda_rules import rules_of_losses
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import need_of
 from gpubench.profile.operators import reads_at, seen_at, seen_on_meta
 from gpubench.profile.quick_fakes import gpu_without_values
-from gpubench.profile.trace import profile_workload, trace_workload
+from gpubench.profile.trace import trace_workload
 from gpubench.profile.values import Known, are_checks, given, noted
 from gpubench.tensors import EveryCall
 from gpubench.workload import Task, Workload, seeded
@@ -38,6 +38,11 @@ def _of(model: type[nn.Module], batch=lambda n: torch.randn(n, WIDTH)) -> Worklo
         name="own", version=1, sample_unit="x", sample_shape=(WIDTH,), batches=(4,), is_image=False,
         source="test", build=build,
     )  # fmt: skip
+
+
+def _profile(workload: Workload) -> WorkloadProfile:
+    """Trace a workload without the other ways to train it."""
+    return trace_workload(workload, ways=()).profile
 
 
 class _Layer(nn.Module):
@@ -184,7 +189,7 @@ def test_a_model_that_reads_results_is_traced_as_the_same_without_reads() -> Non
             assert out.isfinite().all()
             return out
 
-    read, plain = (profile_workload(_of(each)) for each in (Read, Plain))
+    read, plain = (_profile(_of(each)) for each in (Read, Plain))
     assert (read.is_eager_only, plain.is_eager_only) == (True, False)
     assert read.train_flops_per_sample == plain.train_flops_per_sample
     for precision in (Precision.FP32, Precision.AMP_BF16):
@@ -202,7 +207,7 @@ def test_what_is_read_only_in_inference_costs_no_graph_in_training() -> None:
             out = self.layer(x)
             return out if not self.training and out.max() > 9e9 else self.second(out)
 
-    profile = trace_workload(_of(Exits)).profile
+    profile = _profile(_of(Exits))
     assert (profile.is_eager_only, profile.is_eager_in_inference) == (False, True)
     assert {step.task for step in profile.memory} == {*TaskKind}
 
@@ -242,7 +247,7 @@ def test_values_read_while_a_model_is_built_need_no_real_build_to_trace_it(tmp_p
     workload = load_workload(str(path))
     built = _built(workload)
     del built[:]  # what the check of the file built
-    traced = trace_workload(workload, on_cpu_s=0)
+    traced = trace_workload(workload, on_cpu_s=0, ways=())
     assert traced.why_on_cpu is None
     assert not traced.profile.is_eager_only
     assert {step.task for step in traced.profile.memory} == {*TaskKind}
@@ -265,7 +270,7 @@ def test_a_model_that_differentiates_itself_is_read_with_gradients() -> None:
             assert not torch.isnan(energy)
             return torch.autograd.grad(energy, x, create_graph=True)[0]
 
-    profile = profile_workload(_of(Force))
+    profile = _profile(_of(Force))
     assert profile.is_eager_only
     assert {step.task for step in profile.memory} == {*TaskKind}
 
@@ -283,7 +288,7 @@ def test_reads_of_a_model_that_differentiates_itself_stay_in_order() -> None:
             return force
 
     assert seen_at(_of(Force), 2, math.inf).read_s > 0, "in another order its trace fails, and takes the CPU"
-    profile = profile_workload(_of(Force))
+    profile = _profile(_of(Force))
     assert {step.task for step in profile.memory} == {*TaskKind}
 
 
