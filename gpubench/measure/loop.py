@@ -291,8 +291,9 @@ class StopRule:
             return False
         early, late = values[:half], values[half:]
         difference = abs(fmean(early) - fmean(late))
-        error = math.hypot(stats.standard_error(early), stats.standard_error(late))
-        return difference > DRIFT * fmean(values) and difference > DRIFT_ERRORS * error
+        return difference > DRIFT * fmean(values) and difference > DRIFT_ERRORS * math.hypot(
+            stats.standard_error(early), stats.standard_error(late)
+        )
 
 
 def stop_rule(budget: Budget, round_s: Seconds = 0.0) -> StopRule:

@@ -55,6 +55,7 @@ class Job:
     """The same command in each of several agents; every process has a mark in its environment."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.folder, self.mark = folder, folder / "mark"
         self.agents: list[subprocess.Popen[str]] = []
         self._name = f"{os.getpid()} {folder}"
@@ -125,14 +126,20 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path) -> Iterator[Job]:
-    made = Job(tmp_path)
+def two_jobs(tmp_path) -> Iterator[tuple[Job, Job]]:
+    made = Job(tmp_path / "first"), Job(tmp_path / "second")
     yield made
-    for process in made.left():
-        with suppress(psutil.Error):
-            process.kill()
-    for agent in made.agents:
-        agent.communicate()
+    for each in made:
+        for process in each.left():
+            with suppress(psutil.Error):
+                process.kill()
+        for agent in each.agents:
+            agent.communicate()
+
+
+@pytest.fixture
+def job(two_jobs) -> Job:
+    return two_jobs[0]
 
 
 MEASURED = {"ok", "invalid"}
@@ -217,14 +224,17 @@ def test_a_killed_rank_is_named_with_its_signal_and_its_case_is_measured_on_resu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_hangs_ends_with_its_run(job, rank):
-    job.start(*QUICK, "--time-limit", "90", act="time.sleep(600)", rank=rank).ended()
-    job.all_end()
-    assert job.mark.exists()
-    rows = job.rows()
-    assert rows[1]["status"] in MEASURED
-    assert rows[2]["status"] == "timeout"
+def test_a_rank_that_hangs_ends_with_its_run(two_jobs):
+    """Each rank hangs in one of two jobs. The second starts during the long wait for the first one's limit."""
+    for rank, job in enumerate(two_jobs):
+        job.start(*QUICK, "--time-limit", "90", act="time.sleep(600)", rank=rank)
+        wait_until(job.mark.exists, job.agents[0])
+    for job in two_jobs:
+        job.ended()
+        job.all_end()
+        rows = job.rows()
+        assert rows[1]["status"] in MEASURED
+        assert rows[2]["status"] == "timeout"
 
 
 @pytest.mark.slow

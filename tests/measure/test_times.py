@@ -174,15 +174,16 @@ class Rehearsal:
         drawn_w = power_w(unit, host_bound=host_bound)
         noise = Factors(spread=spread, phi=phi, round_s=budget.round_s, rng=self.rng)
 
-        began = wall.now
+        began = heated = wall.now
 
         def advance(index: int) -> int:
-            took_s = step_s * noise.at(wall.now - began)
-            wall.advance(took_s)
-            self.heat.spend(took_s, drawn_w)
+            wall.advance(step_s * noise.at(wall.now - began))
             return index
 
         def samples() -> list[TelemetrySample]:
+            nonlocal heated
+            self.heat.spend(wall.now - heated, drawn_w)  # of all steps since, which are millions
+            heated = wall.now
             return [TelemetrySample(t_s=wall.now, temperature_c=round(self.heat.celsius))]
 
         clock = Clock(now_ns=wall.now_ns)
