@@ -129,16 +129,16 @@ SHARES = frozenset(
     }
 )
 
-# The advice for all budgets except --publish, which have a few seconds per case.
+# Advice for every budget except --publish: the others spend only a few seconds on each case.
 _MORE_TIME = "pass --publish without --time-limit, or close other programs"
 
 _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.HOST_BOUND: (
-        "CPU-bound: launch overhead on the host, not the device, limits the speed",
+        "host-bound: launch overhead on the CPU, not the device, limits the speed",
         "raise the batch or use --execution graph; a faster GPU will not help",
     ),
     FindingKind.HOST_BUSY: (
-        "other programs or virtual machines used the processors while rounds were timed",
+        "other programs or virtual machines used the CPU while rounds were timed",
         "stop them and measure again: this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.ON_BATTERY: (
@@ -152,11 +152,11 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     FindingKind.NOISY: ("rounds or launches vary widely", "close other programs and measure again"),
     FindingKind.NOT_STEADY: ("warm-up ended before the times were steady", _MORE_TIME),
     FindingKind.NOT_CONVERGED: (
-        "the target precision was not reached",
+        "the interval is wider than the target",
         f"{_MORE_TIME}; a host-bound row keeps a wide interval",
     ),
     FindingKind.LAUNCHES_DIFFER: (
-        "the interval between launches is wider than the target",
+        "launches differ: the interval from their means is wider than the target",
         "speeds differ between processes here: --publish times more of them",
     ),
     FindingKind.THROTTLED: (
@@ -185,11 +185,11 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "leave them out of the model: --precision sets them",
     ),
     FindingKind.PRECISION_UNPROVEN: (
-        "the precision is unproven: a product in another precision would pass too",
+        "the precision is unproven: a matrix product in another precision would pass the check too",
         "measure again with this version; this row neither leads a ranking nor anchors a prediction",
     ),
     FindingKind.NO_ENERGY_COUNTER: (
-        "the device reports no energy",
+        "the device has no energy counter",
         "without power readings, energy is unknown",
     ),
     FindingKind.NO_TELEMETRY: ("no telemetry on this device", "clock, power and temperature stay unknown"),
@@ -206,10 +206,13 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "the peak of this device is unknown, so no row was checked against it",
         "for information: an impossible rate would go unnoticed",
     ),
-    FindingKind.LOSS_NOT_FALLING: ("the loss did not fall", "do not use this row: the work was not training"),
+    FindingKind.LOSS_NOT_FALLING: (
+        "the loss did not fall",
+        "do not use this row: the model was not training",
+    ),
     FindingKind.LOSS_NOT_FINITE: (
         "the loss became infinite or NaN",
-        "lower the learning rate or the precision",
+        "lower the learning rate, or use amp-bf16 or fp32",
     ),
     FindingKind.MEMORY_ERRORS: (
         "uncorrectable memory errors appeared while this was measured",
@@ -229,7 +232,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.ONE_BATCH: (
         "every step trained on the same batch",
-        "let build() draw from the seed that gpubench sets, and gpubench can build four different ones",
+        "let build() draw from the seed that gpubench sets; gpubench then builds four different batches",
     ),
     FindingKind.DRIFTING: (
         "the step time was still drifting",
@@ -244,10 +247,13 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "steps are timed by another clock, which only goes forward",
     ),
     FindingKind.CLOCK_DISAGREES: (
-        "the timed rounds add up to less time than elapsed while they arrived",
+        "the timed rounds add up to less time than the parent process's clock shows",
         "do not use this row: something changes the clock of the model's process, as freezegun does",
     ),
-    FindingKind.CLOCK_EVENTS: ("the driver reported other reasons for the clock rate", "for information"),
+    FindingKind.CLOCK_EVENTS: (
+        "the driver reported reasons for the clock rate other than heat or the power limit",
+        "for information",
+    ),
     FindingKind.ENERGY_IMPLAUSIBLE: (
         "the energy counter went backward, did not move or exceeded the power limit",
         "energy stays unknown",
@@ -277,7 +283,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a smaller batch fits either way; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
-        "limited by feeding: its vCPUs decode fewer photographs than its GPUs take (assumed)",
+        "limited by feeding: the vCPUs decode fewer photographs than the GPUs take (assumed)",
         "measure a host with gpubench feed; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (

@@ -1,6 +1,6 @@
 """The decoders that show the capacity of a card: 1 to 70 billion parameters, for training and inference.
 
-A "sample" here is 1,024 tokens of one sequence, so the traced figures grow with the length of the sequence.
+A "sample" here is 1,024 tokens of one sequence, so a larger batch is a longer sequence.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The file of a check, and the rules that judge it: pure functions, so new rules can judge an old file.
+"""The file of a check, and the rules that judge it.
 
-Third-party text in a file is scrubbed, and a file that is read is untrusted. Each rule compares two readings
-of the same card; no reading is compared with another card's. A ratio fails only if its entire interval is
-outside the limits. If the interval is partly inside, the ratio is undecided, which is neither a failure nor a
-confirmation.
+Third-party text is scrubbed before it is written, and the contents of a file are not trusted. The rules are
+pure functions, so new rules can judge an old file. Each rule compares two readings of the same card; no
+reading is compared with another card's. A ratio fails only if its entire interval is outside the limits. If
+the interval is partly inside, the ratio is undecided, which is neither a failure nor a confirmation.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ State = Literal["ok", "FAILED", "cut off", "undecided", "left out", "shown"]
 """``cut off`` means no result in time, ``left out`` not measured, and ``shown`` not judged."""
 CORE = frozenset({"precision", "clock", "graph", "faults"})
 """Parts that are required for a confirmation."""
-# Limits of the ratios of times.
+# Lowest and highest accepted ratios of times.
 BY_HAND = (0.99, 1.01)
 EVENTS = (0.98, 1.02)
 GRAPH = (0.98, 1.02)
@@ -317,7 +317,7 @@ def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
         yield by_hand
         yield _judged("clock", what, found=found, limit=limit, wrong=wrong)
     else:
-        reason = "this case is CPU-bound, so nothing can be judged" if all(times) else "too few readings"
+        reason = "this case is host-bound, so nothing can be judged" if all(times) else "too few readings"
         yield msgspec.structs.replace(by_hand, state="undecided", reason=reason)
         yield Verdict(part="clock", what=what, state="undecided", limit=limit, reason=reason)
 
@@ -348,7 +348,7 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
         found = f"{ratio:.3f} at {format_number(shown_j / proof.region_s)} W"
         wrong = None if abs(ratio - 1) <= ENERGY else joules
         yield _judged("load", what, found=found, limit=limit, wrong=wrong)
-    what = "round time with telemetry over that without"
+    what = "round time with telemetry over round time without"
     if proof.sampled.first_s:
         yield _of_ratio("load", what, proof.sampled, SAMPLING)
     else:
@@ -402,7 +402,7 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
             "cases",
             f"a few steps of each case{' tried' if check.left_out else ''}",
             found=f"{found}, {len(excused)} cannot run here" if excused else found,
-            limit="loss within its precision",
+            limit="loss within the limit of its precision",
             wrong=_named(faults),
         )
     for row in excused:

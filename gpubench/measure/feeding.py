@@ -28,7 +28,7 @@ BATCH = 16
 DRAWN = 64
 # Size of one prepared image, as float32.
 TENSOR_BYTES = 4 * 3 * 224 * 224
-# Size of an uncropped photograph, sent to a GPU that crops it.
+# Size of an uncropped photograph, as it is sent to a GPU that crops it.
 EIGHT_BIT_BYTES = 3 * 500 * 375
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
@@ -52,7 +52,7 @@ class PreparationRate(ImageRate, frozen=True, kw_only=True):
 
     Attributes:
         workers: Number of processes that prepare images, each on one thread.
-        frames: Images that share one random augmentation; each counts in the rate. 1 means photographs.
+        frames: Images that share one random augmentation, 1 for photographs; the rate counts every image.
         rounds: Number of timed rounds behind the figure, each of one batch per worker.
     """
 
@@ -95,7 +95,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
         batches = iter(loader)
         while len(times_s) <= LEAST_ROUNDS or sum(times_s[1:]) < timed_s:
             began_s = time.perf_counter()
-            for _ in range(workers):  # the workers finish together
+            for _ in range(workers):  # all workers finish at about the same time
                 next(batches)
             times_s.append(time.perf_counter() - began_s)
     except (RuntimeError, OSError) as error:  # a worker's error, as torch words it

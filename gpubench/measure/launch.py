@@ -46,7 +46,7 @@ from gpubench.units import Joules, Seconds, Watts, count, format_bytes
 
 
 class Others(NamedTuple):
-    """Shares of the host's CPU time, over all its threads, that others used, 0 to 1; None if unknown.
+    """Shares of the host's total CPU time that others used, 0 to 1; None if unknown.
 
     Attributes:
         load: Used by other processes on this host.
@@ -61,8 +61,9 @@ class HostTimes(NamedTuple):
     """CPU times of the host and of this process [s].
 
     Attributes:
-        host: Since boot, by kind; None if the system does not count other guests' time (macOS, Windows).
-        own: Of this process and its ended children.
+        host: Times of the host since boot, by kind; None if the system does not count other guests' time
+            (macOS, Windows).
+        own: Time of this process and its ended children.
         processes: Number of processes of the same job on this host, which do not count as others.
     """
 
@@ -99,8 +100,8 @@ class HostTimes(NamedTuple):
 
 
 INTERVAL_S = 0.1
-# One warm-up sample is kept per interval of this length: enough to show how the device heated up, while two
-# minutes at ten samples per second would take more space in the file than the rounds.
+# One warm-up sample is kept per interval of this length, which is enough to show how the device heated up. At
+# ten samples per second, two minutes of warm-up would take more space in the file than the rounds.
 WARMUP_INTERVAL_S = 1.0
 # Slightly longer than the probe package waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
@@ -147,15 +148,15 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
-# The energy counter updates every 0.1 s: each end adds an error of up to 5 % over two seconds, 0.3 % over
-# thirty.
+# The energy counter updates every 0.1 s, so each end of a region adds an error of up to 5 % if the region
+# lasts two seconds, and 0.3 % if it lasts thirty.
 LEAST_REGION_S = 2.0
 # Longest time between two power samples; with a longer gap, the integral is unknown.
 LARGEST_GAP_S = 1.0
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy of a region, None if unknown, with its source and any problem."""
+    """The energy of a region and its source, None if unknown, and a finding if the counter is implausible."""
 
     joules: Joules | None = None
     source: str | None = None
@@ -171,7 +172,7 @@ def energy_of(
     """Return the energy of a timed region.
 
     Args:
-        region_s: From the first timed round's start to the last one's end [s].
+        region_s: Time from the start of the first timed round to the end of the last [s].
         counter_edges: The device's energy counter at both ends [J].
         samples: Telemetry of the region, times counted from its start.
         power_limit_w: The device's power limit [W].
@@ -193,7 +194,7 @@ def energy_of(
 
 
 def power_integral(samples: Sequence[TelemetrySample], region_s: Seconds) -> Joules | None:
-    """Integrate power over the region by trapezoids; None if the samples do not cover it."""
+    """Integrate power over the region by the trapezoidal rule; None if the samples do not cover it."""
     known = [(s.t_s, s.power_w) for s in samples if s.power_w is not None and 0 <= s.t_s <= region_s]
     if len(known) < 2:
         return None
@@ -218,7 +219,7 @@ class Bench:
     """The tools of a measuring process, for any framework, and its connection to the parent.
 
     Attributes:
-        tell_phase: Reports a new phase to the parent, which has a deadline for each.
+        tell_phase: Reports a new phase to the parent, which sets a deadline for each phase.
         report: Sends one round, with the half-width of the figure so far and the latest device sample.
         stopped: Whether the parent has requested a stop.
         cause_of: Returns the cause of a failure, such as the loss of another process of the job.
@@ -292,12 +293,12 @@ class Job:
     """A case on its device, built and prepared by a framework.
 
     Attributes:
-        loop: Makes the loop of its rounds; the bench adds the deadline, the stop and the report.
+        loop: Makes the loop that runs the rounds, from the bench's deadline, ``stopped`` and ``report``.
         prove_again: Checks the precision again, after the rounds.
         has_moved: Returns whether a trained parameter has changed; None if none is trained.
         look_again: Takes the readings that would have disturbed the rounds.
-        reserve_s: Returns the time to reserve for single passes, from the length of a step and the time left
-            [s].
+        reserve_s: Returns the time that ``look_again`` needs to time single passes, from the length of a step
+            and the time left [s].
         tokens_at_s: When each token of each generation arrived [s].
     """
 
@@ -314,7 +315,7 @@ class LaunchRecorder:
     """The results of a case so far, which become a Launch however the case ends.
 
     Attributes:
-        launch: The launch, with the fields that no longer change; the other fields here grow.
+        launch: The launch, with its final fields; ``done`` adds the other fields here, which still grow.
         draws: Whether the model draws random numbers.
         carries: Whether the model carries tensors from step to step.
     """
@@ -421,7 +422,7 @@ def time_job(
     deadline_s: Seconds,
     job: Job,
 ) -> None:
-    """Warm up a case, time its rounds, and take its second look.
+    """Warm up a case, time its rounds, and take the readings that would have disturbed them.
 
     Raises:
         OutOfTimeError: If time ran out before two rounds were done.
@@ -456,7 +457,7 @@ def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, 
 
 
 def skipped_steps(scales: list[float]) -> int:
-    """Count the steps that the gradient scaler skipped, each of which halves its scale."""
+    """Count the steps that the gradient scaler skipped; each skip halves the scale."""
     skipped = 0
     for before, after in pairwise(scales):
         while after < before * 0.75:
@@ -564,7 +565,7 @@ def note_losses(
         seen: Records the losses.
         deadline_s: Deadline of the case [s].
         first: Index of the first step.
-        least: Steps up to this index are always run.
+        least: Steps before this index are always run.
 
     Raises:
         OutOfTimeError: If the deadline has passed.

@@ -1,8 +1,8 @@
 """The capacity of a card: the longest context of decoders with 1 to 70 billion parameters, by kind of use.
 
 For each decoder, the package ships traces of a step on one sequence (data/capacity.json, written by ``python
--m tools.make capacity``). They give the memory as linear functions of the sequence length. As everywhere, the
-upper end of the interval must fit.
+-m tools.make capacity``). A trace gives the memory as a linear function of the sequence
+length. As everywhere, the upper end of the interval must fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_UNITS = 1024
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
 WORDS = (
-    "Longest context that fits, judged by the upper end of a trace (95 %), in steps of 1,024 tokens; K is "
+    "Longest context that fits, judged by the upper end of the 95 % interval, in steps of 1,024 tokens; K is "
     "1,024. "
     "Training: one sequence, AdamW, all in bfloat16, all blocks recomputed, the loss in 8 chunks; adapters "
     "of rank 16 on attention, QLoRA with an NF4 base. Decoding: one sequence, its prompt in a single pass; "

@@ -248,7 +248,7 @@ def candidates_of(
 
 
 def _scaling_half_width(offers: Offers, scalings: Sequence[Scaling], machine: Indices) -> Floats:
-    # Return half the width of the 9-in-10 interval of the logarithm of each offer's scaling efficiency.
+    # Return half the width of the 90 % interval of the logarithm of each offer's scaling efficiency.
     half_width = np.array([math.log(each.high / each.low) / 2 for each in scalings])[machine]
     # The error of an unmeasured link is scaled by the share of time spent on communication.
     exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])

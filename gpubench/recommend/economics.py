@@ -171,7 +171,7 @@ class Prices:
 
     @property
     def half_width(self) -> Floats:
-        """Half the width of the 9-in-10 interval of the price's logarithm."""
+        """Half the width of the 90 % interval of the price's logarithm."""
         return Z90 * self.sigma
 
 

@@ -1,7 +1,7 @@
 """The throughput of one GPU of each kind, with interval and draws, and how n GPUs share one job.
 
-Several workloads are combined into one speed. The scaling efficiency of n GPUs is that of a run, if one
-measured it, or else of a model.
+Several workloads are combined into one speed. The scaling efficiency of n GPUs comes from a run if
+one measured it, and from a model otherwise.
 """
 
 import math
@@ -53,7 +53,7 @@ class Speeds:
     Attributes:
         keys: GPU keys, in the order of the rows of all other fields.
         estimates: The estimate for each GPU, combined over the workloads if there are several.
-        parts: The combined estimates, one per workload.
+        parts: For each GPU, the estimates before they were combined, one per workload.
         samples_per_s, low, high: (G,) throughput of one GPU; NaN bounds are unknown.
         draws: (G, D) joint draws of the throughput.
         refusals: Why a GPU has no figure, by GPU key.
@@ -83,8 +83,8 @@ def combine(
     """Combine the answers for each workload into one speed for each GPU.
 
     A single workload keeps its speed. Several workloads without shares are combined by the geometric mean of
-    their samples/s, which ranks GPUs in the same order as the geometric mean of their ratios to any GPU. With
-    shares, the result is the rate of that mixture of samples: 1 / sum(share_i / s_i).
+    their samples/s, which ranks GPUs in the same order as the geometric mean of their speedups over any one
+    GPU. With shares, the result is the rate of that mixture of samples: 1 / sum(share_i / s_i).
 
     The error of a GPU is assumed to be the same for all workloads: its draws use the same random numbers. An
     average over workloads therefore does not look more certain than a single workload.
@@ -97,7 +97,7 @@ def combine(
         seed: Equal seeds give equal draws.
     """
     names, tables = list(answers), list(answers.values())
-    refusals = {  # a GPU that several workloads refuse gets the reason of the first
+    refusals = {  # a GPU refused for several workloads gets the reason of the first
         key: answer.reason
         for table in reversed(tables)
         for key, answer in table.items()
@@ -186,11 +186,11 @@ def with_memory_of(estimate: Estimate, parts: Sequence[Estimate]) -> Estimate:
 def with_fits(
     parts: tuple[Estimate, ...], fits: Sequence[MemoryFit | None], *, sharded: bool
 ) -> tuple[Estimate, ...]:
-    """Return the estimates of single workloads, each with the memory figures of its fit if there is one.
+    """Return the estimates of single workloads, each with the memory figures of its fit, if it has one.
 
     Args:
         parts: The estimates for one GPU.
-        fits: The fit on each of several GPUs, by workload.
+        fits: How each workload fits in the memory of each GPU.
         sharded: Whether the GPUs shard the job by FSDP.
     """
     if not any(fits):
@@ -212,6 +212,7 @@ def with_fits(
 
 # --- several GPUs ---------------------------------------------------------------------------------------
 
+# A measurement with one of these findings says nothing about scaling.
 _UNFIT = UNFOUNDED | {FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS}
 # A measured efficiency above this is an error in the data.
 _MOST_EFFICIENT = 1.05
@@ -223,12 +224,12 @@ class Scaling:
 
     Attributes:
         efficiency, low, high: Throughput of n GPUs divided by n times that of one with the same recipe, with
-            the 9-in-10 interval.
+            the 90 % interval.
         by_recipe: Rate of one GPU with the recipe of the shared job, divided by its rate with the recipe for
-            a single GPU. Multiplied by the efficiency, it is the rate of each GPU divided by the rate of a
-            single one.
+            a single GPU. Multiplied by the efficiency, it is the rate per GPU of the shared job divided by
+            the rate of a single GPU.
         mode: How the GPUs share the job: FSDP if any workload fits only with it.
-        fits: How each workload fits in the memory of each GPU; None if it does not fit or that is unknown.
+        fits: How each workload fits in the memory of each GPU; None if it does not, or if this is unknown.
     """
 
     efficiency: float
@@ -261,8 +262,8 @@ def scaling_of(
         spec: The GPU of the instance.
         gpu_count: Number of its GPUs.
         parts: The estimate for one GPU, by workload.
-        scaler: Returns the scaling of one job over all GPUs, or of one job on each; None if separate jobs do
-            not slow each other down.
+        scaler: Returns the scaling of one job over all GPUs, or of one job on each. None stands for separate
+            jobs that do not slow each other down.
         shares: Share of the samples by workload; empty for the geometric mean of the workloads.
     """
     if gpu_count == 1:
@@ -292,7 +293,12 @@ def scaling_of(
 
 
 class Sharing(NamedTuple):
-    """How several GPUs share one job, and how it fits in each GPU's memory (if known) or why it does not."""
+    """How several GPUs share one job.
+
+    Attributes:
+        fit: How the job fits in the memory of each GPU; None if this is unknown.
+        reason: Why it does not fit; None if it fits.
+    """
 
     mode: ParallelMode
     fit: MemoryFit | None = None
@@ -310,7 +316,7 @@ def sharing_of(
 ) -> Sharing:
     """Return how this many GPUs share one job: each holds all weights if they fit, else a shard of them.
 
-    A job that was measured on this many GPUs fits.
+    A job fits if it was measured on this many GPUs.
 
     Args:
         question: The question with the recipe for this many GPUs.
@@ -386,7 +392,7 @@ def efficiency_of(
     mode: ParallelMode,
     measured: Sequence[Run],
 ) -> Scaling:
-    """Return the efficiency of this many GPUs at the batch size of a single one: measured, else modeled."""
+    """Return the efficiency of this many GPUs at the batch size of one GPU: measured, else modeled."""
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
     found = found or _measured_together(measured, alone, gpu_count, mode)
     if found is not None:
@@ -406,8 +412,8 @@ def measured_efficiency(
     """Return the efficiency of n GPUs if runs measured the case on one GPU and on n, else None.
 
     Example: if three GPUs do 2,700/s and one does 1,000/s, the efficiency is 2,700 / (3 x 1,000) = 0.9.
-    Several GPUs are measured in eager mode. Their efficiency also serves for a graph, except from host-bound
-    measurements, which reflect the host rather than the GPUs.
+    Several GPUs are measured in eager mode. Their efficiency is also used for a CUDA graph, unless a
+    measurement was host-bound, because it then reflects the host rather than the GPUs.
     """
     several = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode)
     exact = _efficiency(runs, several, gpu_key, _UNFIT)
@@ -452,7 +458,8 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Scaling:
-    # Return a measured efficiency; the interval combines its measurements' errors, assumed where unknown.
+    # Return a measured efficiency. The interval combines the errors of its measurements; an unknown error is
+    # assumed.
     width = math.hypot(*(each.relative_half_width or UNKNOWN_NOISE for each in by))
     return Scaling(likely, likely / (1 + width), likely * (1 + width), "measured")
 

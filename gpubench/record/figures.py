@@ -1,7 +1,8 @@
-"""Derived figures of stored runs: the spread of rounds and one-time costs, as JSON and a pandas DataFrame.
+"""Derived figures of stored runs, such as spread and one-time costs, as JSON and a pandas DataFrame.
 
-They are derived from the record and never stored. JSON puts them next to the record, as ``run --json`` prints
-it. The frame is tidy: one row per measurement, one column per quantity, units in the names.
+They are derived from the record and never stored. In JSON they are next to the recorded fields, as in the
+output of ``run --json``. The frame is tidy: one row per measurement, one column per quantity, units in the
+names.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ COLD_COSTS = (
 def spread(measurement: Measurement) -> dict[str, float | int | None]:
     """Return the spread of seconds per step over accepted rounds and over launches, None where unknown.
 
-    Outliers are counted within each launch, since the levels of launches may differ. They are never removed.
+    Outliers are counted within each launch, since launches may differ in speed. They are never removed.
     """
     launches = [seconds for launch in measurement.launches if (seconds := launch.step_times_s)]
     steps = [value for seconds in launches for value in seconds]

@@ -32,7 +32,7 @@ FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Sta
 
 
 def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> RunRequest:
-    """Return the request with the settings of the run; a new time limit replaces the run's.
+    """Return the request with the settings of the run; a new time limit replaces that of the run.
 
     Args:
         run: The run that was cut off.
@@ -71,7 +71,7 @@ def plan_again(
     Args:
         run: The run that was cut off.
         device: The current device; it must be the run's.
-        profiles: Profiles by the current reference of each workload.
+        profiles: The profile of each workload, by its current reference.
         request: The request from ``request_again``.
         peers: The other GPUs, if the run had several.
 
@@ -172,7 +172,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
     """Refuse to resume a run on another device, with other software or with other variables.
 
     Raises:
-        MisuseError: Naming the first difference.
+        MisuseError: If there is a difference; it names the first.
     """
     if run.device.device_id is not None and run.device.device_id != device_id(device):
         raise MisuseError(
@@ -191,7 +191,8 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             raise MisuseError(
                 f"{name} is now {plain(value)}, but was {plain(was)} when the run began: start a new run"
             )
-    for name in sorted(then.variables.keys() | now.variables.keys()):  # rows do not show their variables
+    # A file stores one set of variables, which must hold for every row
+    for name in sorted(then.variables.keys() | now.variables.keys()):
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:
             fix = f"unset {plain(name)}" if was is None else f"set {plain(name)}={was}"

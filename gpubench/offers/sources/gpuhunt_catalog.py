@@ -1,8 +1,8 @@
-"""The catalogs collected by the gpuhunt project, one source per published cloud.
+"""The catalogs collected by the gpuhunt project, one source per cloud.
 
 gpubench itself fetches and reads the catalogs, so its usual limits apply. Two of gpuhunt's environment
-variables work: GPUHUNT_CATALOG_DIR, a folder with a ``<provider>.csv`` for each cloud to read instead of the
-network, and GPUHUNT_CATALOG_URL, another URL to fetch from.
+variables also work here: GPUHUNT_CATALOG_DIR names a folder of ``<provider>.csv`` files, which replaces the
+network, and GPUHUNT_CATALOG_URL another URL to fetch from.
 """
 
 import csv
@@ -49,7 +49,7 @@ PROVIDERS = {
 
 
 def fetch(catalog: str, transport: Transport) -> Iterator[SourceItem]:
-    """Yield one quote per row of a cloud's catalog that has a GPU."""
+    """Yield one quote for each row with a GPU in a cloud's catalog."""
     folder, version = os.environ.get(DIR_VARIABLE), ""
     try:
         if folder is None:
@@ -75,7 +75,7 @@ def fetch(catalog: str, transport: Transport) -> Iterator[SourceItem]:
 def quotes(
     rows: Iterable[Mapping[str | None, str]], provider: str, price_date: str | None, source: str
 ) -> Iterator[Quote]:
-    """Yield one quote per row of a catalog that has a GPU."""
+    """Yield one quote for each row with a GPU."""
     for row in rows:
         gpu, count = row["gpu_name"], row.get("gpu_count", "")
         if not gpu or count in {"", "0"}:
@@ -103,7 +103,7 @@ def _download(catalog: str, transport: Transport) -> tuple[str, bytes]:
     base = f"{os.environ.get(URL_VARIABLE, URL).rstrip('/')}/{catalog}"
     version = transport(f"{base}/version").decode("ascii", "replace").strip()
     if not re.fullmatch(r"[\w.-]{1,64}", version):
-        raise SourceError(f"gpuhunt names {version[:40]!r}, which is not a version of its catalog")
+        raise SourceError(f"{version[:40]!r} is not a valid version of gpuhunt's catalog of {catalog}")
     packed = transport(f"{base}/{version}/catalog.zip")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
