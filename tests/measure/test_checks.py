@@ -70,6 +70,7 @@ def test_a_loss_that_is_not_a_number_makes_the_row_invalid(make_measurement):
     found, judged = kinds(make_measurement(losses=[1.0] * 23 + [float("nan")]))
     assert found == {K.LOSS_NOT_FINITE}
     assert judged.status is Status.INVALID
+    assert "use amp-bf16 or fp32" in describe(Finding(kind=K.LOSS_NOT_FINITE))  # fp16 overflows first
     stored = msgspec.json.decode(msgspec.json.encode(judged), type=type(judged))
     assert stored.loss_trace[-1] is None
 

@@ -517,7 +517,7 @@ def test_gpuhunt_dates_its_rows_by_the_version_it_fetched(monkeypatch):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ((b"../../etc",), "a version"),
+        ((b"../../etc",), "a valid version"),
         ((b"1", b"no zip"), "not a valid archive"),
         ((b"1", _packed("aws.csv")), "not a valid archive"),
         ((b"1", _damaged(_packed())), "not a valid archive"),
