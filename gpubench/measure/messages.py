@@ -184,7 +184,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 class Phase(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
     """A new phase of the current case: build, check, first steps, capture, warm-up, timed ...
 
-    The parent has a deadline for each.
+    The parent sets a deadline for each phase.
     """
 
     name: str
