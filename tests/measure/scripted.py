@@ -1,4 +1,4 @@
-"""A scripted card and its noise: only times, on a clock that moves when told. Nothing is computed."""
+"""A scripted card and its noise: only times, on a clock that moves when told; nothing is computed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StepTimes:
         return self.eager_s > EAGER_OVER_GRAPH * self.graph_s
 
     def slower(self, times: float) -> StepTimes:
-        """The steps of a card slower by this factor, with the same host."""
+        """Return the step times on a card that is slower by this factor, with the same host."""
         graph_s = times * self.graph_s
         return StepTimes(eager_s=max(self.eager_s, graph_s), graph_s=graph_s)
 

@@ -15,7 +15,7 @@ from gpubench.models import Precision
 
 CPU = Hardware(device=torch.device("cpu"))
 TRIES = 5
-"""For real ratios, which other programs on the machine disturb occasionally."""
+"""Attempts at a real ratio, because other programs occasionally disturb one."""
 
 
 @pytest.mark.timing

@@ -91,7 +91,7 @@ def test_the_first_figure_of_a_run_is_the_amp_case_of_the_most_arithmetic(h100):
         assert (first.workload, first.precision) == ("vgg16", Precision.AMP_BF16)
 
 
-def test_the_limits_of_a_plan_add_up_and_a_time_limit_is_the_last_of_them(h100, profiles):
+def test_the_limits_of_a_plan_add_up_and_a_time_limit_caps_them(h100, profiles):
     made = plan(RunRequest(), h100, profiles)
     assert made.most_s() == 3 * 7 * (DEFAULT.warmup_most_s + DEFAULT.timed_s)
     assert plan(RunRequest(time_limit_s=50.0), h100, profiles).most_s() == 50.0
