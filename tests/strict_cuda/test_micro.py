@@ -136,7 +136,7 @@ def test_the_cache_is_cleared_outside_the_timed_region(run):
 
 
 def test_cache_is_flushed_between_gemm_repetitions(run):
-    """Between two products, memory as large as the cache is written."""
+    """Before each product, the buffer that clears the cache is written."""
     kernels = []
     run(Machine(cost=lambda name: kernels.append(name) or 1e-3))
     told = [name for name in kernels if name in {"aten::mm", "aten::zero_"}]

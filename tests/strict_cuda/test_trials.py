@@ -38,7 +38,7 @@ def test_a_trial_reports_what_a_measurement_reports_before_its_first_round(gpu, 
     assert launch.rounds == ()
 
 
-def test_a_trial_that_cannot_be_captured_is_unsupported_and_a_failed_one_names_its_phase(make_gpu):
+def test_a_trial_that_cannot_be_captured_is_unsupported_and_a_failed_one_keeps_its_traceback(make_gpu):
     done = tried(make_gpu(), "own", acting(lambda out: out.sum().item()), execution=Execution.GRAPH)
     assert (done.status, done.spent) == (Status.UNSUPPORTED, True)
     assert "capturing" in done.reason
