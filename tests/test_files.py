@@ -86,7 +86,7 @@ class TestEachReader:
         assert refused(read, tmp_path / "a.json")
 
     def test_a_socket_and_a_folder_are_refused(self, read, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)  # the address of a socket is short
+        monkeypatch.chdir(tmp_path)  # the address of a socket must be short
         with socket.socket(socket.AF_UNIX) as bound:
             bound.bind("a.json")
             assert "a socket" in refused(read, tmp_path / "a.json")
@@ -189,7 +189,7 @@ def test_a_planted_link_is_replaced_and_its_target_stays(tmp_path, name, write):
 
 
 def test_temporary_file_names_are_unpredictable(tmp_path):
-    """A person who may write into the folder cannot plant a link that the next write follows."""
+    """Otherwise a person who may write into the folder could plant a link that the next write follows."""
     seen = set()
     real = os.open
 
@@ -215,7 +215,7 @@ def test_a_pipe_is_written_in_place_and_one_without_a_reader_is_refused(tmp_path
     with pytest.raises(StorageError, match="No such device"):
         write_file(path, b"lost")
     data, got = b"x" * 300_000, bytearray()
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # created before the writer, as write_file asks
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opened before the writer, as write_file requires
 
     def read() -> None:
         while len(got) < len(data):
@@ -362,7 +362,7 @@ _SHORT = {"np": "numpy", "pd": "pandas"}
 
 
 def _opens(source: str) -> set[str]:
-    """The calls of a module that open, create or move a file."""
+    """Return the calls of a module that open, create or move a file."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         match node:

@@ -35,7 +35,7 @@ def folder(path: Path) -> None:
 
 def unix_socket(path: Path) -> None:
     here = Path.cwd()
-    os.chdir(path.parent)  # its address is short
+    os.chdir(path.parent)  # the address of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(path.name)
@@ -44,7 +44,7 @@ def unix_socket(path: Path) -> None:
 
 
 def zeros(path: Path) -> None:
-    """A copy of /dev/zero, which never ends, if this user may create a device; else a link to it."""
+    """Make a copy of /dev/zero, which never ends, if this user may create a device; else a link to it."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
     except OSError:
