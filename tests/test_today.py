@@ -106,7 +106,7 @@ def _refreshed(folder: Path, day: int, price: str) -> None:
 
 
 def test_prices_after_the_as_of_date_do_not_count(tmp_path):
-    """Of the shipped price, snapshots of two days and the user's own, each day has the one that was known then."""
+    """Each day has the price that was known then: the shipped one, one of two snapshots, or the user's own."""
     _refreshed(tmp_path, 10, "0.40")
     _refreshed(tmp_path, 12, "0.30")
     own = tmp_path / "own.csv"

@@ -602,7 +602,7 @@ def test_a_run_of_one_launch_says_that_its_intervals_cover_one_process(make_meas
     assert checks.of_run(msgspec.structs.replace(run, measurements=())) == ()
 
 
-def test_events_of_the_warm_up_do_not_count_against_the_rounds(make_measurement, make_case):
+def test_events_of_the_warm_up_do_not_count_against_the_rounds(make_measurement):
     """The device was throttled and idle before the first timed round, and neither after that."""
     early = TelemetrySample(t_s=-1.0, clock_event_reasons=("hw_thermal_slowdown",), idle=True)
     late = TelemetrySample(t_s=0.0, clock_event_reasons=(), idle=False)

@@ -548,7 +548,7 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
     assert not psutil.pid_exists(seen["pid"])
 
 
-def test_the_child_ends_when_its_parent_is_killed(own_model):
+def test_the_child_ends_when_its_parent_is_killed():
     """A killed parent closes nothing properly; the end of the pipe is enough for the child."""
     program = (
         "import sys, time\n"
@@ -572,7 +572,7 @@ def test_a_flood_of_output_is_bounded_and_does_not_stall_the_child(make_plan, cp
     assert measurement.status is Status.OK, measurement.reason
 
 
-def test_nan_becomes_null_in_worker_messages(make_case):
+def test_nan_becomes_null_in_worker_messages():
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0, loss=float("nan")),))
     done = messages.CaseDone(status=Status.OK, launch=launch)
     back = msgspec.json.decode(msgspec.json.encode(done), type=messages.Report)

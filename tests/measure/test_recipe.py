@@ -128,7 +128,7 @@ def test_any_model_is_cast_for_bf16_and_the_cast_is_in_the_case(h100):
     assert work.edge_loss(work.step(0), 0) > 0
 
 
-def test_changed_recipe_builds_a_changed_model(h100):
+def test_changed_recipe_builds_a_changed_model():
     workload = load_workload("llama_1b")
     again = workload.at(workload.recipe.changed({"checkpointing": "full", "loss_chunks": 2}))
     assert again.name == workload.name
