@@ -361,7 +361,7 @@ def test_run_plot_includes_a_case_of_any_precision(precision: Precision) -> None
 
 def test_a_ranking_shows_its_answer_first_in_a_notebook() -> None:
     page = gpubench.rank("vgg16", limit=3)._repr_html_()
-    assert page.count("<br/><small>") == page.count("<small>") > 3  # no style of ours separates them
+    assert page.count("<br/><small>") == page.count("<small>") > 3  # no style sheet separates the lines
     assert page.index("vgg16, 24 GPU-hours of one A100") < page.index("<table")
     assert "Sensible" in page
 

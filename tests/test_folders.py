@@ -125,7 +125,7 @@ def test_an_invalid_cell_is_refused_with_its_place(tmp_path, monkeypatch, row, w
 
 
 def test_a_table_that_a_spreadsheet_saved_is_read_or_refused_with_the_fix(tmp_path, monkeypatch):
-    """With a byte order mark, or in the encoding of an old system."""
+    """It may start with a byte order mark, or be in the encoding of an old system."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     text = "key,memory_bytes,ecc,aliases\nCafé,8,,\n"
     (tmp_path / "cards.csv").write_text(text, encoding="utf-8-sig")

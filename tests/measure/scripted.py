@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[1] / "data"
 GPU_BOUND = (0.0007, 0.7)
 """Coefficient of variation and lag-1 autocorrelation of rounds of vgg16 on an H100, equal at 0.1 s and 0.5 s."""
 HOST_BOUND = (0.05, 0.6)
-"""The same for cnn and lstm at a small batch, run eagerly."""
+"""The same two figures for cnn and lstm at a small batch, run eagerly."""
 EAGER_OVER_GRAPH = 1.1
 """Above this ratio the host limits an eager step."""
 

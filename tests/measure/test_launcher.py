@@ -472,7 +472,7 @@ def test_a_launch_without_a_result_does_not_cost_the_micro_benchmarks(make_plan,
 
 
 def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_plan, cpu, monkeypatch):
-    """One example is memory that the device reports and then refuses."""
+    """The finding here is about memory that the device reports and then refuses."""
     refused = Finding(
         kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB; the device reports 64 GiB"
     )
@@ -631,7 +631,7 @@ def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
     prompt=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
 def test_reports_that_are_read_late_do_not_change_the_pace(walls, late, pace, prompt):
-    """This needs one report of the first third and one of the last to be read promptly."""
+    """It suffices that one report of the first third and one of the last are read promptly."""
     third = max(1, len(walls) // 3)
     late[int(prompt[0] * (third - 1))] = late[len(walls) - third + int(prompt[1] * (third - 1))] = 0.0
     seen = Progress(timed=[Round(steps=1, wall_s=wall_s) for wall_s in walls])
@@ -689,7 +689,7 @@ def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
 
 
 def test_a_model_that_changes_its_folder_does_not_affect_other_cases(make_plan, cpu, tmp_path, monkeypatch):
-    """Its reference is a path relative to the folder in which the command was started."""
+    """The model's reference is a path relative to the folder in which the command was started."""
     plan = make_plan("os.chdir('/')", batches=(4, 5))
     monkeypatch.chdir(tmp_path)
     cases = tuple(msgspec.structs.replace(p, reference="./own_model.py") for p in plan.cases)

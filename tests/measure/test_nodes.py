@@ -52,7 +52,7 @@ OURS = "GPUBENCH_TEST_JOB"
 
 
 class Job:
-    """The same command in each of several agents; every process has a mark in its environment."""
+    """One command that runs in each of several agents; every process has a mark in its environment."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()

@@ -278,7 +278,7 @@ def test_micro_only_has_no_case_and_the_micro_benchmarks_of_a_run_come_once(h100
     assert (alone.cases, alone.micro_left, alone.budget.launches) == ((), True, 1)
     made = plan(RunRequest(), h100, profiles)
     assert made.micro_left
-    begun = frozenset({(made.cases[0].case, 0)})  # stopped before they started
+    begun = frozenset({(made.cases[0].case, 0)})  # the run stopped before them
     assert msgspec.structs.replace(made, done=begun).micro_left
     assert not msgspec.structs.replace(made, done=begun, has_micro=True).micro_left
     assert not plan(RunRequest(micro="none"), h100, profiles).micro_left

@@ -106,7 +106,7 @@ def offered() -> dict[tuple[str, Precision], list[Case]]:
             case = planned.case
             known = found[case.workload, case.precision]
             if case not in known and case.weight_type is not WeightType.NF4:
-                known.append(case)  # once, if a workload has one task whichever is requested
+                known.append(case)  # a workload with only one task has it whichever is requested
     return {key: cases for key, cases in found.items() if cases}
 
 
@@ -243,7 +243,7 @@ def is_right(launch: Launch, case: Case) -> None:
         assert launch.graph_error == 0.0
     elif case.execution is Execution.COMPILE:
         assert launch.graph_error <= case.precision.facts.loss_error
-    kernels = round(median(launch.event_s) / KERNEL_S)  # events span them, each of the same time
+    kernels = round(median(launch.event_s) / KERNEL_S)  # the events span the kernels
     assert median(r.wall_s / r.steps for r in launch.rounds) == pytest.approx(kernels * KERNEL_S, rel=0.05)
     assert launch.gpu_busy == pytest.approx(1.0, rel=0.05)
     if case.new_tokens:

@@ -348,7 +348,7 @@ def test_failed_proof_reports_its_error_and_ends_its_process(gpu, monkeypatch):
 
 
 def test_proof_out_of_memory_is_reported(gpu):
-    gpu.machine.memory.fraction = 1e-5  # next to the one segment that is already cached
+    gpu.machine.memory.fraction = 1e-5  # no segment fits beside the one that is already cached
     case = gpu.case("vgg16", batch_size=64)
     done = prove(Prove(what="clock", reference="vgg16", case=case), gpu.desk)
     assert done.status is Status.OUT_OF_MEMORY

@@ -43,7 +43,7 @@ def step_s(done) -> float:
 
 @pytest.mark.parametrize("steps", [1, 6])
 def test_a_round_waits_for_the_device_only_at_its_edges(gpu, steps):
-    """It waits once before, once after, and once for the loss, whatever the number of steps."""
+    """A round waits once before, once after, and once for the loss, whatever the number of steps."""
     work = work_of(gpu, acting(lambda out: None))
     loop = Loop(
         advance=work.step, edge_loss=work.edge_loss, clock=gpu.desk.clock(), batches=len(work.batches)

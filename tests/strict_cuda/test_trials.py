@@ -79,7 +79,7 @@ def few_kernels() -> Task:
 
 @pytest.mark.parametrize("what", ["clock", "graph", "load"])
 def test_proof_duration_matches_a_card_with_the_same_step_time(make_gpu, what):
-    """On the clock of the device, with steps as long as VGG16's on an H200."""
+    """Time is that of the device's clock, and the steps are as long as VGG16's on an H200."""
     step_s = next(
         s.step_s[Execution.EAGER]
         for s in h200_readings().steps
