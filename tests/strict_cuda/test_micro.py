@@ -85,7 +85,7 @@ def test_a_product_too_large_for_the_device_is_measured_at_half_its_size_and_say
     found, gpu, alone = run(once)
     first = found.pop(("gemm", "fp32"))
     assert (first.size, [f.kind for f in first.findings]) == ("128", [FindingKind.MEMORY_REFUSED])
-    assert first.findings[0].value.startswith("gemm fp32 of 256, of ")
+    assert first.findings[0].value.startswith("gemm fp32 of 256; ")
     assert {found["gemm", name].size for name in ("tf32", "fp16", "bf16")} == {"256"}, (
         "the others are as large as ever"
     )
@@ -101,7 +101,7 @@ def test_products_that_never_fit_are_named_and_the_rest_is_measured(run):
     )
     found, gpu, alone = run(never)
     assert {f.kind for f in alone} == {FindingKind.MEMORY_REFUSED}
-    assert [f.value.partition(", of ")[0] for f in alone] == [
+    assert [f.value.partition("; ")[0] for f in alone] == [
         "the proof of strict fp32",
         *(f"gemm {name} of 256" for name in ("tf32", "fp16", "bf16")),
     ]
