@@ -9,7 +9,6 @@ import ast
 import json
 import os
 import select
-import socket
 import stat
 import subprocess
 import sys
@@ -152,17 +151,6 @@ def test_writing_to_a_device_file_leaves_it_a_device(tmp_path):
 def test_write_to_a_full_disk_raises_a_storage_error():
     with pytest.raises(StorageError, match="No space left"):
         write_file(Path("/dev/full"), b"x" * 100_000)
-
-
-def test_a_socket_and_a_folder_are_not_replaced(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind("a")
-        with pytest.raises(StorageError, match="a socket"):
-            write_file(Path("a"), b"1")
-        assert stat.S_ISSOCK(Path("a").lstat().st_mode)
-    with pytest.raises(StorageError, match="a folder"):
-        write_file(tmp_path, b"1")
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
