@@ -1,4 +1,4 @@
-"""Settings for all tests: one thread each, no time limit on an example, no results or data of this user."""
+"""Settings for all tests: one thread each, no time limit on a hypothesis example, and none of the user's own files."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from gpubench.measure.budget import QUICK, Budget
 # Hundreds of rankings draw from the same named streams, which takes a fifth of their time. This must come
 # before any module imports the function.
 draws.normals = functools.lru_cache(maxsize=4096)(draws.normals)
-sys.dont_write_bytecode = False  # each run would otherwise rewrite the asserts of every test again
+sys.dont_write_bytecode = False  # otherwise each run would rewrite the asserts of every test again
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # examples are slow on a loaded machine
 settings.load_profile("gpubench")
-# For a mutant it only matters that a test fails, not the smallest example, which takes minutes to find.
+# A mutant only needs a test that fails, not the smallest failing example, which takes minutes to find.
 settings.register_profile("mutants", deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores for ``-n auto``: tests wait for children, timers and the browser."""
+    """Return one worker more than cores for ``-n auto``: tests wait for children, timers and the browser."""
     return (psutil.cpu_count(logical=False) or 1) + 1
 
 
@@ -114,7 +114,7 @@ def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def traced_as_asked(traced_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same without other ways to train the model, since tracing a large one takes 10 s for each way."""
+    """Trace as ``traced_here`` does, but only the requested training: each variant of a large model takes 10 s."""
     from gpubench.profile import liveness
 
     monkeypatch.setattr(liveness, "_variants", lambda workload, *, has_blocks: ())
@@ -131,7 +131,7 @@ def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SMALL_PROBES = {"SIZE": 64, "CHANNELS": 4, "IMAGE": 8, "TOKENS": 4, "WIDTH": 32}
-"""Sizes of the products by which a precision is proven: rounding shows in the smallest, and each case has four."""
+"""Sizes of the products by which a precision is proven: rounding shows even in these, and each case has four."""
 
 
 @pytest.fixture
@@ -147,8 +147,8 @@ def small_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 def heeded_signals() -> Iterator[None]:
     """Let the processes that a test starts receive its signals.
 
-    A shell starts background processes with SIGINT ignored, ``nohup`` with SIGHUP, and processes inherit
-    that. A handler of this process becomes the default in a child.
+    A shell starts background processes with SIGINT ignored, ``nohup`` with SIGHUP, and their children inherit
+    that. A signal that has a handler in this process gets its default action in a child.
     """
     heeding = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in heeding.items()}
@@ -159,7 +159,7 @@ def heeded_signals() -> Iterator[None]:
 
 @pytest.fixture
 def tiny_budget() -> Budget:
-    """The rules of --quick, in a fraction of a second."""
+    """Return a budget with the rules of --quick that takes a fraction of a second."""
     return msgspec.structs.replace(
         QUICK,
         timed_s=0.15,

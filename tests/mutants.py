@@ -80,7 +80,7 @@ MUTANTS = (
         killer="recommend/test_owning.py::test_a_commitment_is_expensive_when_little_used_and_cheap_when_much_used",
     ),
     Mutant(
-        name="the interval of a cost holds half of what an old price may be off by",
+        name="the interval of a cost has only half the allowance for an old price",
         file="gpubench/recommend/objective.py",
         old="    factor = np.exp(pool.prices.half_width[rows])\n    cheap, dear",
         new="    factor = np.exp(pool.prices.half_width[rows] / 2)\n    cheap, dear",
@@ -102,7 +102,7 @@ MUTANTS = (
         killer="recommend/test_judge.py::test_an_answer_is_a_toss_up_below_odds_of_two_to_one_and_names_both_chances",
     ),
     Mutant(
-        name="the chances of all offers to be the best add up to more than 100 %",
+        name="the chances of all offers of being the best add up to more than 100 %",
         file="gpubench/recommend/objective.py",
         old="[(row / winners).mean() for row in won]",
         new="[row.mean() for row in won]",
@@ -196,7 +196,7 @@ MUTANTS = (
     ),
     # --- comparing two runs, and checking one -------------------------------------------------------------------
     Mutant(
-        name="two runs are alike within 1 % where one may be 10 % slower",
+        name="two runs are called equal within 1 % although one may be 10 % slower",
         file="gpubench/interval.py",
         old="max(1 - low, high - 1)",
         new="min(1 - low, high - 1)",
@@ -232,7 +232,7 @@ MUTANTS = (
     ),
     # --- printed text -------------------------------------------------------------------------------------------
     Mutant(
-        name="AMP is slower beyond the interval where the interval holds a gain",
+        name="AMP is called slower although its interval includes a gain",
         file="gpubench/sections/measured.py",
         old="s.interval.high is not None and s.interval.high < 1",
         new="s.interval.value is not None and s.interval.value < 1",
@@ -246,7 +246,7 @@ MUTANTS = (
         killer="report/test_deeper_sections.py::test_amp_states_its_own_peak_before_that_of_the_baseline",
     ),
     Mutant(
-        name="a CPU is too slow where its interval leaves that open",
+        name="a CPU is called too slow although its interval leaves that open",
         file="gpubench/sections/compared.py",
         old="if least_s > SMALL_JOB_S:",
         new="if surely_s > SMALL_JOB_S:",
@@ -289,7 +289,7 @@ MUTANTS = (
         killer="workloads/test_memory.py::test_the_largest_batch_is_the_largest_that_fits",
     ),
     Mutant(
-        name="a step fits a card because it ran on a larger one",
+        name="a step is said to fit a card because it ran on a larger one",
         file="gpubench/profile/allowance.py",
         old="other.memory_bytes <= spec.memory_bytes",
         new="other.memory_bytes >= spec.memory_bytes",

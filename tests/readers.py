@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import msgspec
-from cuda_check.builders import read_check
+from cuda_check.builders import check, read_check
 
 from gpubench.children import Lines
+from gpubench.cuda_check.judge import encode
 from gpubench.errors import GpuBenchError
 from gpubench.files import BadContentError, decode_json, read_bytes
 from gpubench.folders import data_bytes
@@ -53,7 +54,7 @@ def _pipe() -> bytes:
 
 
 def _read_pipe(path: Path) -> object:
-    """The message of a child, as its parent splits and decodes it."""
+    """Read the messages of a child, as its parent splits and decodes them."""
     lines = Lines()
     try:
         whole = [
@@ -82,6 +83,9 @@ READERS = {
     "own prices, CSV": Reader(read_own, lambda: OWN, ".csv"),
     "own prices, JSON": Reader(read_own, lambda: OWN_JSON),
     "prices to import": Reader(lambda path: read_table(path, provider="aws", price_date="2026-11-01"), lambda: SKYPILOT, ".csv"),
+    "prices in a named format": Reader(
+        lambda path: read_table(path, provider="aws", format_="skypilot", price_date="2026-11-01"), lambda: SKYPILOT, ".csv"
+    ),
     "price snapshot": Reader(
         read_snapshot, lambda: msgspec.json.encode(Snapshot(retrieved_at="2026-11-20T00:00:00Z")), on_command=False
     ),
@@ -90,8 +94,8 @@ READERS = {
     ),
     "calibration": Reader(read_calibration, lambda: data_bytes("calibration.json")),
     "measurements to score": Reader(read_csv, lambda: b"".join(published_bytes("published.csv").splitlines(keepends=True)[:40]), ".csv"),
-    "check of gpubench": Reader(read_check, lambda: b'{"schema_version": 1}'),
-    "pipe of a child": Reader(_read_pipe, _pipe, ".jsonl"),
+    "check of gpubench": Reader(read_check, lambda: encode(check())),
+    "pipe of a child": Reader(_read_pipe, _pipe, ".jsonl", on_command=False),
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from report import samples
 import gpubench
 from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.labels import gpu_name
-from gpubench.models import DeviceProfile, Offer, Precision, Pricing, Ranking, Run
+from gpubench.models import DeviceProfile, Offer, Precision, Ranking, Run
 from gpubench.probe.backend import Host, ProbeReport
 
 FUNCTIONS = ("load_runs", "memory", "predict", "probe", "rank", "report", "run")
@@ -118,7 +118,7 @@ CALLS = {
     "gpubench.predict()": 'Missing positional argument "workload" in call to "predict"',
     "gpubench.load_runs(3)": 'Argument 1 to "load_runs" has incompatible type "int"',
 }
-"""Calls, and the errors of a type checker for them."""
+"""Calls, each with the error that a type checker reports, or None."""
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "rank": large_ranking,
     "run": large_run,
 }
-"""The return type of each public function; a report returns the path of its file."""
+"""Calls of every public function except ``report``, which returns the path of its file."""
 
 
 def test_return_types_of_all_public_functions_are_covered() -> None:
@@ -234,7 +234,7 @@ def test_results_and_their_parts_have_public_types_and_a_short_repr(
     parts = [*result[:3]] if isinstance(result, tuple) else []
     if not isinstance(result, pd.DataFrame):
         assert type(result).__name__ in gpubench.__all__
-        assert repr(result).startswith(f"<{type(result).__name__}"), "not its fields: what it says"
+        assert repr(result).startswith(f"<{type(result).__name__}"), "a summary, not the fields"
     for name in getattr(result, "__struct_fields__", ()):
         value = getattr(result, name)
         parts += value[:3] if isinstance(value, tuple) else [value]
@@ -361,7 +361,7 @@ def test_run_plot_includes_a_case_of_any_precision(precision: Precision) -> None
 
 def test_a_ranking_shows_its_answer_first_in_a_notebook() -> None:
     page = gpubench.rank("vgg16", limit=3)._repr_html_()
-    assert page.count("<br/><small>") == page.count("<small>") > 3  # no style of ours separates them
+    assert page.count("<br/><small>") == page.count("<small>") > 3  # no style sheet separates the lines
     assert page.index("vgg16, 24 GPU-hours of one A100") < page.index("<table")
     assert "Sensible" in page
 
@@ -375,7 +375,6 @@ def test_no_name_becomes_markup_in_a_notebook() -> None:
 def test_hostile_names_reach_no_terminal_through_repr() -> None:
     ranking = rank_of([offer(H100, instance="x\x1b[2J", provider="\u202ey")], {H100: 1.0})
     assert not {"\x1b", "\u202e"} & set(repr(ranking))
-    assert ranking.rows[0].offer.pricing is Pricing.ON_DEMAND
 
 
 def _error(call) -> Exception:

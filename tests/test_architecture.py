@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def layers() -> list[str]:
-    """The modules of the linter's layers, from the top."""
+    """Return the modules of the linter's layers, from the top."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = (c for c in project["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
     assert contract["exhaustive"]
@@ -41,7 +41,7 @@ def test_every_package_is_a_layer():
 
 
 def layer_of(module: str) -> int | None:
-    """The layer of a module of the package, 0 at the top; None for the package itself."""
+    """Return the layer of a module of the package, 0 at the top; None for the package itself."""
     name = module.split(".")[1:2]
     return ORDER.get(name[0]) if name else None
 
@@ -220,7 +220,7 @@ def test_vendor_backend_needs_only_its_file_and_one_entry():
     files = {path.stem for path in folder.glob("*.py") if re.search(r"(?m)^BACKEND\b", path.read_text())}
     assert {type(each).__module__.rpartition(".")[2] for each in load_backends([]).found.values()} == {
         *files,
-        "host",  # its CPU, and the GPU of an Apple chip
+        "host",  # the CPU, and the GPU of an Apple chip
     }
 
 

@@ -109,7 +109,7 @@ def left_after(
 
 
 TRACE = [sys.executable, "-m", "gpubench", "predict", "show", "./mine.py"]
-"""Forked below, as is the child that traces: one more test, of Ctrl-C, starts both as a user does."""
+"""The tests fork this command and the child that traces; only the test of SIGTERM starts both as a user does."""
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
@@ -135,7 +135,7 @@ MEASURED = own_net("hang()") + "\ndef hang():\n"
     ids=lambda number: number.name,
 )
 def test_a_measured_model_and_its_children_end_with_the_command(tmp_path, number):
-    """It hangs in a call that blocks the thread that listens to the parent."""
+    """The model hangs in a call that blocks the thread that listens to the parent."""
     mark = tmp_path / "mark"
     body = MODEL.format(mark=str(mark), hang=next(reversed(HANGS.values())))
     indented = "".join(f"    {line}\n" for line in body.splitlines())
@@ -242,7 +242,7 @@ def test_a_child_of_an_exited_parent_ends_immediately():
 
 
 def test_a_child_that_a_thread_started_continues_while_that_thread_waits_for_it():
-    """The kernel's signal comes when the thread that started the child ends; the other threads end here."""
+    """The kernel signals a child when the thread that started it ends; other threads may end before that."""
     code = "import os, sys, time; from gpubench.children import die_with_parent; die_with_parent(int(sys.argv[3])); time.sleep(0.3)"
     found = []
 
@@ -305,7 +305,7 @@ def test_an_invalid_answer_of_a_child_is_named_and_the_child_is_ended(code, how)
 
 
 def test_cpu_limit_counts_only_the_childs_own_process_tree():
-    """One sleeps longer than its CPU time limit; one works forever, and one lets another process work forever."""
+    """One child sleeps for longer than the limit, one works forever, and one lets another process work forever."""
     asleep = "time.sleep(0.8)\nos.write(out, b'\"done\"\\n')\n"
     of_one = {"time_limit_s": 300, "cpu_limit_s": 0.5}
     assert run_child(("-c", SAYS + asleep), (), str, **of_one).answer == "done"
@@ -351,7 +351,7 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch):
     reason="before Python 3.11.4 Popen leaves its first pipe open where no descriptor is left for its second",
 )
 def test_without_descriptors_a_child_starts_completely_or_not_at_all():
-    """At any small number of free file descriptors: its pipes, its process, its guard and the daemon search need some."""
+    """With any small number of free descriptors: pipes, process, guard and the search for daemons each need some."""
     process, (limit, most) = psutil.Process(), resource.getrlimit(resource.RLIMIT_NOFILE)
     before, hows = process.num_fds(), []
     holes = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]  # the limit applies to the highest number
@@ -371,7 +371,7 @@ def test_without_descriptors_a_child_starts_completely_or_not_at_all():
         for descriptor in holes:
             os.close(descriptor)
     assert {how.rpartition(": ")[2] for how in hows} == {os.strerror(errno.EMFILE), "exited with status 0"}
-    assert hows == sorted(hows)  # with enough of them it works
+    assert hows == sorted(hows)  # from some number of free descriptors on, the child starts
 
 
 STUBBORN = """
@@ -402,7 +402,7 @@ def test_child_past_its_deadline_gets_no_extra_time_while_it_is_closed():
     child.end_by_s = time.monotonic() + 0.3
     child.end()
     assert is_gone(child.pid)
-    assert watch.free_s() < TERMINATE_AFTER_S  # its input if nobody waits
+    assert watch.free_s() < TERMINATE_AFTER_S  # which SIGTERM would allow it without the deadline
 
 
 def test_an_interrupt_while_a_child_starts_is_no_error_of_the_thread_that_reads_its_output(monkeypatch):

@@ -55,12 +55,12 @@ for verb in ("run", "rank", "predict show"):
     shown = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "200"}).output
     assert "replay" in shown, shown
 assert '"replay"' in Path("gpubench/__init__.pyi").read_text()
-# What is planned, and its expected duration.
+# What is planned.
 device = DeviceProfile(backend="cpu", core_count=2)
 made = plan(RunRequest(workloads=("cnn",), executions=("eager", "replay")), device, load_profiles())
 eager, planned = (each for each in made.cases if each.case.precision == "fp32")
 assert planned.case.execution is replay
-# What is measured: its own way, or none.
+# What is measured: a replay, or nothing.
 model = nn.Linear(8, 4)
 batches = tuple((torch.randn(64, 8), torch.zeros(64, dtype=torch.long)) for _ in range(2))
 task = Task(model=model, batches=batches, loss=nn.functional.cross_entropy, optimizer=torch.optim.SGD)

@@ -23,7 +23,7 @@ CALLS_CODE = {"eval", "exec", "compile", "__import__"}
 
 
 def file_of(named: str) -> Path:
-    """The test file that the table names."""
+    """Return the test file that the table names."""
     folder, _, file = named.split("::", maxsplit=1)[0].rpartition("/")
     places = (TESTS / folder / f"test_{file}.py", TESTS / "stress" / f"test_{file}.py")
     return next((place for place in places if place.exists()), places[0])
@@ -31,14 +31,14 @@ def file_of(named: str) -> Path:
 
 @cache
 def functions_of(file: Path) -> tuple[list[str], dict[str, ast.FunctionDef]]:
-    """The lines of a test file, and its functions by name."""
+    """Return the lines of a test file, and its functions by name."""
     text = file.read_text(encoding="utf-8")
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     return text.split("\n"), functions
 
 
 def source_of(named: str) -> str:
-    """The source of a test that the table names, with its parameters and the functions of its file that it calls."""
+    """Return the source of a test that the table names, with its parameters and the functions of its file it calls."""
     lines, functions = functions_of(file_of(named))
     test = functions[f"test_{named.split('::')[1]}"]
     called = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} & functions.keys()
@@ -99,7 +99,7 @@ def test_nothing_is_executed_from_data():
 
 
 def test_a_pickle_is_refused_wherever_a_file_is_asked_for(tmp_path):
-    """The bytes of an empty dict."""
+    """Each file is the pickle of an empty dict."""
     for command in ("results add run.json", "rank --offers run.csv", "memory hf:run.json", "run ./run.pt"):
         name = command.split()[-1].removeprefix("hf:")
         (tmp_path / name).write_bytes(b"\x80\x04}\x94.")

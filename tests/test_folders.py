@@ -1,4 +1,4 @@
-"""The shipped tables have one owner, which can be pointed to other tables."""
+"""The shipped tables have one owner, which can be pointed at other tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpubench.offers.quotes import Machine
 
 PACKAGE = Path(__file__).resolve().parents[1] / "gpubench"
 OWNER = PACKAGE / "folders.py"
-ASK_WHERE_CODE_LIES = {
+MAY_LOCATE_CODE = {
     "foreign_code.py": {"__file__"},  # which modules are the user's own
     # the folder of workloads in a checkout, and the modules in it
     "discovery.py": {"__file__", "pkgutil", "pkgutil.iter_modules"},
@@ -38,7 +38,7 @@ ASK_WHERE_CODE_LIES = {
 
 
 def _reads_package_data(source: str) -> set[str]:
-    """Operations reserved to the owner: reading package resources, or locating its own folder."""
+    """Return the operations reserved to the owner: reading package resources, or locating its own folder."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and node.id == "__file__":
@@ -76,7 +76,7 @@ def test_one_module_opens_package_data():
         for path in sorted(PACKAGE.rglob("*.py"))
         if path != OWNER and (ways := _reads_package_data(path.read_text(encoding="utf-8")))
     }
-    assert found == ASK_WHERE_CODE_LIES
+    assert found == MAY_LOCATE_CODE
 
 
 def test_every_table_comes_from_the_folder_that_the_variable_names(tmp_path):
@@ -125,7 +125,7 @@ def test_an_invalid_cell_is_refused_with_its_place(tmp_path, monkeypatch, row, w
 
 
 def test_a_table_that_a_spreadsheet_saved_is_read_or_refused_with_the_fix(tmp_path, monkeypatch):
-    """With a byte order mark, or in the encoding of an old system."""
+    """It may start with a byte order mark, or be in the encoding of an old system."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     text = "key,memory_bytes,ecc,aliases\nCafé,8,,\n"
     (tmp_path / "cards.csv").write_text(text, encoding="utf-8-sig")

@@ -20,7 +20,7 @@ TORCH_FULL = RuntimeError(
 
 @pytest.fixture
 def shared(monkeypatch, tmp_path):
-    """``shared(writable=..., free=...)``: a folder of shared memory that can be written, with free bytes."""
+    """``shared(writable=..., free=...)`` sets whether shared memory can be written, and its free bytes."""
     monkeypatch.setattr(foreign_code, "SHARED_MEMORY", tmp_path)
 
     def set_to(*, writable, free):
@@ -38,7 +38,7 @@ def test_shared_memory_that_cannot_be_written_is_named(shared, tmp_path):
 
 @pytest.mark.parametrize(("error", "free"), [(FULL, 0), (TORCH_FULL, GIB)])
 def test_shared_memory_that_is_full_is_named(shared, tmp_path, error, free):
-    """torch asks for more than is left; a lock of Python takes a page."""
+    """Torch may request more than is left; one of Python's locks needs a page."""
     shared(writable=True, free=free)
     assert one_line(error).endswith(f": {tmp_path} is full")
 

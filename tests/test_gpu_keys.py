@@ -19,7 +19,7 @@ from tools.published import DATA as PUBLISHED
 DATA = Path(gpubench.specs.__file__).parent / "data"
 TESTS = Path(__file__).parent
 KEYED_BY_GPU = re.compile(r"(train|infer)\.(rows|apart)_by_gpu")
-"""Places in data/calibration.json where an object has a name for each GPU."""
+"""Places in data/calibration.json where an object has one key per GPU."""
 ABOUT_NAMES = {"test_names.py", Path(__file__).name}
 """Files about other spellings of GPUs."""
 INVENTED = {
@@ -33,7 +33,7 @@ INVENTED = {
     "nvidia-nothing",
     "nvidia-unknown",
 }
-"""GPUs that must be unknown for a test."""
+"""GPUs that no table has, as a test needs them."""
 NO_GPUS = {
     "google-chrome",
     "google-colab",
@@ -96,7 +96,7 @@ def test_a_gpu_in_a_test_is_real_or_deliberately_invented():
 
 
 def _named(tree: ast.AST) -> Iterator[str]:
-    """Texts that look like a key, and every value given as ``gpu_key``."""
+    """Yield texts that look like a key, and every value given as ``gpu_key``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and (node.arg or "").endswith("gpu_key"):
             if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):

@@ -38,15 +38,13 @@ def test_warming_card_gets_the_usual_remaining_rise_from_its_last_launch():
 
 
 def test_steady_card_gets_the_rise_of_its_temperature_slope():
-    """One degree in half a minute, 60 s of it, 0.06 % each: 0.12 %."""
+    """One degree in half a minute, for 60 s, at 0.06 % a degree: 0.12 %."""
     steady = launches(1.0, 1.1, 1.2, celsius=(60.0, 60.0, 61.0))
     assert slowing_to_come(steady) == 0.0
     assert slowing_to_come(sloping(steady, 0.0, 1 / 15, None)) == pytest.approx(0.0012)
     assert slowing_to_come(sloping(steady, -0.1, 0.0, 0.0)) == 0.0
-    laptop = slowing_to_come(
-        sloping(steady, 0.0, 1 / 15, None), per_c=0.005
-    )  # 120 s, as its case warms up too
-    assert laptop == pytest.approx(0.005 * 4)
+    laptop = slowing_to_come(sloping(steady, 0.0, 1 / 15, None), per_c=0.005)
+    assert laptop == pytest.approx(0.005 * 4)  # 120 s, because a laptop's case warms up too
     assert slowing_to_come(sloping(steady, 0.067, 0.067, 0.067)) == pytest.approx(0.0006 * (25 + 2 / 3))
     assert slowing_to_come(launches(1.0)) is None
     assert slowing_to_come(launches(1.0, 1.0, 1.0, celsius=(60.0, None, 60.0))) is None
@@ -92,11 +90,8 @@ def test_without_a_useful_temperature_launches_and_clock_are_used(apart_s, celsi
         ((50.0, 60.0, 61.9), (1.98e9,) * 3, False),
         ((60.0, 60.0, 60.0), (1.98e9, 1.98e9, 1.97e9), True),
         ((60.0, 60.0, 60.0), (1.98e9, 1.98e9, 1.979e9), False),
-        (
-            (50.0, 60.0, 60.0),
-            (1.98e9, 1.965e9, 1.965e9),
-            True,
-        ),  # it cools between cases, and its heat has already slowed it
+        # The card cools between cases, and its heat has already slowed it.
+        ((50.0, 60.0, 60.0), (1.98e9, 1.965e9, 1.965e9), True),
         ((50.0, 60.0, 60.0), (None, None, None), False),
         ((60.0, 60.0, 60.0), (1.98e9, 1.965e9, 1.965e9), False),
     ],

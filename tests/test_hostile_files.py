@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import resource
 import socket
 import stat
@@ -17,6 +18,7 @@ from readers import READERS, Reader, outcome
 
 from gpubench.errors import StorageError
 from gpubench.files import create_file, write_file
+from gpubench.folders import data_bytes
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="POSIX file types"),
@@ -35,7 +37,7 @@ def folder(path: Path) -> None:
 
 def unix_socket(path: Path) -> None:
     here = Path.cwd()
-    os.chdir(path.parent)  # its address is short
+    os.chdir(path.parent)  # the address of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(path.name)
@@ -44,7 +46,7 @@ def unix_socket(path: Path) -> None:
 
 
 def zeros(path: Path) -> None:
-    """A copy of /dev/zero, which never ends, if this user may create a device; else a link to it."""
+    """Make a copy of /dev/zero, which never ends, if this user may create a device; else a link to it."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
     except OSError:
@@ -64,14 +66,32 @@ def gigabyte(path: Path) -> None:
         file.truncate(GIGABYTE)
 
 
-NO_FILES = (fifo, folder, unix_socket, zeros, link_to_zeros, link_to_itself, gigabyte)
+def no_file(path: Path) -> None:
+    assert not path.exists()
+
+
+REFUSED = {
+    fifo: "a pipe",
+    folder: "a folder",
+    unix_socket: "a socket",
+    zeros: "a device|a link",
+    link_to_zeros: "a device|a link",
+    link_to_itself: "a link|symbolic links",
+    gigabyte: r"1\.00 GiB",
+    no_file: "No such file|there is no",
+}
+"""What a reader finds in place of a file, and words of its message."""
+READERS_AND_TABLES = READERS | {
+    "shipped table": Reader(lambda path: data_bytes(str(path)), lambda: b"any text")
+}
+"""Also the reader of tables in $GPUBENCH_DATA, which leaves their content to others."""
 CONTENTS = {
     "nothing": b"",
     "deep nesting": b"[" * 200_000,
-    "deep nesting in a field": b'{"a":' * 100_000,
+    "deep nesting in a field": b'{"a":' * 200_000,
     "bytes that are not UTF-8": b"\xff\xfe\x00" * 1000,
     "a surrogate": b'{"run_id": "\\ud800"}',
-    "an integer of 5,000 digits": b'{"schema_version": ' + b"9" * 5000 + b"}",
+    "an integer of 100,000 digits": b'{"schema_version": ' + b"9" * 100_000 + b"}",
     "no number": b'{"schema_version": NaN}',
     "beyond every number": b'{"schema_version": 1e999}',
     "null": b"null",
@@ -79,12 +99,14 @@ CONTENTS = {
     "a line of 1 MB": b"a" * 1_000_000,
     "zeros": b"\x00" * 4096,
     "half a letter": b'{"schema_version": 1, "run_id": "\xc3',
+    "another document": b'{"schema_version": 1, "kind": "letter", "offers": "none"}',
+    "an escape": b'{"schema_version": "\x1b[2J"}',
 }
 
 
-@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
-@pytest.mark.parametrize("make", NO_FILES, ids=lambda make: make.__name__)
-def test_every_reader_refuses_special_files(tmp_path, reader: Reader, make):
+@pytest.mark.parametrize("reader", READERS_AND_TABLES.values(), ids=READERS_AND_TABLES)
+@pytest.mark.parametrize(("make", "words"), REFUSED.items(), ids=lambda given: getattr(given, "__name__", ""))
+def test_every_reader_refuses_special_files(tmp_path, reader: Reader, make, words):
     path = tmp_path / f"x{reader.ending}"
     path.write_bytes(reader.sample())
     outcome(reader, path)  # loads its dependencies
@@ -92,32 +114,43 @@ def test_every_reader_refuses_special_files(tmp_path, reader: Reader, make):
     make(path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     said = outcome(reader, path)
-    assert said
-    assert "\n" not in said
+    assert re.search(words, said)
+    assert is_one_line(said)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
+
+
+def is_one_line(said: str) -> bool:
+    return said.splitlines() == [said] and len(said) < 2000 and "\x1b" not in said
+
+
+@pytest.mark.parametrize("reader", READERS_AND_TABLES.values(), ids=READERS_AND_TABLES)
+def test_every_reader_refuses_a_name_that_no_file_can_have(tmp_path, reader: Reader):
+    for name in ("a\0", "a" * 300):
+        assert is_one_line(outcome(reader, tmp_path / f"{name}{reader.ending}"))
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_every_reader_accepts_a_sound_file_and_refuses_others_in_one_line(tmp_path, reader: Reader):
-    path = tmp_path / f"x{reader.ending}"
-    for content in CONTENTS.values():
-        path.write_bytes(content)
-        assert "\n" not in (outcome(reader, path) or "")
+    """A reader of lines gets each content as a whole line, and every reader also gets names of another kind."""
+    for ending in (".csv", ".json", reader.ending):
+        path = tmp_path / f"x{ending}"
+        for name, content in CONTENTS.items():
+            path.write_bytes(content + b"\n" * (reader.ending == ".jsonl"))
+            said = outcome(reader, path)
+            assert said is not None, name
+            assert is_one_line(said), name
     path.write_bytes(reader.sample())
-    assert outcome(reader, path) is None or reader.sample() == b'{"schema_version": 1}'
+    assert outcome(reader, path) is None
 
 
-@pytest.mark.parametrize(
-    "reader",
-    [r for r in READERS.values() if not r.on_command],
-    ids=[n for n, r in READERS.items() if not r.on_command],
-)
-def test_links_are_never_followed_for_files_that_gpubench_finds_itself(tmp_path, reader: Reader):
+@pytest.mark.parametrize("reader", READERS_AND_TABLES.values(), ids=READERS_AND_TABLES)
+def test_a_link_is_followed_only_if_the_user_named_it(tmp_path, reader: Reader):
     target = tmp_path / "elsewhere"
     target.write_bytes(reader.sample())
     path = tmp_path / f"x{reader.ending}"
     path.symlink_to(target)
-    assert "link" in outcome(reader, path)
+    said = outcome(reader, path)
+    assert (said is None) if reader.on_command else ("not followed" in said)
 
 
 def write(path: Path) -> None:
@@ -131,7 +164,11 @@ def create(path: Path) -> None:
         raise StorageError(str(error)) from error
 
 
-@pytest.mark.parametrize("writer", [write, create], ids=lambda writer: writer.__name__)
+WRITERS = {write: {fifo: "No such device", folder: "a folder", unix_socket: "a socket"}, create: {}}
+"""The writers, with words of their messages about what is there already."""
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=lambda writer: writer.__name__)
 @pytest.mark.parametrize("make", [fifo, folder, unix_socket, link_to_itself], ids=lambda make: make.__name__)
 def test_every_writer_reports_obstacles_without_blocking(tmp_path, writer, make):
     path = tmp_path / "x"
@@ -141,8 +178,9 @@ def test_every_writer_reports_obstacles_without_blocking(tmp_path, writer, make)
         writer(path)  # the link is replaced, not followed
         assert path.read_bytes() == b"new"
     else:
-        with pytest.raises(StorageError, match=r"^[^\n]+$"):
+        with pytest.raises(StorageError, match=WRITERS[writer].get(make, "File exists")) as caught:
             writer(path)
+        assert is_one_line(str(caught.value))
         assert stat.S_IFMT(path.lstat().st_mode) == kind
     assert [p.name for p in tmp_path.iterdir()] == ["x"]
 
@@ -150,7 +188,7 @@ def test_every_writer_reports_obstacles_without_blocking(tmp_path, writer, make)
 def test_no_writer_writes_through_a_link(tmp_path):
     target, path = tmp_path / "target", tmp_path / "x"
     target.write_text("mine")
-    for writer in (write, create):
+    for writer in WRITERS:
         path.unlink(missing_ok=True)
         path.symlink_to(target)
         with contextlib.suppress(StorageError):

@@ -104,7 +104,7 @@ def test_tokens_per_second_are_tokens_per_sample_times_the_throughput():
 
 
 def test_hfu_counts_recomputation_and_mfu_does_not():
-    """The same with 13 FLOP per sample, 10 of which are the model's own."""
+    """Eight samples a second of 13 FLOP, 10 of which are the model's own, against 400 FLOP/s."""
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0),))
     m = Measurement(
         case=make_case(batch_size=8),
@@ -124,7 +124,7 @@ def test_hfu_counts_recomputation_and_mfu_does_not():
 
 
 def test_the_wider_of_the_two_intervals_counts():
-    """Two launches at 0.10 and 0.12 s a step without spread inside: t(0.975, 1) x 0.01 over the mean 0.11."""
+    """Two launches at 0.10 and 0.12 s a step, each without spread: t(0.975, 1) x 0.01 over the mean of 0.11."""
     m = make_measurement(((1.0, 1.0, 1.0), (1.2, 1.2, 1.2)))
     assert m.relative_half_width == pytest.approx(12.7062 * 0.01 / 0.11, rel=1e-5)
 
@@ -237,7 +237,7 @@ def test_from_five_launches_on_the_interval_uses_only_launch_means():
 
 
 def test_launch_spread_of_a_case_uses_the_other_cases_of_the_run():
-    """4.303 times the standard error for a single case, less with similar cases; the raw data and the file stay unchanged."""
+    """One case alone takes 4.303 standard errors, one among similar cases fewer; the raw data stay unchanged."""
     three = ((1.0, 1.0), (1.01, 1.01), (1.02, 1.02))
     alone = make_measurement(three)
     others = [msgspec.structs.replace(alone, case=make_case(batch_size=n)) for n in (1, 2)]

@@ -35,7 +35,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 
 @pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest) -> Iterator[Callable[[str, str], None]]:
-    """Collects the rows of the table, which is printed after the last mutant."""
+    """Collect the rows of the table, which is printed after the last mutant."""
     rows: list[tuple[str, str]] = []
     yield lambda name, end: rows.append((name, end))
     plugins = request.config.pluginmanager

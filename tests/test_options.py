@@ -306,7 +306,7 @@ def test_extra_positional_arguments_are_refused() -> None:
 
 
 def spellings(name: str) -> set[tuple[str, bool]]:
-    """Every long spelling of a verb's options, and whether it is hidden."""
+    """Return every long spelling of a verb's options, and whether it is hidden."""
     command = app
     for word in VERBS.get(name, (name,)):
         command = command.get_command(click.Context(command), word)
@@ -320,8 +320,8 @@ def spellings(name: str) -> set[tuple[str, bool]]:
 
 @pytest.mark.parametrize("name", VERBS)
 def test_python_and_the_command_line_have_the_same_names(name: str) -> None:
-    """Python accepts every option of a request by name; some are not on the command line, but in a file or
-    ``--recipe``.
+    """Python accepts every option of a request by name; some are not options of the command line, but set in a
+    file or with ``--recipe``.
     """
     offered = {spelling for spelling, _ in spellings(name)}
     signature = inspect.signature(getattr(gpubench, name))

@@ -91,7 +91,7 @@ answers = estimate(Question(profile=cnn, precision=fp8), [specs[g.gpu_key] for g
 assert "amp-fp8 is measured, never predicted" in answers["nvidia-h100-sxm-80gb"].reason
 assert "no FP8 tensor cores" in answers["nvidia-a100-sxm-80gb"].reason
 assert "amp-fp8" in case_words(case)
-# The hardware that a precision needs is in its row alone: here Ampere begins at 8.1.
+# Only its row says which hardware a precision needs: in this copy, Ampere begins at 8.1.
 assert tensor_core_precisions((8, 0), None, "A100") == ("fp16", "int8")
 assert tensor_core_precisions((8, 1), None, "A100") == ("fp16", "bf16", "tf32", "int8")
 row = pd.DataFrame([{"source": "", "precision": "tf32", "gpu_key": "nvidia-a100-sxm-80gb"}])

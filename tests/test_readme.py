@@ -35,9 +35,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def fetched_by_ci(folder: Path, *present: str, user: int) -> list[str]:
-    """The programs that the head of the CI script calls, on a machine that has them; apt-get and sudo only
-    record their calls.
-    """
+    """Run the head of the CI script on a machine with these programs, and return its calls of apt-get and sudo."""
     head = CI_RUN.read_text(encoding="utf-8").split("rm -rf .venv")[0].replace('cd "$(dirname "$0")/.."', "")
     script = '#!/bin/sh\necho "$(basename "$0") $*" >> "$CALLS"\n'
     bodies = dict.fromkeys(present, "#!/bin/sh\n") | {

@@ -82,7 +82,7 @@ def test_no_interval_is_narrower_than_for_independent_values(values):
 
 
 def test_the_required_length_of_a_series_follows_from_spread_and_correlation():
-    """Independent values of spread s: 1.96 s / sqrt(n); twice as many of them give 1 / sqrt(2) of it."""
+    """Independent values of spread s give 1.96 s / sqrt(n), and four times as many give half of it."""
     rng = np.random.default_rng(0)
     values = 1 + 0.01 * rng.standard_normal(4000)
     assert stats.long_half_width(values.tolist()) == pytest.approx(1.96 * 0.01 / 4000**0.5, rel=0.05)
@@ -143,7 +143,7 @@ def test_the_prior_of_a_suite_matches_an_independent_implementation(cases):
 
 
 def test_variance_prior_recovers_the_distribution_of_simulated_variances():
-    """4000 variances of 4 degrees of freedom, true ones 0.5 x 6 / chi-squared of 6."""
+    """4000 variances with 4 degrees of freedom; the true ones are 0.5 x 6 / chi-squared(6)."""
     rng = np.random.default_rng(0)
     true = 0.5 * 6 / rng.chisquare(6, 4000)
     found = stats.prior_of((true * rng.chisquare(4, 4000) / 4).tolist(), [4.0] * 4000)
@@ -186,7 +186,7 @@ def test_intervals_of_three_launches_in_a_suite_contain_the_truth(spreads, least
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=60))
 def test_the_standard_error_agrees_with_its_parts(values):
-    """Against numpy's variance and the autocorrelation."""
+    """The parts are numpy's variance and the lag-1 autocorrelation."""
     r1 = lag1(values)
     ess = len(values) * (1 - r1) / (1 + r1)
     expected = math.sqrt(float(np.var(values, ddof=1)) / max(ess, 2))
@@ -229,7 +229,7 @@ def test_equal_blocks_have_a_ratio_of_zero_width_and_few_blocks_have_none():
 
 
 def test_the_interval_of_a_ratio_contains_it_under_drift_and_correlation():
-    """Blocks of 0.2 % noise at correlation 0.5 that drift by 0.1 % each: 95 % of the intervals contain the ratio."""
+    """With 0.2 % noise at correlation 0.5 and 0.1 % drift per block, 95 % of the intervals contain the ratio."""
     rng, held = np.random.default_rng(0), 0
     for _ in range(1000):
         error, times = 0.0, []

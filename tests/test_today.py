@@ -29,7 +29,7 @@ CLOCKS_OF_DAYS = {
 
 
 def _asks_the_date(source: str) -> set[str]:
-    """Calls of a calendar clock, by class and method, including ``datetime.datetime.now``."""
+    """Return the calls of a calendar clock, by class and method, including ``datetime.datetime.now``."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
@@ -106,7 +106,7 @@ def _refreshed(folder: Path, day: int, price: str) -> None:
 
 
 def test_prices_after_the_as_of_date_do_not_count(tmp_path):
-    """The shipped price, the snapshots of two days, and the user's own: each day has the price known then."""
+    """Each day has the price that was known then: the shipped one, one of two snapshots, or the user's own."""
     _refreshed(tmp_path, 10, "0.40")
     _refreshed(tmp_path, 12, "0.30")
     own = tmp_path / "own.csv"

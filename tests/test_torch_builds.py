@@ -68,7 +68,7 @@ def test_the_default_build_comes_first_of_its_release_and_releases_count_as_numb
 def test_amd_card_is_judged_by_the_newest_torch_release_with_known_rocm_builds():
     read = [build.release for build in load_builds() if build.cuda is None and build.architectures]
     assert runs_on_todays_torch("gfx942") is True
-    assert read[0] != newest_release(), "else this shows nothing"
+    assert read[0] != newest_release(), "the newest release has known ROCm builds, so this test shows nothing"
 
 
 def test_torch_build_table_is_complete():

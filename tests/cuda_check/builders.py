@@ -86,7 +86,7 @@ def row(status: Status = Status.OK, reason: str | None = None, **changes: Any) -
 
 
 def blocks(ratio: float = 1.0, noise: float = 0.0, fours: int = 5) -> Blocks:
-    """Blocks of a ratio; with noise, every second group of four is larger by this share and the rest smaller."""
+    """Return blocks with a ratio; ``noise`` makes every second group of four larger by this share, the rest smaller."""
     first = [0.02 * ratio * (1 + noise * (-1) ** n) for n in range(fours) for _ in range(2)]
     return Blocks(first_s=tuple(first), second_s=(0.02,) * (2 * fours))
 
@@ -147,7 +147,7 @@ def faults(**changes: Any) -> FaultProof:
 
 
 def check(**changes: Any) -> CudaCheck:
-    """A whole check that passes every rule."""
+    """Make a complete check that passes every rule."""
     executions = [Execution.EAGER, Execution.GRAPH]
     rows = [row(precision=p, execution=e) for p in Precision for e in executions]
     fields: dict[str, Any] = {
@@ -169,7 +169,7 @@ def check(**changes: Any) -> CudaCheck:
 
 
 def with_part(made: CudaCheck, name: str, **changes: Any) -> CudaCheck:
-    """The same check with another log of one part."""
+    """Return the check with a changed log of one part."""
     parts = tuple(msgspec.structs.replace(p, **changes) if p.name == name else p for p in made.parts)
     return msgspec.structs.replace(made, parts=parts)
 

@@ -1,4 +1,4 @@
-"""Checks of real cards, judged by today's rules, and their list in the README."""
+"""Checks of real cards, judged by today's rules, and their list in docs/limits.md."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NONE_YET = "not yet confirmed on any card"
 
 @pytest.fixture(autouse=True)
 def _nobody(monkeypatch):
-    """Set a user and a machine for these tests: a file is scrubbed of both names when it is written."""
+    """Set the names of user and machine, because a file is scrubbed of both when it is written."""
     monkeypatch.setattr(platform, "node", lambda: "machine-of-nobody")
     monkeypatch.setattr(getpass, "getuser", lambda: "nobody-at-all")
 
 
 def replay(path: Path) -> CudaCheck:
-    """Read a confirmed file and apply every rule of today."""
+    """Read a confirmed file and apply all of today's rules."""
     stored = read_check(path)
     wrong = [
         f"{v.part}, {v.what}: {v.found} ({v.limit}): {v.reason}" for v in judge(stored) if v.state == "FAILED"
@@ -51,7 +51,7 @@ def replay(path: Path) -> CudaCheck:
 
 
 def line_of(stored: CudaCheck) -> str:
-    """The entry of a confirmed card on the page of limits."""
+    """Return the entry of a confirmed card on the page of limits."""
     return f"{stored.device.name}, torch {stored.environment.torch}"
 
 

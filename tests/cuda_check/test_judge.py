@@ -35,7 +35,7 @@ def states(made, part: str) -> dict[str, str]:
 
 
 def state_of(made, part: str, words: str) -> str:
-    """The state of the only row of a part with these words in its name."""
+    """Return the state of the only row of a part with these words in its name."""
     (state,) = (v.state for v in judge(made) if v.part == part and words in v.what)
     return state
 
@@ -181,7 +181,7 @@ def test_a_card_without_a_counter_or_without_power_is_left_out():
 
 
 def test_power_before_the_judged_region_does_not_count():
-    assert state_of(check(load=load(1.0)), "load", "counted energy") == "ok"  # 200 W before it
+    assert state_of(check(load=load(1.0)), "load", "counted energy") == "ok"  # earlier samples show 200 W
 
 
 # --- precision ----------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_precision_check_passes_only_at_the_expected_float64_error(precision, er
     assert states(made, "precision")[f"{precision} against float64"] == state
 
 
-def test_an_error_that_is_not_finite_and_a_switch_that_is_off_fail():
+def test_an_error_beyond_its_limit_or_a_wrong_switch_fails():
     sound = proof(Precision.FP32)
     for made in (
         replaced(sound, errors=sound.errors | {"rnn": None}),

@@ -144,7 +144,7 @@ RuntimeError: CUDA error: out of memory on {HOST}
 
 
 def leaves(value, field=""):
-    """Each text of a document with the name of its field."""
+    """Yield each text of a document with the name of its field."""
     if isinstance(value, str):
         yield field, value
     elif isinstance(value, dict):
@@ -261,7 +261,7 @@ def test_a_huge_file_is_not_read_completely(tmp_path):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_older_file_with_textual_causes_and_more_parts_is_judged_alike(tmp_path, version):
-    """Its quick run and its job on several GPUs are ignored, because every run checks these itself."""
+    """The quick run and the multi-GPU job in an older file are ignored, because every run checks those itself."""
     document = json.loads(encode(check()))
     document["schema_version"] = version
     del document["faults"]["waiting"]["cause"]

@@ -35,7 +35,7 @@ BLOCK_S = 0.5
 
 
 def case_of(workload: str, precision: Precision, batch: int) -> Case:
-    """Return the eager training of one of gpubench's own workloads."""
+    """Return the case that trains one of gpubench's own workloads eagerly."""
     profile = load_profiles()[workload]
     return Case(
         workload=workload,
@@ -52,7 +52,7 @@ def case_of(workload: str, precision: Precision, batch: int) -> Case:
 def compare(
     case: Case, device: DeviceProfile, *, sampler: bool = False, block_s: Seconds = BLOCK_S
 ) -> tuple[float, float, float]:
-    """Return the time of the harness over that of the hand-written loop, or with telemetry over without."""
+    """Return the ratio of harness to hand-written loop, or of times with and without telemetry, and its interval."""
     hardware = open_hardware(device)
     with switches_for(case.precision), open_telemetry(device) as telemetry:
         work = move(load_workload(case.workload).build(case.batch_size, 0), case, hardware.device)
@@ -66,7 +66,7 @@ def compare(
 
 
 def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int) -> list[float]:
-    """Return for each pair the time of a harness round over that of a bare loop; the number of pairs is even."""
+    """Return, for each pair, the ratio of a harness round's time to a bare loop's; ``pairs`` must be even."""
     loop, by_hand = _warm_loop(work, hardware), step_by_hand(work)
     return _ratios(lambda: loop.round(steps).wall_s, lambda: bare_loop(by_hand, hardware, steps), pairs)
 
@@ -74,7 +74,7 @@ def harness_over_bare(work: Work, hardware: Hardware, *, pairs: int, steps: int)
 def sampled_over_plain(
     work: Work, hardware: Hardware, telemetry: Readings, *, pairs: int, steps: int
 ) -> list[float]:
-    """Return for each pair the time of a round with telemetry over one without."""
+    """Return, for each pair, the ratio of a round's time with telemetry to one without."""
     loop = _warm_loop(work, hardware)
 
     def sampled() -> Seconds:

@@ -1,15 +1,15 @@
 """Compares the harness with a hand-written Keras loop, paired in one process per backend; the limit is 3 %.
 
 ``PAIRS=24 python tests/measure/beside_keras.py keras-jax`` (or ``keras-torch``, ``keras-tensorflow``) on a
-quiet machine prints the ratio of the step time in the harness to that of the loop with its 95 % interval, and
-the ratio of the CPU times, which other programs disturb less. Exit code 0: the ratio of wall times is within
-3 %; 1: it is not; 6: undecided. The loop is the one in the documentation of each backend; it shares no code
-with the harness and trains its own model. It keeps the mean of its loss, as Keras's own step does in the
-harness and in ``fit``; ``MEAN=0`` leaves that out and shows its cost. ``BLOCK_S`` is the length of a block,
-``WARM_S`` that of the warm-up of each side.
+quiet machine prints the ratio of the harness's step time to the loop's, with its 95 % interval, and the ratio
+of the CPU times, which other programs disturb less. Exit code 0: the ratio of wall times is within 3 %; 1: it
+is not; 6: undecided. The loop is the one in Keras's guide for the backend; it shares no code with the harness
+and trains its own model. It tracks the mean of its loss, as Keras's own step does in the harness and in
+``fit``; ``MEAN=0`` leaves that out, to show its cost. ``BLOCK_S`` is the length of a block, ``WARM_S`` the
+length of each side's warm-up.
 
 ``python tests/measure/beside_keras.py cost`` prints the CPU time of a step of ``cnn`` in torch and in each
-backend as gpubench measures it, on one core, without the time of other programs."""
+backend, as gpubench measures it on one core, excluding other programs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PAIRS = int(os.environ.get("PAIRS", "24"))
 BLOCK_S = float(os.environ.get("BLOCK_S", "1"))
 """Duration of a block [s]: at least twenty steps of 0.05 s, so one delayed step weighs little."""
 BATCHES = 4
-"""Batches that each side trains on in turn: a single batch would be memorized, and small numbers are slow."""
+"""Batches that each side rotates through: a memorized batch leads to tiny numbers, which are slow."""
 KEEPS_MEAN = os.environ.get("MEAN", "1") != "0"
 BATCH = 64
 COST_BLOCKS = 20
 
 
 def main() -> None:
-    """Start a process of the named backend, and show its output."""
+    """Compare in a new process with the named backend, or print the costs of a step."""
     from gpubench.measure.capability import variables_of
     from gpubench.models import DeviceProfile, Framework
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def cost(framework: Framework) -> None:
-    """Print the CPU time of a step in each default execution, with this process on one core."""
+    """Print the CPU time of a step in each default execution, with this process pinned to one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     from gpubench.measure.capability import KERAS
     from gpubench.models import Execution, Framework
@@ -76,7 +76,7 @@ def cost(framework: Framework) -> None:
 
 
 def show_cost(framework: Framework, execution: Execution, step: Callable[[int], object]) -> None:
-    """Time blocks of ten steps, each with its loss on the host, and print the median."""
+    """Time blocks of ten steps, each of which copies its loss to the host, and print the median."""
     for index in range(10):
         step(index)
     blocks: list[float] = []
@@ -92,7 +92,7 @@ def show_cost(framework: Framework, execution: Execution, step: Callable[[int], 
 
 
 def torch_step() -> Callable[[int], object]:
-    """Return the step of the torch workload, eager at fp32, with its loss on the host."""
+    """Return a function that takes one eager fp32 step of the torch workload and copies its loss to the host."""
     import torch
 
     from gpubench.discovery import load_workload
@@ -114,7 +114,7 @@ def torch_step() -> Callable[[int], object]:
 
 
 def keras_steps_of(framework: Framework) -> Steps:
-    """Return the digit network in Keras, as it is measured."""
+    """Return the steps of the Keras digit network, as gpubench measures them."""
     from gpubench.discovery import keras_models
     from gpubench.measure.keras_case import Steps, policy_of, seed_all
     from gpubench.models import Precision
@@ -125,7 +125,7 @@ def keras_steps_of(framework: Framework) -> Steps:
 
 
 def compare(name: str) -> int:
-    """Time blocks of both in the order one, two, two, one; print the results, and return the exit code."""
+    """Time blocks of the two sides in the order ABBA; print the results, and return the exit code."""
     bare = BY_HAND[name.removeprefix("keras-")]()
     loop = harness_of(name)
     warm_count(lambda steps: loop.round(steps).wall_s, BLOCK_S, BATCHES, WARM_S)
@@ -160,7 +160,7 @@ def compare(name: str) -> int:
 
 
 def harness_of(name: str) -> Loop:
-    """Return a function that times rounds of the digit network in the default execution of a backend."""
+    """Return the loop that measures the digit network in a backend's default execution."""
     from gpubench.measure.loop import Loop
     from gpubench.models import Execution, Framework
 
@@ -206,7 +206,7 @@ def _model() -> tuple[Any, list[tuple[Any, Any]], Any, Any]:
 
 
 def by_hand_in_jax() -> Callable[[int], float]:
-    """The stateless loop of Keras's guide to training in jax."""
+    """Return the stateless loop from Keras's guide to training in jax."""
     import jax
     import keras
 
@@ -250,7 +250,7 @@ def by_hand_in_jax() -> Callable[[int], float]:
 
 
 def by_hand_in_tensorflow() -> Callable[[int], float]:
-    """The GradientTape loop of Keras's guide to training in TensorFlow, compiled."""
+    """Return the GradientTape loop from Keras's guide to training in TensorFlow, compiled."""
     import keras
     import tensorflow as tf
 
@@ -283,7 +283,7 @@ def by_hand_in_tensorflow() -> Callable[[int], float]:
 
 
 def by_hand_in_torch() -> Callable[[int], float]:
-    """The loop of Keras's guide to training in torch, with the optimizer of Keras."""
+    """Return the loop from Keras's guide to training in torch, with Keras's optimizer."""
     import keras
     import torch
 

@@ -1,10 +1,10 @@
-"""Compares the OpenCL copy with a hand-written pyopencl copy, paired in one process; the limit is 5 %.
+"""Compares the OpenCL copy probe with a hand-written pyopencl copy, paired in one process; the limit is 5 %.
 
-``PAIRS=200 python tests/measure/beside_opencl.py`` on a quiet machine prints the ratio of the bandwidth of
-the probe to that of the hand-written loop on OpenCL's first CPU (PoCL), with its 95 % interval; the argument
+``PAIRS=200 python tests/measure/beside_opencl.py`` on a quiet machine prints the ratio of the probe's
+bandwidth to the hand-written loop's on OpenCL's first CPU (PoCL), with its 95 % interval; the argument
 ``gpu`` selects the first GPU instead. Exit code 0: within 5 %; 1: not; 6: undecided. The hand-written loop has
 its own buffers and queue and shares no code with the probe. ``BLOCK_S`` is the length of a block of copies,
-``WARM_S`` that of the warm-up."""
+``WARM_S`` the length of the warm-up."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from gpubench.probe.opencl import BACKEND, ask_listing
 LIMIT = 0.05
 PAIRS = int(os.environ.get("PAIRS", "200"))
 BLOCK_S = float(os.environ.get("BLOCK_S", "0.2"))
-PAIRS_OF_BUFFERS = 10
-"""The location of memory is random and matters by a few percent, so both sides take new buffers after this many
-pairs, each side first in turn.
+PAIRS_PER_BUFFER = 10
+"""Where a buffer lies in memory is random and changes the bandwidth by a few percent, so both sides allocate new
+buffers after this many pairs. They take turns at allocating first.
 """
 
 
 def main(*, on_gpu: bool) -> int:
-    """Time blocks of copies of both in the order one, two, two, one, and return the exit code."""
+    """Time blocks of copies by the two sides in the order ABBA, and return the exit code."""
     place = next(n for n, device in enumerate(ask_listing().devices) if (device.core_count is None) is on_gpu)
     queue = opencl.open_queue(BACKEND.device(place))
     count, turns = 0, []
-    for turn in range(-(-PAIRS // PAIRS_OF_BUFFERS)):
-        pairs = min(PAIRS_OF_BUFFERS, PAIRS - turn * PAIRS_OF_BUFFERS)
+    for turn in range(-(-PAIRS // PAIRS_PER_BUFFER)):
+        pairs = min(PAIRS_PER_BUFFER, PAIRS - turn * PAIRS_PER_BUFFER)
         sides = both(queue, probe_is_first=turn % 2 == 0)
         if not count:
             warm_count(sides[1], BLOCK_S, 1, WARM_S)
@@ -81,7 +81,7 @@ def both(
 def some_blocks(
     probe: Callable[[int], float], by_hand: Callable[[int], float], count: int, fours: int
 ) -> Blocks:
-    """Return blocks of both after two copies of each, because the first copies touch memory that was never written."""
+    """Time blocks of both, after two copies by each: the first copies touch memory that was never written."""
     probe(2), by_hand(2)
     return in_fours(lambda: probe(count), lambda: by_hand(count), fours)
 

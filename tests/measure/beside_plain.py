@@ -3,11 +3,11 @@
     python tests/measure/beside_plain.py                     # cnn lstm resnet50:2 bert_base:1 examples/unet.py:2
     python tests/measure/beside_plain.py vgg16:1 my_model.py:8
 
-This prints for each the median ratio of pairs of blocks with its 95 % interval, and says whether the ratio is within
-2 %, is not, or is undecided; the exit code is 0, 1 or 6. Each side builds its own model from the file. The plain loop sets
-its mode, makes its optimizer (with the same fused kernels) and rotates its batches itself. The comparison is
-strict fp32, eager, on the CPU. Use an idle machine; its load is printed too. PAIRS, WARM_S and BLOCK_S change
-how long it takes.
+For each model, this prints the median ratio of pairs of blocks with its 95 % interval, and says whether the ratio is
+within 2 %, is not, or is undecided; the exit code is 0, 1 or 6. Each side builds its own model from the file. The
+plain loop turns training mode on, makes its optimizer (with the same fused kernels) and rotates its batches itself.
+Both sides run in strict fp32, eagerly, on the CPU. Use an idle machine; its load is printed too. PAIRS, WARM_S and
+BLOCK_S change how long the comparison takes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BLOCK_S = float(os.environ.get("BLOCK_S", "0.5"))
 
 
 def plain_loop(task: Task) -> Callable[[int], Seconds]:
-    """Return a function that trains a task for a number of steps, as in a tutorial, and returns their time [s]."""
+    """Return a function that trains a task for a number of steps, as in a tutorial, and returns the time taken."""
     model, criterion = task.model, task.loss
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -61,7 +61,7 @@ def plain_loop(task: Task) -> Callable[[int], Seconds]:
 
 
 def rounds_of(task: Task, name: str, batch_size: int) -> Loop:
-    """Return the rounds of gpubench over a task, as for a CPU row at fp32."""
+    """Return gpubench's own loop over a task, as for an fp32 row on a CPU."""
     case = Case(
         workload=name,
         workload_version=1,
@@ -77,7 +77,7 @@ def rounds_of(task: Task, name: str, batch_size: int) -> Loop:
 
 
 def compare(reference: str) -> Verdict:
-    """Time blocks of both in the order one, two, two, one, and print the results."""
+    """Time blocks of the two sides in the order ABBA, and print the results."""
     name, _, told = reference.partition(":")
     workload = load_workload(name)
     batch_size = int(told) if told else workload.batches[0]

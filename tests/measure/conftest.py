@@ -32,7 +32,7 @@ class Net(nn.Module):
         self.calls = 0
     def forward(self, x):
         self.calls += 1
-        x.is_meta or act(self.calls)  # where the loss is tried nothing is timed
+        x.is_meta or act(self.calls)  # nothing is timed while the loss is tried
         return self.layer(x)
 
 def act(calls):
@@ -160,7 +160,7 @@ def make_measurement(make_case):
 
 @pytest.fixture
 def own_model(tmp_path: Path):
-    """Write a model with the test's ``act(calls)``, and return its path."""
+    """Write a model that runs the test's ``act(calls)`` in each forward pass, and return its path."""
 
     def write(act: str = "pass") -> str:
         path = tmp_path / "own_model.py"

@@ -1,8 +1,8 @@
-"""A scripted measuring process: its first case is sound, and it dies in the second round of the next one.
+"""A scripted measuring process: its first case is sound, and it dies after two rounds of the next one.
 
 The tests of a lost GPU run it as a child. With DIES_AT_ONCE it dies in its first case. With HANGS it goes
-silent instead of dying, like a process that waits for a GPU that is gone. With REFUSES_AGAIN only the first
-process of a run opens the device; the file of that name shows that it has.
+silent instead of dying, like a process that waits for a GPU that is gone. REFUSES_AGAIN names a file: the
+first process of a run creates it and opens the device, and later ones refuse.
 """
 
 from __future__ import annotations

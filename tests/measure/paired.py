@@ -16,7 +16,7 @@ Verdict: TypeAlias = Literal["within", "not within", "undecided"]
 EXIT_CODES: dict[Verdict, int] = {"within": 0, "not within": 1, "undecided": 6}
 WARM_S = float(os.environ.get("WARM_S", "1"))
 FEWEST_PAIRS = 6
-"""The largest and the smallest of five values contain the median in only 94 % of cases."""
+"""The range of five values contains the median in only 94 % of cases."""
 
 
 def warm_count(
@@ -24,12 +24,12 @@ def warm_count(
 ) -> int:
     """Warm up a loop, and return how many of its steps fill a block.
 
-    The first call may compile, and other programs may delay others, so the count follows the median.
+    The first call may compile, and other programs may delay later ones, so the count follows the median.
 
     Args:
         run: Takes this many steps and returns their time.
         block_s: Duration of a block.
-        several: The count is a multiple of this, and this many steps are taken at once.
+        several: Steps per call; the count is a multiple of this.
         warm_s: Minimum duration of the warm-up.
     """
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A scripted card and its noise: only times, on a clock that moves when told. Nothing is computed."""
+"""A scripted card and its noise: only times, on a clock that moves when told; nothing is computed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[1] / "data"
 GPU_BOUND = (0.0007, 0.7)
 """Coefficient of variation and lag-1 autocorrelation of rounds of vgg16 on an H100, equal at 0.1 s and 0.5 s."""
 HOST_BOUND = (0.05, 0.6)
-"""The same for cnn and lstm at a small batch, run eagerly."""
+"""The same two figures for cnn and lstm at a small batch, run eagerly."""
 EAGER_OVER_GRAPH = 1.1
 """Above this ratio the host limits an eager step."""
 
@@ -39,7 +39,7 @@ class StepTimes:
         return self.eager_s > EAGER_OVER_GRAPH * self.graph_s
 
     def slower(self, times: float) -> StepTimes:
-        """The steps of a card slower by this factor, with the same host."""
+        """Return the step times on a card that is slower by this factor, with the same host."""
         graph_s = times * self.graph_s
         return StepTimes(eager_s=max(self.eager_s, graph_s), graph_s=graph_s)
 

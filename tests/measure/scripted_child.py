@@ -1,6 +1,6 @@
 """A child process that speaks the measuring protocol and answers from a table instead of a device.
 
-``GPUBENCH_SCRIPT`` is a JSON object: ``step_s`` (case label: seconds a step), ``micro`` (a list of results),
+``GPUBENCH_SCRIPT`` is a JSON object: ``step_s`` (case label: seconds per step), ``micro`` (a list of results),
 ``fail`` (case label: reason), ``torch`` (its version), ``threads`` (instead of the requested number),
 ``pause_s`` (duration of a case), and ``folder``. In that folder each case creates a file with its name when
 it starts, and waits while ``wait-NAME`` exists.

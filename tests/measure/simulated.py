@@ -1,8 +1,8 @@
 """Measures how often an interval contains the truth, in whole runs on a scripted card.
 
-Every launch is warmed up and timed by the rules of a real run. The result is put into a run as a file
-stores it, and its intervals are read. Only the card is scripted. ``python tests/measure/simulated.py`` rewrites the
-table of docs/method-evidence.md.
+Every launch is warmed up and timed by the rules of a real run. The results form a run as in a file, and its
+intervals are read. Only the card is scripted. ``python tests/measure/simulated.py`` rewrites the table in
+docs/method-evidence.md.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ COLD_C, CLOCK_HZ, CLOCK_STEP_HZ = 40.0, 1.98e9, 15e6
 
 @dataclass
 class Card:
-    """A card with differences between processes; every other kind varies in one more way.
+    """A card on which processes differ; each subclass varies in one more way.
 
     Attributes:
-        noise: Coefficient of variation and correlation of rounds.
+        noise: Coefficient of variation and lag-1 autocorrelation of rounds.
         process_sd: Standard deviation between processes.
         truth: Mean factor of a step over a long time.
     """
@@ -64,7 +64,7 @@ class Card:
         self.process = 1 + self.process_sd * self.rng.standard_normal()
 
     def pace(self, at_s: float) -> float:
-        """Return the factor by which a step is longer at this moment of wall time."""
+        """Return the factor by which steps are longer at this wall time."""
         return self.process
 
     def pause(self, since_s: float, until_s: float) -> float:
@@ -81,7 +81,7 @@ class Card:
 
 @dataclass
 class TwoClocks(Card):
-    """A clock with two states 3 % apart; the duration of each is exponential with this mean."""
+    """A clock with two states 3 % apart, each kept for an exponential time with mean ``dwell_s``."""
 
     dwell_s: float = 8.0
     truth: float = 1.015
@@ -99,7 +99,7 @@ class TwoClocks(Card):
 
 @dataclass
 class Stalls(Card):
-    """A card that stalls for this long, periodically by the clock, or randomly while it works."""
+    """A card that stalls for ``stall_s``: periodically by the clock, or randomly while it works."""
 
     stall_s: float = 0.3
     every_s: float = 7.0
@@ -126,7 +126,7 @@ class Stalls(Card):
 class Heating(Card):
     """A card that slows down as it heats and recovers as it rests, with one time constant.
 
-    The truth is its pace at the temperature of long work.
+    The truth is its pace at the temperature that long work reaches.
     """
 
     slower: float = 0.015
@@ -279,7 +279,7 @@ class Coverage:
 
     Attributes:
         held: For each interval, whether it contains the truth.
-        below: Distance of its low end below the figure.
+        below: For each interval, how far its low end is below the figure, relative to the figure.
         findings: Kinds of finding, with the share of rows that carry each.
     """
 

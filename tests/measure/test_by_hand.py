@@ -15,13 +15,13 @@ from gpubench.models import Precision
 
 CPU = Hardware(device=torch.device("cpu"))
 TRIES = 5
-"""For real ratios, which other programs on the machine disturb occasionally."""
+"""Attempts at a real ratio, because other programs occasionally disturb one."""
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
 def test_the_harness_adds_at_most_two_percent_to_the_bare_loop(make_case, precision):
-    """At least 200 interleaved pairs, and more while the interval of the median ratio is undecided."""
+    """At least 200 interleaved pairs are timed, and more while the interval of their median includes the limit."""
     task = load_workload("cnn").build(16, 0)
     work = move(task, make_case(batch_size=16, precision=precision), CPU.device)
     ratios: list[float] = []

@@ -162,7 +162,7 @@ def measured(fake_clock, h100, make_case, monkeypatch):
 
 
 def judged(done, asked) -> Measurement:
-    """The launch as a reader of the file sees it, after JSON and the checks."""
+    """Return the row as a reader of the file sees it, after JSON and the checks."""
     launch = msgspec.json.decode(msgspec.json.encode(done.launch), type=Launch)
     return checks.judge_measurement(Measurement(case=asked, status=done.status, launches=(launch,)), 1)
 
@@ -391,7 +391,7 @@ def with_changes(task, **changes):
 
 
 def test_a_model_is_compiled_again_for_each_case(make_case, graphs_compiled):
-    """Beyond its limit torch would run another batch size eagerly; before that, it would compile for any size."""
+    """Beyond its recompile limit torch would run another batch size eagerly; below it, one graph would serve any size."""
     limit = "recompile_limit" if torch.__version__ >= "2.6" else "cache_size_limit"
     with torch._dynamo.config.patch({limit: 1}):
         for batch in (4, 3, 2):
@@ -415,7 +415,7 @@ def test_a_model_without_compiled_parts_is_unsupported(make_case, graphs_compile
     try:
         prepare(move(recurrent, work.case, CPU))
     except NotHereError as error:
-        assert re.search(r"no part .*LSTM", str(error))  # noqa: PT017 - torch 2.15 compiles what stands behind it
+        assert re.search(r"no part .*LSTM", str(error))  # noqa: PT017 - torch 2.15 compiles the layers after it
     else:
         assert len(graphs_compiled) > before
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
@@ -447,7 +447,7 @@ def test_compiled_code_may_draw_other_random_numbers_for_dropout(make_case):
 def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
     make_case, graphs_compiled, layers, compiled
 ):
-    """The check turns dropout off, which is different code; afterward the first code is still compiled."""
+    """The check turns dropout off, which takes another compilation; the first one stays valid."""
     work = compile_work(make_case, nn.Sequential(*layers))
     advance = prepare(work)
     assert len(graphs_compiled) == 1
@@ -462,7 +462,7 @@ def test_only_a_model_with_dropout_is_compiled_a_second_time_for_the_check(
 
 
 def test_measuring_modules_import_on_a_torch_without_selective_checkpointing():
-    """torch 2.4 has neither of the names; only a case that requests it may need them."""
+    """Torch 2.4 has neither name; only a case that requests selective checkpointing may need them."""
     lacking = (
         "import torch.utils.checkpoint as module\n"
         "for name in ('CheckpointPolicy', 'create_selective_checkpoint_contexts'):\n"

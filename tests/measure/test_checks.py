@@ -194,7 +194,7 @@ def test_without_graph_and_profiler_the_issue_time_decides(make_measurement):
         ((Precision.FP32, True), 1.01, {K.ABOVE_PEAK}),
         ((Precision.FP32, True), 2.24, {K.ABOVE_PEAK}),
         ((Precision.FP32, True), 2.26, {K.IMPLAUSIBLE}),
-        ((Precision.FP32, None), 2.24, {K.ABOVE_PEAK}),  # a file without that field
+        ((Precision.FP32, None), 2.24, {K.ABOVE_PEAK}),  # an older file lacks ``convolves``
         ((Precision.FP32, False), 0.99, set()),
         ((Precision.FP32, False), 1.01, {K.IMPLAUSIBLE}),
         ((Precision.TF32, True), 0.99, set()),
@@ -402,7 +402,7 @@ def test_a_wrong_clock_is_detected_in_a_short_series_and_on_a_busy_host(make_mea
 def test_a_row_faster_than_the_best_product_is_wrong_or_the_product_is(
     make_measurement, changes, found, share
 ):
-    """On a busy CPU a row reached 240 % of the product; the row was right."""
+    """On a busy CPU a row reached 240 % of the fastest matrix product; the row was right."""
     plain = msgspec.structs.replace(make_measurement(), peak_flops_per_s=None)
     row = msgspec.structs.replace(plain, flops_per_sample=1e12 / plain.samples_per_s, **changes)
     seen, judged = kinds(row)
@@ -603,7 +603,7 @@ def test_a_run_of_one_launch_says_that_its_intervals_cover_one_process(make_meas
     assert checks.of_run(msgspec.structs.replace(run, measurements=())) == ()
 
 
-def test_events_of_the_warm_up_do_not_count_against_the_rounds(make_measurement, make_case):
+def test_events_of_the_warm_up_do_not_count_against_the_rounds(make_measurement):
     """The device was throttled and idle before the first timed round, and neither after that."""
     early = TelemetrySample(t_s=-1.0, clock_event_reasons=("hw_thermal_slowdown",), idle=True)
     late = TelemetrySample(t_s=0.0, clock_event_reasons=(), idle=False)

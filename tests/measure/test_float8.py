@@ -1,4 +1,4 @@
-"""FP8 products, for real on the CPU, which torch supports too: their errors, and whether they train."""
+"""FP8 matrix products, for real on the CPU, where torch supports them too: their errors, and whether they train."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def torchao():
-    """The package that computes the layers, for the tests that need it."""
+    """Skip a test that computes FP8 layers where torchao is missing."""
     return pytest.importorskip("torchao", exc_type=ImportError)
 
 

@@ -71,7 +71,7 @@ def test_a_prompt_longer_than_the_context_is_refused_in_one_line():
     with pytest.raises(MisuseError, match=r"prompt of 30 tokens and 4 new ones .* 32 tokens") as caught:
         tiny(recipe)
     assert "\n" not in str(caught.value)
-    with pytest.raises(MisuseError, match=" 8,192"):  # before it is built
+    with pytest.raises(MisuseError, match=" 8,192"):  # before the model is built
         load_workload("llama_8b").at(load_workload("llama_8b").recipe.changed({"prompt_tokens": 8065}))
     with pytest.raises(MisuseError, match=" 8,192"):
         built("llama_8b", case(load_workload("llama_8b").recipe.changed({"prompt_tokens": 9000})), 0)

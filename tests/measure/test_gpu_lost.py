@@ -140,7 +140,8 @@ def test_a_case_that_fails_before_the_first_sample_asks_the_driver_whether_the_g
     from gpubench.measure.step import Hardware
     from gpubench.probe.probe import open_telemetry
 
-    inside_nvml("h200", faults=[Fault("*", after=1, code=15)])  # opening checks once, and finds it healthy
+    # Opening telemetry checks the GPU once, and finds it healthy.
+    inside_nvml("h200", faults=[Fault("*", after=1, code=15)])
     case = make_case(workload="own_model", batch_size=4, memory_format=None)
     act = "raise RuntimeError('CUDA error: unspecified launch failure')"
     with open_telemetry(DeviceProfile(backend="cuda", name="NVIDIA H200", index=0)) as line:

@@ -30,7 +30,7 @@ def test_a_device_that_torch_cannot_wait_for_is_refused_in_one_line(kind):
     assert "\n" not in str(refused.value)
 
 
-def test_a_profile_of_a_device_without_a_wait_opens_nothing(cpu):
+def test_a_device_that_torch_cannot_wait_for_is_not_opened(cpu):
     with pytest.raises(NoDeviceError, match="synchronize"):
         open_hardware(msgspec.structs.replace(cpu, backend="hpu"))
 

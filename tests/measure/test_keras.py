@@ -80,9 +80,9 @@ sys.stdout.write(msgspec.json.encode({"ends": ends, "loaded": foreign}).decode()
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_compiles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let jax keep its compiled code for the next process, and compile without expensive passes.
+    """Let jax keep its compiled code for the next process.
 
-    In eager steps it compiles each operation for each shape: hundreds for a small model, on one processor.
+    Eager steps compile each operation for each shape: hundreds for a small model, on one processor.
     """
     with pytest.MonkeyPatch.context() as changed:
         changed.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("jax")))
@@ -151,13 +151,13 @@ def test_cases_are_measured_end_to_end_on_each_backend(framework: Framework, ord
 def compiled_file(
     path: Path, model: str, *, loss: str = "mse", optimizer: str = "sgd", before: str = "", within: str = ""
 ) -> Path:
-    """Write a file with a build of a compiled Keras model, given as an expression.
+    """Write a file that builds and compiles a Keras model.
 
     Args:
         path: The file.
         model: The model as an expression of ``keras``.
         loss, optimizer: Their names.
-        before, within: Lines before the import of Keras, and first in the build.
+        before, within: Lines before the import of Keras, and at the start of ``build``.
     """
     build = "".join(f"    {line}\n" for line in (*within.splitlines(), f"model = {model}"))
     path.write_text(
@@ -214,7 +214,7 @@ def test_compiled_keras_model_accepts_loss_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_keras_model_without_a_dimension_of_outputs_is_asked_for_its_data(tmp_path: Path) -> None:
+def test_compiled_keras_model_with_scalar_outputs_must_return_its_data_too(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     model = compiled_file(
         tmp_path / "scalar.py",
@@ -270,13 +270,13 @@ try:
 except keras_case.capability.NotHereError as error:
     assert "no driver" in str(error)
 else:
-    raise AssertionError("a GPU that does not open was taken")
+    raise AssertionError("a GPU that does not open was accepted")
 
 steps = object.__new__(keras_case.Steps)
 steps.framework, steps._state, waited = Framework.KERAS_JAX, ("what the last step gives",), []
 jax.block_until_ready = waited.append
 steps.clock().time(lambda: None)
-assert waited == [steps._state] * 2, "the issue of steps was timed, and not the steps"
+assert waited == [steps._state] * 2, "the clock timed the issue of steps instead of the steps"
 """
 
 
@@ -371,7 +371,7 @@ def test_missing_framework_backend_is_refused_with_the_install_command(
 
 
 def _planned(**given: object) -> dict[tuple[Framework, Execution, Precision], str | None]:
-    """Every case of a plan, and why it is unsupported."""
+    """Return every case of a plan, with the reason if it is unsupported."""
     request = RunRequest(**{"workloads": ("cnn",), "budget": "quick"} | given)
     made = plan(request, CPU, {name: load_profiles()[name] for name in request.workloads})
     cases = {p.case: None for p in made.cases} | {m.case: m.reason for m in made.unsupported}
@@ -406,7 +406,7 @@ def test_torch_only_options_are_refused_before_anything_is_measured(given: dict[
 
 @pytest.mark.slow
 def test_a_result_forged_by_a_keras_model_is_rejected(tmp_path: Path) -> None:
-    """The message is written into the pipe of the measuring process as soon as it is built there."""
+    """The model writes the message into the measuring process's pipe as soon as it is built there."""
     pytest.importorskip("jax")
     rounds = tuple(Round(steps=1000, wall_s=0.008) for _ in range(20))
     line = msgspec.json.encode(CaseDone(status=Status.OK, launch=Launch(index=0, rounds=rounds))).decode()

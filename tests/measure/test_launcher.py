@@ -44,8 +44,8 @@ from gpubench.session import session
 
 @pytest.fixture
 def make_plan(make_case, tiny_budget, own_model, forked_children):
-    """A plan of one model; inference if the task does not matter, because then no child waits for torch's
-    compiler, which every optimizer imports.
+    """Make a plan for one model. By default it infers, because then no child waits for torch's compiler, which
+    every optimizer imports.
     """
 
     def make(act="pass", precisions=(Precision.FP32,), batches=(4,), task=TaskKind.INFER, **changes) -> Plan:
@@ -77,7 +77,7 @@ def is_whole(launch, budget) -> bool:
 
 def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan, cpu, monkeypatch, tmp_path):
     """A user's ``random.py`` in the working folder does not replace the standard library's."""
-    monkeypatch.setattr(children, "subprocess", subprocess)  # its own process
+    monkeypatch.setattr(children, "subprocess", subprocess)  # a new process, not a fork
     (tmp_path / "random.py").write_text("raise SystemExit('a random.py of mine ran')")
     monkeypatch.chdir(tmp_path)
     seen = []
@@ -98,7 +98,7 @@ def test_a_case_is_measured_in_a_child_and_the_parent_imports_no_torch(make_plan
     assert all(0 < seconds < 60 for seconds in launch.cold_s.values())
     rounds = [event for event in seen if isinstance(event, messages.RoundDone)]
     assert len(rounds) == len(launch.rounds) + len(launch.warmup)
-    # From the second timed round on; a warm-up has no figure yet.
+    # A half-width exists from the second timed round on; a warm-up has no figure yet.
     assert [r.half_width is not None for r in rounds if r.timed] == [n > 0 for n in range(len(launch.rounds))]
     assert {r.half_width for r in rounds if not r.timed} == {None}
     program = "import sys, gpubench.session.session, gpubench.cli.verbs.run; print('torch' in sys.modules)"
@@ -326,7 +326,7 @@ def test_launches_are_numbered_in_the_order_in_which_they_began(make_plan, cpu):
 
 
 def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
-    """A process dies, and the driver reports that the GPU is gone: the remaining cases fail at once, with its reason."""
+    """A process dies and the driver reports that the GPU is gone: the other cases fail at once, with that reason."""
     monkeypatch.setattr(capability, "fault_of", lambda device: "gpu_lost" if device is cpu else None)
     seen = []
     plan = make_plan("if calls == 3: os.abort()", batches=(4, 5, 6))
@@ -339,7 +339,7 @@ def test_on_a_lost_device_nothing_more_is_tried(make_plan, cpu, monkeypatch):
 
 @pytest.fixture
 def make_desk(tiny_budget, cpu):
-    """The objects of a child on the CPU, in this process, with the test's own telemetry."""
+    """Make the context of a worker on the CPU, in this process, with the test's own telemetry."""
     import torch
 
     from gpubench.measure.case import WorkerContext
@@ -368,7 +368,7 @@ def make_order(make_case, own_model):
 
 
 def test_a_short_time_limit_reserves_time_for_the_latency(make_desk, make_order, tiny_budget):
-    """The timed rounds would take all of it, and a forward pass is so slow that the limit cuts the latency passes.
+    """The timed rounds would take the whole limit, and slow forward passes let it cut the latency passes short.
 
     The first measurement does the imports, which would take time from the second one.
     """
@@ -418,7 +418,7 @@ def test_the_energy_counter_is_stored_at_both_edges_even_of_a_short_region(make_
 
 
 def test_micro_benchmarks_run_in_a_child_and_are_stored_with_the_steps(make_plan, cpu, monkeypatch):
-    """Their share of the time limit suffices for a product or two at the CPU's sizes."""
+    """Their share of the time limit suffices for one or two matrix products at the CPU's sizes."""
     monkeypatch.setattr("gpubench.measure.launcher.MICRO_SHARE", 0.002)
     launcher = Launcher(make_plan(micro="also", time_limit_s=300.0), cpu)
     before, measurement = launcher.run()
@@ -454,7 +454,7 @@ def test_the_micro_benchmarks_of_a_run_have_fifteen_seconds_at_most(h100, monkey
 
 
 def test_a_launch_without_a_result_does_not_cost_the_micro_benchmarks(make_plan, cpu, monkeypatch):
-    """If the only remaining launch of a resumed run dies, the first launch's figure stays and they are measured."""
+    """If the only launch left in a resumed run dies, the first launch's figure stays and the benchmarks still run."""
     made = make_plan(micro="also")
     (planned,) = made.cases
     two = msgspec.structs.replace(made.budget, launches=2)
@@ -472,7 +472,7 @@ def test_a_launch_without_a_result_does_not_cost_the_micro_benchmarks(make_plan,
 
 
 def test_findings_on_the_device_from_micro_benchmarks_belong_to_the_run(make_plan, cpu, monkeypatch):
-    """One example is memory that the device reports and then refuses."""
+    """The finding here is about memory that the device reports and then refuses."""
     refused = Finding(
         kind=FindingKind.MEMORY_REFUSED, value="device copy of 64 MiB; the device reports 64 GiB"
     )
@@ -548,8 +548,8 @@ def test_an_abort_kills_the_child_at_once(make_plan, cpu):
     assert not psutil.pid_exists(seen["pid"])
 
 
-def test_the_child_ends_when_its_parent_is_killed(own_model):
-    """A parent that is gone cannot close anything properly; the end of the pipe is enough."""
+def test_the_child_ends_when_its_parent_is_killed():
+    """A killed parent closes nothing properly; the end of the pipe is enough for the child."""
     program = (
         "import sys, time\n"
         "from gpubench.measure.launcher import Child\n"
@@ -572,7 +572,7 @@ def test_a_flood_of_output_is_bounded_and_does_not_stall_the_child(make_plan, cp
     assert measurement.status is Status.OK, measurement.reason
 
 
-def test_nan_becomes_null_in_worker_messages(make_case):
+def test_nan_becomes_null_in_worker_messages():
     launch = Launch(index=0, rounds=(Round(steps=1, wall_s=1.0, loss=float("nan")),))
     done = messages.CaseDone(status=Status.OK, launch=launch)
     back = msgspec.json.decode(msgspec.json.encode(done), type=messages.Report)
@@ -631,7 +631,7 @@ def test_the_parent_times_the_rounds_that_count_by_its_own_clock(monkeypatch):
     prompt=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
 def test_reports_that_are_read_late_do_not_change_the_pace(walls, late, pace, prompt):
-    """This needs one report of the first third and one of the last to be read promptly."""
+    """It suffices that one report of the first third and one of the last are read promptly."""
     third = max(1, len(walls) // 3)
     late[int(prompt[0] * (third - 1))] = late[len(walls) - third + int(prompt[1] * (third - 1))] = 0.0
     seen = Progress(timed=[Round(steps=1, wall_s=wall_s) for wall_s in walls])
@@ -656,7 +656,7 @@ def test_clock_slowed_down_by_a_model_yields_no_figure(make_plan, cpu, slower):
 
 
 def test_result_forged_by_the_model_is_rejected(make_plan, cpu):
-    """8,000,000 samples a second, written by the model into the pipe that it found."""
+    """The model writes 500,000 samples a second into the pipe that it found."""
     line = msgspec.json.encode(result(*[0.008] * 20)).decode()
     act = f"calls == 3 and os.write(int(sys.argv[2]), {line!r}.encode() + bytes([10]))"
     (measurement,) = run(make_plan(act), cpu)
@@ -689,7 +689,7 @@ def test_a_flood_of_reports_is_bounded(make_plan, cpu, monkeypatch):
 
 
 def test_a_model_that_changes_its_folder_does_not_affect_other_cases(make_plan, cpu, tmp_path, monkeypatch):
-    """Its reference is a path relative to the folder in which the command was started."""
+    """The model's reference is a path relative to the folder in which the command was started."""
     plan = make_plan("os.chdir('/')", batches=(4, 5))
     monkeypatch.chdir(tmp_path)
     cases = tuple(msgspec.structs.replace(p, reference="./own_model.py") for p in plan.cases)

@@ -33,7 +33,7 @@ def test_the_clock_waits_for_the_device_at_both_edges(fake_clock):
 
 
 def test_work_that_is_only_issued_is_timed_until_it_is_done(fake_clock):
-    """The device takes 47 ms, issuing takes 7; without the second wait the step would seem to take 7."""
+    """Issuing takes 7 ms and the device another 40; without the second wait, the step would seem to take 7 ms."""
 
     def synchronize():
         fake_clock.advance(pending.pop() if pending else 0)

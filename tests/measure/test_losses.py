@@ -67,7 +67,7 @@ def test_a_falling_loss_is_rarely_flagged(single: int, steps: int) -> None:
 @pytest.mark.parametrize("hardest", range(BATCHES))
 @pytest.mark.parametrize(("single", "steps"), SHAPES)
 def test_a_long_row_without_a_falling_loss_is_always_flagged(single: int, steps: int, hardest: int) -> None:
-    """It is flagged whichever batch is the hardest, and also if the loss creeps up."""
+    """The row is flagged whichever batch is the hardest, and also if the loss creeps up."""
     for rounds in (16, 24, 60, 200):
         for creep in (0.0, 1e-6):
             launch = launch_of(

@@ -30,7 +30,7 @@ BLIND = Readings()
 
 
 class Wall:
-    """A wall clock that a repetition moves; its times are those of the repetitions."""
+    """A wall clock that each repetition advances by its scripted time."""
 
     def __init__(self, times: Iterable[float]) -> None:
         self.now = 100.0
@@ -92,7 +92,7 @@ def test_slow_probe_needs_few_repetitions_and_has_an_interval():
 
 @dataclasses.dataclass
 class Card:
-    """A card with known times only: those of a repetition on the device, and on the wall."""
+    """A card with only two known times of a repetition: on the device, and by the wall clock."""
 
     bytes_per_s: float
     flops_per_s: dict[str | None, float]
@@ -116,7 +116,7 @@ class Card:
         return self.kernel_s if probe.on_device else self.issue_s * probe.repeats
 
     def measure(self, probe: probes.Probe, budget: Budget) -> MicroResult:
-        """If events time the kernel, the cache is cleared before it and the device is awaited after it."""
+        """Where events time the kernel, the cache is cleared before it and the host waits for the device after it."""
         rng = np.random.default_rng(0)
         kernel_s = self.device_s(probe)
         around_s = micro.CACHE_BYTES / self.bytes_per_s + self.wait_s if probe.on_device else 0.0
@@ -177,7 +177,7 @@ def test_repetitions_of_a_noisy_short_kernel_are_limited_by_wall_time():
 
 
 def test_gemm_size_expected_to_be_too_slow_is_skipped():
-    """1.5 s for 16384 at half precision on a card of 200 GB/s, 0.2 s for 8192."""
+    """A card with 200 GB/s needs 1.8 s for 16384 at half precision, and 0.2 s for 8192."""
     wanted = [micro.gemm("fp16", n) for n in GEMM_SIZES["fp16"]]
     found = probes.one_by_one(wanted, lambda probe: SLOW.measure(probe, QUICK))
     assert [r.size for r in found] == ["4096", "8192"]

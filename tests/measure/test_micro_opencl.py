@@ -139,7 +139,7 @@ main()
 
 
 @pytest.mark.timeout(240)
-def test_a_run_of_micro_benchmarks_is_stored_and_shown(place: int, tmp_path, monkeypatch) -> None:
+def test_a_run_of_micro_benchmarks_is_stored_and_shown(place: int, tmp_path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUN_BRIEFLY, "run", "--device", f"opencl:{place}", "--micro", "only", "--quick", "--json",
          "--results", str(tmp_path), "--time-limit", "150"],

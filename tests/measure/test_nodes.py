@@ -52,7 +52,7 @@ OURS = "GPUBENCH_TEST_JOB"
 
 
 class Job:
-    """The same command in each of several agents; every process has a mark in its environment."""
+    """One command that runs in each of several agents; every process has a mark in its environment."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -96,7 +96,7 @@ class Job:
         return [a.returncode for a in self.agents], "".join(o for o, _ in said), "".join(e for _, e in said)
 
     def run(self) -> dict:
-        """The stored runs."""
+        """Return the only stored run."""
         (file,) = self.folder.rglob("results/**/*.json")
         return json.loads(file.read_text())
 
@@ -143,7 +143,7 @@ def job(two_jobs) -> Job:
 
 
 MEASURED = {"ok", "invalid"}
-"""A row gets a finding if other programs load the machine while it is measured."""
+"""A measured row may be invalid, because other programs load the machine."""
 QUICK = ("--quick", "--micro", "none", "--precision", "fp32")
 
 

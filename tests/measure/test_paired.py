@@ -1,4 +1,4 @@
-"""The block length of the scripts with a hand-written loop, and the ratios that they compute."""
+"""The block length and the ratios of the scripts that compare gpubench with a hand-written loop."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_script_prints_its_blocks_and_exits_with_its_verdict(
         timeout=220,
         check=False,
     )
-    if needs == "pyopencl" and " cannot compile for it " in done.stderr:  # as PoCL for this processor
+    if needs == "pyopencl" and " cannot compile for it " in done.stderr:  # a PoCL older than the processor
         pytest.skip(done.stderr.splitlines()[-1])
     assert not done.stderr
     verdict = re.search(rf"(within|not within|undecided) {limit}", done.stdout)

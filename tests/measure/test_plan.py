@@ -91,7 +91,7 @@ def test_the_first_figure_of_a_run_is_the_amp_case_of_the_most_arithmetic(h100):
         assert (first.workload, first.precision) == ("vgg16", Precision.AMP_BF16)
 
 
-def test_the_limits_of_a_plan_add_up_and_a_time_limit_is_the_last_of_them(h100, profiles):
+def test_the_limits_of_a_plan_add_up_and_a_time_limit_caps_them(h100, profiles):
     made = plan(RunRequest(), h100, profiles)
     assert made.most_s() == 3 * 7 * (DEFAULT.warmup_most_s + DEFAULT.timed_s)
     assert plan(RunRequest(time_limit_s=50.0), h100, profiles).most_s() == 50.0
@@ -278,7 +278,7 @@ def test_micro_only_has_no_case_and_the_micro_benchmarks_of_a_run_come_once(h100
     assert (alone.cases, alone.micro_left, alone.budget.launches) == ((), True, 1)
     made = plan(RunRequest(), h100, profiles)
     assert made.micro_left
-    begun = frozenset({(made.cases[0].case, 0)})  # stopped before they started
+    begun = frozenset({(made.cases[0].case, 0)})  # the run stopped before them
     assert msgspec.structs.replace(made, done=begun).micro_left
     assert not msgspec.structs.replace(made, done=begun, has_micro=True).micro_left
     assert not plan(RunRequest(micro="none"), h100, profiles).micro_left

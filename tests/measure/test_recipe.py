@@ -62,7 +62,7 @@ def test_the_requested_recipe_is_in_the_case_and_its_profile(h100):
     ],
 )
 def test_case_records_its_tokens_per_sample(h100, name, asked, tokens):
-    """A generation distinguishes them: prompt tokens are computed at once, new tokens one by one."""
+    """A generation has no single number: prompt tokens are computed at once, new tokens one by one."""
     made = planned(h100, workloads=(name,), executions=("graph",), **asked)
     assert {each.tokens_per_sample for each in made.cases} == {tokens}
 
@@ -128,7 +128,7 @@ def test_any_model_is_cast_for_bf16_and_the_cast_is_in_the_case(h100):
     assert work.edge_loss(work.step(0), 0) > 0
 
 
-def test_changed_recipe_builds_a_changed_model(h100):
+def test_changed_recipe_builds_a_changed_model():
     workload = load_workload("llama_1b")
     again = workload.at(workload.recipe.changed({"checkpointing": "full", "loss_chunks": 2}))
     assert again.name == workload.name
@@ -149,7 +149,7 @@ def test_weights_that_a_precision_would_override_are_refused_by_every_verb(verb,
 
 
 @pytest.mark.parametrize("ask", [memory, predict])
-def test_requests_to_a_profile_are_not_dropped(ask):
+def test_options_given_with_a_profile_are_not_dropped(ask):
     profile = profile_of("llama_1b")
     given = [profile] if ask is memory else profile
     found = ask(given, gpu="L4", batch_size=1, checkpointing="full")

@@ -29,7 +29,7 @@ FP32_PRECISIONS = ("conv_fp32_precision", "rnn_fp32_precision", "matmul_fp32_pre
 
 
 BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
-"""As /proc/cpuinfo names them."""
+"""The bf16 instructions, as /proc/cpuinfo names them."""
 
 
 @pytest.fixture

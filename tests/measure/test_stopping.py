@@ -28,7 +28,7 @@ def step_times(phi: float, steps: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def timed(budget: Budget, noise: tuple[float, float], trials: int, seed: int = 0) -> list[StopRule]:
-    """Rules that have ended, each after rounds of the duration that the budget requests."""
+    """Return stop rules that have ended, each fed rounds as long as the budget requests."""
     spread, phi = noise
     rng = np.random.default_rng(seed)
     rules = []
@@ -42,13 +42,13 @@ def timed(budget: Budget, noise: tuple[float, float], trials: int, seed: int = 0
 
 
 def coverage(rules: list[StopRule]) -> float:
-    """Share of the rules with an interval that contains the true mean, 1."""
+    """Return the share of the rules with an interval that contains the true mean, 1."""
     held = [abs(fmean(rule.accepted) - 1) <= rule.half_width() * fmean(rule.accepted) for rule in rules]
     return fmean(held)
 
 
 def simulate(phi: float, trials: int, seed: int = 0) -> tuple[float, float]:
-    """Share of trials that stopped, and the share of those with an interval that contained the true mean."""
+    """Return the share of trials that stopped, and of those the share in which the interval held the true mean."""
     rng = np.random.default_rng(seed)
     stopped = covered = 0
     for _ in range(trials):
@@ -83,7 +83,7 @@ def test_the_interval_contains_the_true_mean_in_92_percent_or_more(phi, trials):
     ],
 )
 def test_the_interval_of_a_short_series_is_as_wide_as_its_correlation_demands(rounds, phi, least):
-    """The plain standard error covers the mean of 10 rounds at 0.7 in 79 %, of 26 in 88 %."""
+    """At a correlation of 0.7, the plain standard error covers the mean of 10 rounds in 79 %, of 26 in 88 %."""
     rng = np.random.default_rng(1)
     held = 0
     for _ in range(1000):
@@ -104,7 +104,7 @@ def test_a_series_that_never_settles_rarely_stops_in_a_thousand_trials():
 
 
 def test_assuming_independent_steps_would_give_overconfident_intervals():
-    """A rule for independent samples at phi = 0.9 is right in under 40 % of its claims."""
+    """A control: steps at phi = 0.9 are hard, since a rule for independent samples covers the mean in under 40 %."""
     rng = np.random.default_rng(1)
     held = stopped = 0
     for _ in range(300):
@@ -123,7 +123,7 @@ def test_assuming_independent_steps_would_give_overconfident_intervals():
 
 @pytest.mark.parametrize("timed_s", [1.0, 2.0, 2.6, 5.0])
 def test_a_gpu_bound_row_of_a_quick_run_converges(timed_s):
-    """With the noise of an H200, in any time that a short run leaves: at most 2 % do not converge."""
+    """With an H200's noise, at most 2 % of rows fail to converge, in any time that a short run leaves."""
     rules = timed(msgspec.structs.replace(QUICK, timed_s=timed_s), GPU_BOUND, 300)
     assert fmean(not rule.converged() for rule in rules) <= 0.02
     assert min(len(rule.rounds) for rule in rules) >= LEAST_ROUNDS
@@ -133,7 +133,7 @@ def test_a_gpu_bound_row_of_a_quick_run_converges(timed_s):
 
 
 def test_a_gpu_bound_row_takes_little_more_than_the_minimum_time():
-    """10 s, because energy cannot be measured in a shorter time; an unsteady card takes up to a minute."""
+    """The minimum is 10 s; an unsteady card takes less than 20 s on average."""
     rules = timed(LONG, GPU_BOUND, 200)
     assert all(rule.converged() for rule in rules)
     assert all(LONG.timed_least_s <= rule.elapsed_s <= 12 for rule in rules)
@@ -178,7 +178,7 @@ def test_a_host_bound_row_ends_early_with_a_wide_interval_and_a_reason():
 
 @pytest.mark.parametrize("spread", [0.005, 0.01])
 def test_a_row_that_can_reach_its_target_in_time_rarely_ends_early(spread):
-    """It takes 8 and 31 s of rounds on average at a correlation of 0.6."""
+    """At a correlation of 0.6, the target takes 8 and 31 s of rounds on average."""
     rules = timed(LONG, (spread, 0.6), 200)
     assert fmean(rule.verdict() is Verdict.OUT_OF_REACH for rule in rules) <= 0.05
 
@@ -235,7 +235,7 @@ def test_rounds_before_a_step_in_the_level_are_left_out():
 
 
 def test_the_drift_guard_lowers_the_bias_of_a_series_that_heats_up():
-    """3 % of heating with a time constant of 100 steps, step noise 3 %, over 300 trials."""
+    """300 trials of steps with 3 % noise that get 3 % longer with a time constant of 100 steps."""
     rng = np.random.default_rng(5)
     biases: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(300):
@@ -255,7 +255,7 @@ class Unguarded(StopRule):
 
 
 def test_a_series_that_always_drifts_does_not_count_as_converged():
-    """1 % in a hundred rounds without noise: autocorrelation leaves an effective sample size of a few."""
+    """2 % in a hundred rounds without noise: autocorrelation leaves an effective sample size of a few."""
     rule = StopRule(target=0.005, deadline_s=100 * 0.5)
     for index in range(100):
         verdict = rule.feed(STEP_S * (1 + 0.02 * index / 100), 0.5)

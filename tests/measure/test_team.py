@@ -108,7 +108,7 @@ LOOPBACK = "0100007F"
 
 
 def listening_at() -> set[str]:
-    """Addresses at which this process or a descendant listens, by the kernel's own table of sockets."""
+    """Return the addresses at which this process or a descendant listens, from the kernel's table of sockets."""
     below = [psutil.Process(), *psutil.Process().children(recursive=True)]
     inodes = {
         target.removeprefix("socket:[").removesuffix("]")
@@ -143,7 +143,7 @@ class Job(NamedTuple):
 
 
 _JOBS: list[Job] = []
-"""The one job of this process, once it has run: it starts three processes that import torch."""
+"""The one job of this process, kept once it has run because it starts three processes that import torch."""
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def one_job(make_plan, cpu, tmp_path) -> Job:
     plan = msgspec.structs.replace(
         make_plan(micro="also"),
         cases=tuple(cases.values()),
-        has_micro=True,  # those of one process
+        has_micro=True,  # as if those of one process were already measured
         peers=(msgspec.structs.replace(cpu, name="Slow CPU"),),
     )
     open_to: set[str] = set()
@@ -231,10 +231,9 @@ def test_the_loss_of_one_process_fails_the_case_and_names_its_cause(make_plan, c
     measurements = {m.case.batch_size: m for m in run(plan, cpu)}
     for batch in fatal:
         _, status, words = DEATHS[batch]
-        assert measurements[batch].status is status, measurements[
-            batch
-        ].reason  # a timeout if it had been awaited
-        assert words in measurements[batch].reason
+        row = measurements[batch]
+        assert row.status is status, row.reason  # waiting for the lost process would end in a timeout
+        assert words in row.reason
     assert measurements[8].status is Status.OK, measurements[8].reason
 
 
@@ -355,7 +354,8 @@ def test_a_sharded_model_is_compared_with_the_cpu_and_trains_and_one_without_blo
 def test_independent_jobs_run_at_once_and_exchange_nothing(one_job):
     measurement = one_job.found["apart"]
     assert measurement.status is Status.OK, measurement.reason
-    assert measurement.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)  # its own target, as alone
+    # Each process reaches its own target, as it does alone.
+    assert measurement.launches[0].rounds[-1].loss == pytest.approx(0.0, abs=1e-4)
     assert measurement.samples_per_s * measurement.step_time_s == pytest.approx(2 * 4)
     unequal = [f.value for f in measurement.findings if f.kind is FindingKind.UNEQUAL_GPUS]
     assert unequal == ["1 × Some CPU and 1 × Slow CPU"]

@@ -18,7 +18,7 @@ from gpubench.measure.environment import THREAD_VARIABLES, environment_of
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
-from gpubench.models import DeviceProfile, Execution, Precision, Run, Status
+from gpubench.models import DeviceProfile, Execution, Precision, Run
 from gpubench.profile import load_profiles
 from gpubench.sections.data import of_run
 from gpubench.sections.measured import threads as scaled
@@ -107,7 +107,6 @@ def test_the_pages_thread_table_lists_each_thread_count_and_leaves_out_gpu_runs(
     data = samples.report_data(samples.h200_run(), on_cpu)
     _, table = scaled(data)
     assert [row[1] for row in table.rows] == ["1", "2", "4, all"]
-    assert all(m.status is Status.OK for m in rows)
 
 
 @pytest.mark.parametrize(

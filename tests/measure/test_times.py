@@ -61,7 +61,7 @@ PROCESS_S = recorded_s("import") + recorded_s("context")
 FIRST_S = recorded_s("build", "cnn")
 """Time to build the first model of a process, with its first optimizer."""
 AROUND_S = 2.0
-"""Time in which the parent reads the device, before and after a process."""
+"""Time that the parent takes to read the device before and after a process."""
 COMPILE_S = recorded_s("compile")
 BUILD_PARAMETERS_PER_S = 1.5e8
 MOVE_S = 0.3
@@ -90,7 +90,7 @@ def power_w(unit: Unit, *, host_bound: bool) -> float:
 
 
 class Rehearsal:
-    """A plan executed on a clock that each phase moves by its duration.
+    """A plan executed on a clock that each phase advances by its duration.
 
     Attributes:
         findings: The findings of the rules on each unit.

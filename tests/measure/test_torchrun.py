@@ -75,9 +75,8 @@ def test_command_runs_the_first_launch_missing_from_any_case(make_case):
     assert launches() == 1
     assert launches((one, 0)) == 1
     assert launches((one, 0), (other, 0)) == 2
-    assert (
-        launches((one, 0), *((other, index) for index in range(3))) == 2
-    )  # a failed one has no further launches
+    # A failed case has no further launches.
+    assert launches((one, 0), *((other, index) for index in range(3))) == 2
 
 
 def test_a_run_keeps_the_id_of_the_previous_attempt(monkeypatch):

@@ -55,7 +55,7 @@ def batches(part: slice) -> tuple[tuple[Tensor, Tensor], ...]:
 
 
 def trained(rank: int, size: int, mode: ParallelMode, how: str) -> list[list[float]]:
-    """Return every parameter after the steps; each process initializes a model, and that of the first is used."""
+    """Return every parameter after the steps; each process initializes a model, and the first process's is used."""
     each = SAMPLES // size
     in_fp8 = how == EIGHT_BITS
     case = Case(

@@ -1,6 +1,6 @@
 """A measuring process that dies or hangs at the requests named in AILING: ``{"clock": "die"}``.
 
-The values are ``die``, ``hang``, and ``hang timed``: among the timed rounds.
+The values are ``die``, ``hang``, and ``hang timed``, which hangs during the timed rounds.
 """
 
 from __future__ import annotations

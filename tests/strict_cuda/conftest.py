@@ -64,7 +64,7 @@ class Line:
 
 @dataclass
 class Gpu:
-    """The fake device, the driver's description of it, and the child's objects for it."""
+    """The fake device, the driver's description of it, and the child's end of the pipe and context."""
 
     device: Device
     profile: DeviceProfile
@@ -171,8 +171,8 @@ def gpu_environment(fake_nvml) -> Callable[..., dict[str, str]]:
     """``gpu_environment(devices="h200", faults=(), **scene)``: environment with the fake GPU for a child.
 
     The driver answers from a recording, torch.cuda is the strict fake, the standard workloads are their tiny
-    presets; ``scene`` has fields of ``in_a_child.Scene``. Descendants inherit it, so ``python -m gpubench
-    run`` measures.
+    presets; ``scene`` has fields of ``in_a_child.Scene``. Descendants inherit the environment, so ``python -m
+    gpubench run`` measures on the fake GPU.
     """
 
     def make(devices: Any = "h200", faults: Any = (), **scene: Any) -> dict[str, str]:
@@ -184,10 +184,9 @@ def gpu_environment(fake_nvml) -> Callable[..., dict[str, str]]:
 @pytest.fixture
 def inside_gpu(inside_nvml, fake_nvml, forked_children, monkeypatch) -> Callable[..., DeviceProfile]:
     """``inside_gpu(devices="h200", faults=(), **scene)``: makes this process the parent of children with the
-    fake GPU.
+    fake GPU, and returns the first GPU.
 
-    The children are forks. The driver answers from the recording, and torch claims to be built for CUDA; returns
-    the first GPU.
+    The children are forks. The driver answers from the recording, and torch claims to be built for CUDA.
     """
 
     def put(devices: Any = "h200", faults: Any = (), **scene: Any) -> DeviceProfile:

@@ -1,6 +1,6 @@
 """The fake device in a child process: the changes of ``site/sitecustomize.py`` to a module after its import.
 
-It is light on purpose and never imports torch itself.
+This module stays light: it never imports torch itself.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Scene:
     properties: dict[str, Any] = field(default_factory=dict)
 
     def variable(self) -> str:
-        """Return the value of the variable."""
+        """Return this scene as text for the variable."""
         return json.dumps(dataclasses.asdict(self))
 
 
 def scene() -> Scene:
-    """Return the scene in this process's variable."""
+    """Return the scene that this process's variable describes."""
     return Scene(**json.loads(os.environ[VARIABLE]))
 
 
@@ -126,7 +126,7 @@ def _build(torch_build: ModuleType) -> None:
 
 
 def _checks(checks: ModuleType) -> None:
-    """Compare no round with the parent's clock, because the fake device's clock has its own pace."""
+    """Turn off the comparison with the parent's clock, because the fake device's clock has its own pace."""
     checks.LEAST_OF_ARRIVALS = float("-inf")  # it may even run ahead
     checks.CHILD_CLOCK_SLACK_S = float("inf")
 

@@ -23,8 +23,8 @@ from strict_cuda.profiler import profiler
 from strict_cuda.tensors import CPU, CUDA, Device, Functions, Kernels
 
 if not hasattr(torch.nn, "Buffer"):  # torch 2.4
-    # Before anything is replaced, because its compiler checks the classes of torch.cuda when it is loaded. Other
-    # releases load it in the processes that train.
+    # Before anything is replaced, because torch's compiler checks the classes of torch.cuda when it is loaded. Other
+    # releases load the compiler in the processes that train.
     import torch._dynamo
 
 H200 = SimpleNamespace(
@@ -151,7 +151,7 @@ def _work(machine: Machine) -> dict[str, Any]:
 
 
 def _type(new: Callable[..., Any]) -> type:
-    """A class that makes another object, because libraries name streams in their annotations."""
+    """Return a class that makes another object, because libraries name streams in their annotations."""
     return type("Made", (), {"__new__": new})
 
 
@@ -206,7 +206,7 @@ def _memory(machine: Machine) -> dict[str, Any]:
 
 
 def _autocast(real: type) -> type:
-    """Autocast of the device uses that of the CPU, where the tensors are; its operator rules differ.
+    """Let autocast on the device use the CPU's, where the tensors are; the operator rules of the CPU differ.
 
     Source: torch/amp/autocast_mode.py.
     """

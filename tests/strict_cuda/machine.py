@@ -35,7 +35,7 @@ NOT_READY = "CUDA error: device not ready"
 Cost = Callable[[str], float]
 """Run time of a kernel on the device, by the name of its operator [s]."""
 Seen = dict[int, int]
-"""By the number of a stream: the latest of its kernels that something waits for or contains."""
+"""Maps the number of a stream to the latest of its kernels that something waits for or contains."""
 
 
 class RaceError(AssertionError):
@@ -54,7 +54,7 @@ class Fault:
 
     Attributes:
         operator: Part of the operator's name; "synchronize" and "empty_cache" are operators here too.
-        error: Created again each time.
+        error: Makes the error, anew each time.
         after: Number of successful calls of that operator before it.
         times: Number of times that the error is raised.
         sticky: Whether every later call fails with it too.
@@ -239,13 +239,13 @@ class Machine:
 
     Attributes:
         issue_s: Host time of one launch [s].
-        profiled_issue_s: The profiler's addition to it [s]: each launch is recorded on the host (CUPTI's
+        profiled_issue_s: Host time that the profiler adds to a launch [s], because it records each (CUPTI's
             callbacks).
         cost: Device time of one kernel.
         compiles_recurrent: Whether torch.compile compiles the other layers next to a recurrent one.
-        tf32: Whether float32 products are rounded as in tensor cores: never, by torch's switches ("as
-            switched"), "always", as a variable of the driver's libraries can force it, or only "in recurrent
-            layers", whatever their switch is.
+        tf32: When float32 products are rounded as in tensor cores: "never"; "as switched", by torch's switches;
+            "always", as a variable of the driver's libraries can force it; or "in recurrent layers", whatever
+            their switch is, and in nothing else.
         old_allocator: Whether an invalidated capture stays active for the allocator, as in torch up to 2.11.
         capture: The one active capture; torch would allow several.
     """
@@ -279,8 +279,8 @@ class Machine:
         self.memory.malloc = self.malloc
 
     def new_stream(self) -> Stream:
-        """Return a stream that waits for nothing, not even for the default stream: a new one, up to the 33rd
-        request.
+        """Return a stream that waits for nothing, not even for the default stream: a new one for each of the
+        first 32 requests.
 
         Source: c10/cuda/CUDAStream.cpp, getStreamFromPool and kDefaultFlags = cudaStreamNonBlocking.
         """
@@ -318,7 +318,7 @@ class Machine:
     # --- every call ---------------------------------------------------------------------
 
     def call(self, name: str, *, synchronizes: bool = False, stream: Stream | None = None) -> None:
-        """One call of the CUDA runtime: sticky errors, errors that a test requested, rules of a capture.
+        """Make one call of the CUDA runtime: raise sticky and requested errors, and enforce a capture's rules.
 
         ``stream`` is the stream of the call, by default the current one.
 

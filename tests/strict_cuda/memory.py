@@ -85,7 +85,7 @@ class Pool:
 
 @dataclass
 class Memory:
-    """The counters of the allocator of the device [B]."""
+    """The device's allocator and its counters [B]."""
 
     total: int = 80 * 1024**3
     fraction: float | None = None

@@ -51,7 +51,7 @@ def task(model: nn.Module, *shape: int, batch: int = 4, **options: Any) -> Task:
 
 
 def acting(act: Callable[[Tensor], Any], batch: int = 4) -> Task:
-    """Make a task with a model that acts."""
+    """Make a task of an ``Acting`` network."""
     return task(Acting(act), 8, batch=batch)
 
 

@@ -28,7 +28,7 @@ MUTANTS = (
         file=LOOP,
         old="            work()\n        self.synchronize()\n",
         new="            work()\n",
-        misleads="the time of each round lacks its end",
+        misleads="the time of each round lacks the end of its work",
         killer="test_capture.py::test_the_clock_waits_for_the_device_at_both_edges",
     ),
     Mutant(
@@ -146,7 +146,7 @@ MUTANTS = (
         killer="test_every_case.py::test_everyday_case_is_measured_end_to_end[lstm-fp32]",
     ),
     Mutant(
-        name="the end of a capture hides what ended it",
+        name="a failed capture hides what ended it",
         file=GUARDS,
         old="            cause = cause.__context__\n",
         new="            break\n",
@@ -170,7 +170,7 @@ MUTANTS = (
         killer="test_failures.py::test_a_capture_that_ends_silently_on_a_full_device_counts_as_out_of_memory",
     ),
     Mutant(
-        name="a capture does not report what ended it",
+        name="a failed capture of a generation does not report what ended it",
         file=GUARDS,
         old="    with _capturing():\n",
         new="    if True:\n",
@@ -272,7 +272,7 @@ MUTANTS = (
         killer="test_steps.py::test_the_peak_of_a_graph_is_not_that_of_its_check",
     ),
     Mutant(
-        name="an allocator statistic that does not exist",
+        name="the allocator is asked for a statistic that does not exist",
         file=STEP,
         old='figures.get("segment.all.current")',
         new='figures.get("segments.all.current")',
@@ -340,7 +340,7 @@ MUTANTS = (
         file=STEP,
         old="torch.backends.cudnn.benchmark = True",
         new="torch.backends.cudnn.benchmark = False",
-        misleads="convolutions are 3 to 16 % slower than users see them",
+        misleads="convolutions are 3 to 16 % slower than users' own",
         killer="test_steps.py::test_cudnn_tries_its_algorithms_on_each_new_shape",
     ),
     # --- events and profiler ----------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ MUTANTS = (
         file=MICRO,
         old="before.elapsed_time(after)) * 1e-3",
         new="before.elapsed_time(after))",
-        misleads="rates a thousand times too low",
+        misleads="rates are a thousand times too low",
         killer="test_micro.py::test_micro_benchmark_figures_match_the_simulated_device",
     ),
     Mutant(
@@ -533,7 +533,7 @@ MUTANTS = (
         killer="test_telemetry.py::test_energy_and_reduced_clocks_are_those_of_the_timed_rounds",
     ),
     Mutant(
-        name="energy is read twice at the start",
+        name="the energy counter's first reading is also used as its last",
         file=LAUNCH,
         old="(joules, telemetry.energy_j())",
         new="(joules, joules)",
@@ -581,11 +581,11 @@ MUTANTS = (
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
     Mutant(
-        name="memory errors are counted over no time at all",
+        name="memory errors before the rounds are not read",
         file=LAUNCH,
         old="    errors = telemetry.ecc_uncorrected()\n",
         new="    errors = None\n",
-        misleads="a device that miscounts is trusted",
+        misleads="errors during the rounds are unknown, so a device with faulty memory is trusted",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
     Mutant(
@@ -618,7 +618,7 @@ MUTANTS = (
         file=TEAM,
         old="    hardware.clock().synchronize()\n    distributed.all_reduce",
         new="    distributed.all_reduce",
-        misleads="the time to issue steps is reported as their time",
+        misleads="the time to issue steps is reported as the time they take",
         killer="test_team.py::test_two_gpu_job_trains_one_model_and_synchronizes_when_timed",
     ),
     Mutant(
@@ -650,7 +650,7 @@ MUTANTS = (
         file=MICRO,
         old="    clock = team.clock()\n",
         new="    clock = type(team.clock())()\n",
-        misleads="the start of an exchange is reported as the exchange",
+        misleads="the time to start an exchange is reported as the time it takes",
         killer="test_job.py::test_the_rate_of_an_exchange_is_that_of_the_bus",
     ),
     Mutant(
@@ -686,7 +686,7 @@ MUTANTS = (
         killer="test_telemetry.py::test_a_job_may_draw_the_power_of_all_its_gpus",
     ),
     Mutant(
-        name="a trial that failed leaves its process to the next",
+        name="a failed trial leaves its process to the next trial",
         file=LAUNCH,
         old="spent=bench.is_spent(status)",
         new="spent=False",

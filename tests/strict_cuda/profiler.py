@@ -1,4 +1,4 @@
-"""The used part of torch.profiler: the run time of each kernel, and annotations that span them."""
+"""The part of torch.profiler that gpubench uses: the run time of each kernel, and annotations that span them."""
 
 from __future__ import annotations
 

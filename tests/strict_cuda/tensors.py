@@ -2,7 +2,7 @@
 
 The tensors are CPU tensors; those "on the device" are identified by their storage and report that device. So
 torch's own autograd, optimizers and gradient scaler run for real. Two modes watch: one sees the functions
-that Python calls (where devices are named), one the aten operators below autograd.
+that Python calls (where devices are named), the other the aten operators below autograd.
 """
 
 from __future__ import annotations
@@ -60,16 +60,21 @@ make_info."""
 _LENGTHS_ON_HOST = frozenset({"aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward"})
 """Operators that read lengths on the host. Source: aten/src/ATen/native/PackedSequence.cpp, checkLongTensor."""
 _PACK = "aten::_pack_padded_sequence"
-"""Its second result, the sizes of the batches, is on the host. Source: aten/src/ATen/native/PackedSequence.cpp."""
+"""The second result of this operator, the sizes of the batches, is on the host.
+
+Source: aten/src/ATen/native/PackedSequence.cpp.
+"""
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})
 """Products with float32 operands that TF32 rounds. Source: aten/src/ATen/Context.cpp, allowTF32CuBLAS."""
 _REDUCED = (torch.float16, torch.bfloat16)
 _CONVOLUTION, _RECURRENT_LAYER = "aten::convolution", "aten::mkldnn_rnn_layer"
-"""The cuDNN operators that it rounds, each with its own switch. Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op).
+"""The cuDNN operators that TF32 rounds, each with its own switch.
+
+Source: aten/src/ATen/Context.cpp, allowTF32CuDNN(op).
 """
 _TF32_BITS_LOST = 13
-"""Bits that it keeps of the 23 bits of a float32 mantissa. Source: CUDA C++ Programming Guide, "Alternate
-Floating Point".
+"""Bits of the 23-bit float32 mantissa that TF32 drops. Source: CUDA C++ Programming Guide, "Alternate Floating
+Point".
 """
 _HIDDEN_WRITES = {"aten::native_batch_norm": (3, 4)}
 """Arguments that are written although the schema does not say so: the running statistics in training.
@@ -187,7 +192,7 @@ class Device:
         self._tried: set[tuple[Any, ...]] = set()
 
     def choose(self, index: int) -> None:
-        """Be the device with this index: a process has one device, and each has its own fake.
+        """Become the device with this index: a process has one device, and each process its own fake.
 
         Source: torch/cuda/__init__.py, set_device.
         """
@@ -202,7 +207,7 @@ class Device:
         """Whether one of these tensors is on the device; other fakes of this process are not queried."""
         blocks = self.blocks
         with torch._C.DisableTorchFunction():
-            for tensor in tensors:  # a generator would take as long as the question itself
+            for tensor in tensors:  # a generator would take as long as the check itself
                 if _storage(tensor)._cdata in blocks:
                     return True
         return False
@@ -716,15 +721,13 @@ class Functions(TorchFunctionMode):
 
 
 def _storage(tensor: Tensor) -> Any:
-    """The device of a tensor: for a sparse one that of its values, for one wrapped by torch.func that of the inner one."""
+    """Return a tensor's storage: of the values if it is sparse or jagged, of the inner tensor if torch.func wraps it."""
     while type(tensor) is Tensor and is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
     if tensor.layout is torch.strided:
         return tensor.untyped_storage()
-    values = tensor._values
-    return (
-        values() if callable(values) else values
-    ).untyped_storage()  # in a jagged one they are an attribute
+    values = tensor._values  # a method of a sparse tensor, an attribute of a jagged one
+    return (values() if callable(values) else values).untyped_storage()
 
 
 def _not_in_training(grad: Tensor) -> Tensor:
@@ -803,7 +806,7 @@ def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def _reduced_format(value: Any) -> torch.dtype | None:
-    """The half-precision format among the tensors; a processor without AVX-512 has no LSTM of bfloat16 either."""
+    """Return the half-precision type among the tensors; a CPU without AVX-512 lacks a bfloat16 LSTM too."""
     return next((t.dtype for t in _tensors(value) if t.dtype in _REDUCED), None)
 
 

@@ -1,4 +1,4 @@
-"""The largest batch that fits, found by trials and then measured at that batch, on the strict fake."""
+"""The largest batch that fits, found by trials and then measured, on the strict fake."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wide(batch: int) -> Task:
 
 @pytest.fixture
 def tried(make_gpu):
-    """``tried(execution, total, batch)``: the status of one trial in its own process."""
+    """``tried(execution, total, batch)``: the result of one trial in its own process."""
 
     def trial(execution: Execution, total: int, batch: int):
         gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))

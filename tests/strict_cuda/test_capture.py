@@ -154,7 +154,7 @@ def test_the_busy_share_is_that_of_the_kernels(make_gpu, kernel_s, share):
 
 
 def test_no_step_of_a_round_waits_for_the_device(make_gpu):
-    """A step that waits, although the loop does not, takes the longer of both times and not the sum."""
+    """Steps that never wait take the longer of host time and device time; steps that wait take the sum."""
     gpu = make_gpu(Machine(cost=lambda name: 5e-6))
     waits = count_waits(gpu, lambda work: [work.step(i) for i in range(3)])
     assert waits == 0
@@ -178,7 +178,7 @@ def test_a_graph_reserves_little_more_than_the_eager_step(gpu):
 
 
 LITTLE_BYTES = 20 * 2**20
-"""A segment of the allocator."""
+"""The size of one segment of the allocator."""
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def deep(monkeypatch) -> Task:
 
 
 def test_eager_steps_before_a_capture_do_not_inflate_reserved_memory(gpu, deep):
-    """A cache serves the stream that filled it: two copies of 20 layers' activations would double the need of a step."""
+    """A cache serves the stream that filled it, so a step would need the activations of its 20 layers twice."""
     reserved = {}
     for execution in (Execution.EAGER, Execution.GRAPH):
         done = gpu.measure("own", deep, batch_size=32768, execution=execution)
@@ -249,7 +249,7 @@ def count(gpu, work) -> int:
 
 
 def count_waits(gpu, steps) -> int:
-    """How often the host waits inside steps of every precision."""
+    """Count how often the host waits inside steps of every precision."""
     waits = 0
     real = gpu.machine.drain
 

@@ -137,7 +137,7 @@ def hanging(inside_gpu, tmp_path, monkeypatch):
 
 
 def test_memory_that_the_driver_does_not_report_comes_from_torch(inside_gpu, tmp_path, monkeypatch):
-    """Without it no cap could be set, and a lack of memory could not be excused."""
+    """Without that figure no cap could be set, and a lack of memory could not be excused."""
     only(monkeypatch, "precision")
     refused = Fault("nvmlDeviceGetMemoryInfo", code=3)
     device = inside_gpu(faults=[refused], memory_bytes=ROOMY_GIB * 2**30)
@@ -157,7 +157,7 @@ SLICE = {
 
 @pytest.mark.slow
 def test_a_slice_of_a_card_is_checked_against_its_own_values(inside_gpu, tmp_path, monkeypatch):
-    """It has its own UUID, and CUDA releases differ in which one they show; the card is known by its bus id."""
+    """A slice has its own UUID, and CUDA releases differ in which UUID they show, so the bus id identifies the card."""
     device = inside_gpu("a100_mig", properties=SLICE)
     only(monkeypatch, "device", "precision", "load")
     path = tmp_path / "check.json"
@@ -195,7 +195,7 @@ def test_a_part_that_hangs_until_its_limit_is_cut_off(hanging, part):
     ],
 )
 def test_a_case_that_hangs_cuts_off_its_part_and_is_named(hanging, monkeypatch, part, label):
-    """It is the first case of its part, since a slow machine has no time for the later ones."""
+    """The case is the first of its part, since a slow machine has no time for later ones."""
     monkeypatch.setattr(cuda_check, "CLASSIC", ("cnn",))
     few = msgspec.structs.replace(LITTLE, workloads=("cnn",))
     made = hanging(PART_S, part, label, few)

@@ -64,9 +64,10 @@ def test_the_control_is_computed_once_in_a_process(gpu, monkeypatch):
 
 
 def test_controls_and_the_proofs_of_three_cases_take_the_host_under_a_second(make_gpu, monkeypatch):
-    """If TF32 shows in none of them, all are computed; float64 once, and for few images.
+    """If TF32 shows in no control, all of them are computed, and their float64 values once, for few images.
 
-    cnn, lstm and vgg16 are proven before their rounds and after. A device computes its convolutions without the host."""
+    cnn, lstm and vgg16 are proven before and after their rounds. A device computes its convolutions without the host.
+    """
     device = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="never")).desk.hardware.device
     real, took_s = step._convolve, []
 
@@ -91,7 +92,11 @@ def test_controls_and_the_proofs_of_three_cases_take_the_host_under_a_second(mak
 
 @pytest.fixture
 def small_in_fp32(monkeypatch):
-    """Like cuDNN on an H100: small convolutions are in fp32 regardless of the switch; returns their channels."""
+    """Compute small convolutions in fp32 regardless of the switch, as cuDNN does on an H100.
+
+    Returns:
+        The scale of each convolution on the device, and whether TF32 was on.
+    """
     real, seen = step._convolve, []
 
     def convolve(image, kernel):

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("in_little")
 HOPPER = DeviceProfile(backend="cuda", compute_capability=(9, 0))
 """A card with every precision."""
 BATCHES = 2
-"""Prebuilt batches of a task: each has its own graph, and two show it."""
+"""Prebuilt batches of a task: two are enough to show that each has its own graph."""
 ONE_LAYER = {"layers": 1}
 SMALLER = {
     "bert_base": ONE_LAYER,
@@ -68,7 +68,7 @@ SMALLER_IN_BLOCKS = {
     "unet_ddpm": SMALLER["unet_ddpm"] | {"base": 16, "factors": (1,)},  # FP8 takes multiples of 16
     "stacked_lstm": SMALLER["stacked_lstm"],
 }
-"""Needed if only repeated blocks compute in a precision, because a single block is not repeated."""
+"""Other settings where only repeated blocks compute in a precision, because a single block is not repeated."""
 SHORTER = {"loss_chunks": 2, "prompt_tokens": 12, "new_tokens": 4}
 """Settings of the recipes: repeated work is done twice, or on few tokens."""
 RECURRENT = {"lstm", "lstm_large"}
@@ -76,7 +76,7 @@ RECURRENT = {"lstm", "lstm_large"}
 PIPELINES = {"augment", "augment_video"}
 """Input pipelines: they draw on the host and copy to the device, which cannot be captured."""
 LIKE_ANOTHER_IN_FP8 = {"llama_8b_fsdp"}
-"""Workloads that one GPU trains in FP8 as it trains another: llama_1b."""
+"""Workloads that one GPU trains in FP8 exactly as it trains llama_1b."""
 IN_FULL = {"lstm", "resnet50", "transformer"}
 """Workloads with every case measured at every precision in the default run: one of each kind of layer."""
 
@@ -90,7 +90,7 @@ def _captured_soon(monkeypatch) -> None:
 def offered() -> dict[tuple[str, Precision], list[Case]]:
     """Return what a full run would measure on a card with every precision, by the product's plan.
 
-    It excludes torchao's own tensors: they report their place themselves and are therefore never on the fake.
+    This excludes torchao's own tensors, which report their device themselves and so are never on the fake.
     """
     profiles = {name: profile for name, profile in load_profiles().items() if profile.is_run}
     found: defaultdict[tuple[str, Precision], list[Case]] = defaultdict(list)
@@ -106,7 +106,7 @@ def offered() -> dict[tuple[str, Precision], list[Case]]:
             case = planned.case
             known = found[case.workload, case.precision]
             if case not in known and case.weight_type is not WeightType.NF4:
-                known.append(case)  # once, if a workload has one task whichever is requested
+                known.append(case)  # a workload with only one task has it whichever is requested
     return {key: cases for key, cases in found.items() if cases}
 
 
@@ -130,7 +130,7 @@ def shorter(recipe: Recipe) -> Recipe:
 
 @cache
 def has_fp8_layers(name: str) -> bool:
-    """Whether a linear layer of 16 x 16 numbers, or of multiples, is in repeated blocks."""
+    """Whether repeated blocks contain a linear layer with sizes that are multiples of 16."""
     model = load_workload(name).tiny(2, 0, **SMALLER_IN_BLOCKS.get(name, {})).model
     layers = (layer for block in repeated_blocks(model) for layer in block.modules())
     return any(isinstance(x, nn.Linear) and not (x.in_features % 16 or x.out_features % 16) for x in layers)
@@ -155,11 +155,11 @@ def why_unsupported(case: Case) -> str | None:
 
 
 def everyday(name: str, precision: Precision) -> list[Case]:
-    """Return the cases of the default run: all at the first precision of a workload, one at another.
+    """Return the cases of the default run: all at the first precision of a workload, and one at another precision.
 
-    That one is the captured training step, which needs most of torch: a graph of forward pass, backward pass and
-    optimizer. Adjacent workloads in the list alternate between the other precisions. The slow tests measure the
-    rest.
+    The one case is the captured training step, which needs most of torch: a graph of forward pass, backward pass
+    and optimizer. Adjacent workloads in the list alternate between the other precisions. The slow tests measure
+    the rest.
     """
     cases = OFFERED[name, precision]
     first, *others = (p for n, p in OFFERED if n == name)
@@ -184,7 +184,7 @@ REST = {
 
 
 def test_among_image_models_only_those_with_attention_have_fp8():
-    """Those models are named here; a rule decides whether the others are refused."""
+    """Elsewhere a rule decides which models are refused; here they are named."""
     assert [has_fp8_layers(name) for name in ("vit_b16", "unet_ddpm", "resnet50", "vgg16")] == [
         True,
         True,
@@ -205,7 +205,7 @@ def test_less_common_case_is_measured_end_to_end(gpu, name, precision):
 
 
 def assert_measured_whole(gpu, cases: list[Case]) -> None:
-    """Measure cases of one workload at one precision, in turn."""
+    """Measure the cases of one workload at one precision, in turn."""
     name, precision = cases[0].workload, cases[0].precision
     if precision is Precision.FP8:
         pytest.importorskip("torchao", exc_type=ImportError)
@@ -243,7 +243,7 @@ def is_right(launch: Launch, case: Case) -> None:
         assert launch.graph_error == 0.0
     elif case.execution is Execution.COMPILE:
         assert launch.graph_error <= case.precision.facts.loss_error
-    kernels = round(median(launch.event_s) / KERNEL_S)  # events span them, each of the same time
+    kernels = round(median(launch.event_s) / KERNEL_S)  # the events span the kernels
     assert median(r.wall_s / r.steps for r in launch.rounds) == pytest.approx(kernels * KERNEL_S, rel=0.05)
     assert launch.gpu_busy == pytest.approx(1.0, rel=0.05)
     if case.new_tokens:
@@ -267,7 +267,7 @@ def test_the_cases_cover_all_workloads_precisions_executions_and_tasks():
 
 
 def test_strict_fp32_is_strict_in_the_process_of_the_other_precisions(make_gpu):
-    """In a short run all share one process: each case sets its switches, reads them back and proves their effect."""
+    """In a short run all cases share one process: each sets its switches, reads them back and proves their effect."""
     gpu = make_gpu(Machine(cost=lambda name: KERNEL_S, tf32="as switched"))
     order = (Precision.TF32, Precision.FP32, Precision.AMP_BF16, Precision.FP32, Precision.TF32)
     for name, more in (("cnn", set()), ("lstm", {"rnn"})):

@@ -96,7 +96,9 @@ def test_a_capture_that_ends_silently_on_a_full_device_counts_as_out_of_memory(
             gpu.machine.capture.invalid = True
 
     done = gpu.measure("own", acting(act), execution=Execution.GRAPH)
-    assert (done.status, done.cause) == (status, None), "what followed is no refusal of CUDA"
+    assert (done.status, done.cause) == (status, None), (
+        "CUDA refused no call: the capture was already invalid"
+    )
 
 
 def test_a_captured_generation_that_ends_on_a_full_device_counts_as_out_of_memory(gpu, monkeypatch):
@@ -111,7 +113,7 @@ def test_a_captured_generation_that_ends_on_a_full_device_counts_as_out_of_memor
 @pytest.mark.parametrize("execution", [Execution.EAGER, Execution.GRAPH])
 def test_a_device_that_is_too_small_is_out_of_memory_in_every_phase(make_gpu, execution):
     roomy = make_gpu()
-    torch.backends.cudnn.benchmark = False  # without the memory that its trials take if there is some
+    torch.backends.cudnn.benchmark = False  # its trials would take memory, if there is some
     assert roomy.measure("vgg16", execution=execution).status is Status.OK
     most = roomy.machine.memory.most_reserved
     for share in (0.2, 0.4, 0.6, 0.8):
@@ -120,7 +122,7 @@ def test_a_device_that_is_too_small_is_out_of_memory_in_every_phase(make_gpu, ex
         small.machine.memory.fraction = share * most / small.machine.memory.total
         done = small.measure("vgg16", execution=execution)
         assert done.status is Status.OUT_OF_MEMORY, share
-        assert f"batch {4}" in done.reason
+        assert "batch 4" in done.reason
 
 
 RECIPE = Recipe(weight_type=WeightType.FLOAT32, prompt_tokens=12, new_tokens=3, cache_tokens=15)
@@ -169,7 +171,7 @@ def test_running_out_of_memory_names_the_phase(make_gpu, name, task, execution, 
 @pytest.mark.parametrize("execution", OF_TORCH)
 @pytest.mark.parametrize("phase", ["build", "first steps", "prepared"])
 def test_oversized_batch_names_its_phase_and_the_search_continues(make_gpu, execution, phase):
-    """In the search for the largest one."""
+    """The search for the largest batch goes on in a new process."""
     name = execution.facts.preparation or "first steps" if phase == "prepared" else phase
     gpu = make_gpu()
     ends_in(gpu, name)
@@ -205,7 +207,7 @@ def test_a_case_leaves_nothing_on_the_device(gpu):
 
 @pytest.fixture
 def _collected_when_asked():
-    """The garbage collector never runs merely because many objects were created."""
+    """Let the garbage collector run only when asked, not whenever many objects were created."""
     gc.disable()
     yield
     gc.enable()

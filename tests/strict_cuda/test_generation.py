@@ -101,7 +101,7 @@ def test_graph_removes_launch_overhead_from_token_times(make_gpu):
 
 def test_capture_warm_up_waits_for_pending_work_on_the_model(gpu):
     work = work_of(gpu)
-    work.step(0)  # nobody has waited for the end of it
+    work.step(0)  # nothing has waited for its end
     work.model.words.weight.data.mul_(1)
     before = len(work.tokens_at_s)
     prepare(work)(0)  # the fake raises if the side stream reads memory that is still being written

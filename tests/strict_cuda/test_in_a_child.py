@@ -76,8 +76,8 @@ def test_a_model_that_cannot_be_captured_is_measured_eagerly_unless_a_graph_was_
 
 
 def test_a_gpu_that_only_torch_can_reach_is_timed_without_telemetry(gpu_environment, tmp_path):
-    """A container with CUDA but without NVML has such a GPU. The remark gives the reason, and the run notes the lack."""
-    environment = gpu_environment(memory_bytes=150_754_820_096 - 646 * 10**6)  # as torch saw it on one
+    """A container may have CUDA but no NVML. The remark gives the reason, and the run records the lack of telemetry."""
+    environment = gpu_environment(memory_bytes=150_754_820_096 - 646 * 10**6)  # as torch reported on an H200
     del environment["LD_LIBRARY_PATH"]
     program = ("-c", IN_SHORT + RUN_IT)
     command = partial(gpubench, environment, "run", "--quick", program=program, run=forked_child.run)

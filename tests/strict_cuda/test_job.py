@@ -35,7 +35,7 @@ BLOCKS = 2
 
 @pytest.fixture
 def kernels():
-    """Number of times that each kernel was issued."""
+    """Count how often each kernel is issued."""
     return Counter()
 
 
@@ -92,7 +92,7 @@ def test_a_step_of_ddp_may_leave_a_head_unused(gpu, team, tmp_path, monkeypatch,
 
 
 @pytest.mark.skipif(
-    not hasattr(torch, "accelerator"), reason="of older torch gloo sums a part of a gradient on the host"
+    not hasattr(torch, "accelerator"), reason="in older torch, gloo sums part of a gradient on the host"
 )
 def test_fsdp_shards_each_block_separately(gpu, team, kernels):
     """One kernel combines a block's gradients for their exchange, and another combines the rest."""

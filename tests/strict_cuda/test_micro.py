@@ -57,7 +57,7 @@ def test_micro_benchmark_figures_match_the_simulated_device(run):
         for kind in ("pinned", "pageable"):
             rate = found[f"{way} {kind}", None].value
             assert rate == pytest.approx(gpu.machine.transfer_bytes_per_s, rel=0.2), (way, kind)
-    assert found["launch device", None].value == pytest.approx(ADD_S, rel=0.5)  # and the gap of its events
+    assert found["launch device", None].value == pytest.approx(ADD_S, rel=0.5)  # plus a gap
     assert found["launch wall", None].value == pytest.approx(ISSUE_S, rel=0.1)
     assert gpu.machine.memory.allocated == 0
     assert alone == []
@@ -85,7 +85,7 @@ def test_a_product_too_large_for_the_device_is_measured_at_half_its_size_and_say
     found, gpu, alone = run(once)
     first = found.pop(("gemm", "fp32"))
     assert (first.size, [f.kind for f in first.findings]) == ("128", [FindingKind.MEMORY_REFUSED])
-    assert first.findings[0].value.startswith("gemm fp32 of 256, of ")
+    assert first.findings[0].value.startswith("gemm fp32 of 256; ")
     assert {found["gemm", name].size for name in ("tf32", "fp16", "bf16")} == {"256"}, (
         "the others are as large as ever"
     )
@@ -101,7 +101,7 @@ def test_products_that_never_fit_are_named_and_the_rest_is_measured(run):
     )
     found, gpu, alone = run(never)
     assert {f.kind for f in alone} == {FindingKind.MEMORY_REFUSED}
-    assert [f.value.partition(", of ")[0] for f in alone] == [
+    assert [f.value.partition("; ")[0] for f in alone] == [
         "the proof of strict fp32",
         *(f"gemm {name} of 256" for name in ("tf32", "fp16", "bf16")),
     ]
@@ -136,7 +136,7 @@ def test_the_cache_is_cleared_outside_the_timed_region(run):
 
 
 def test_cache_is_flushed_between_gemm_repetitions(run):
-    """Between two products, memory as large as the cache is written."""
+    """Before each product, the buffer that clears the cache is written."""
     kernels = []
     run(Machine(cost=lambda name: kernels.append(name) or 1e-3))
     told = [name for name in kernels if name in {"aten::mm", "aten::zero_"}]

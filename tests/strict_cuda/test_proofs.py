@@ -39,7 +39,7 @@ TICK_S = 0.1
 
 @pytest.fixture
 def proven(make_gpu, monkeypatch):
-    """``proven(what, machine)``: the check of a device with the readings of that proof."""
+    """``proven(what, machine)``: a check that contains the readings of one proof on that machine."""
     monkeypatch.setattr(proofs, "WARM_S", 0.1)
 
     def read(what: str, machine: Machine | None = None, gpu=None, **changes) -> CudaCheck:
@@ -68,7 +68,7 @@ def states(made: CudaCheck, part: str) -> dict[str, str]:
 
 
 def state_of(made: CudaCheck, part: str, words: str) -> str:
-    """The state of the only row of a part with these words in its name."""
+    """Return the state of the only row of a part with these words in its name."""
     (state,) = (v.state for v in judge(made) if v.part == part and words in v.what)
     return state
 
@@ -96,9 +96,8 @@ def test_tf32_that_ignores_the_switches_is_detected(proven):
     made = proven("precision", Machine(tf32="always"), precision=Precision.FP32)
     assert states(made, "precision")["fp32 against float64"] == "FAILED"
     assert made.precisions[0].switches.unexpected(Precision.FP32) is None
-    assert (
-        min(made.precisions[0].errors.values()) > 1e-4
-    )  # matrix product, convolution and recurrent layer alike
+    # Matrix product, convolution and recurrent layer alike.
+    assert min(made.precisions[0].errors.values()) > 1e-4
 
 
 def test_tf32_that_never_takes_effect_is_detected(proven):
@@ -109,8 +108,14 @@ def test_tf32_that_never_takes_effect_is_detected(proven):
 # --- clock --------------------------------------------------------------------------------------------------
 
 
-def test_the_clock_of_a_sound_device_agrees_with_a_hand_written_loop_and_with_events(proven):
-    assert set(states(proven("clock"), "clock").values()) == {"ok"}
+def test_the_clock_of_a_sound_device_agrees_with_a_hand_written_loop_and_with_events(proven, monkeypatch):
+    """Each compared block is a round of the loop that times every measurement; one more round warms up."""
+    counts, real = [], Loop.round
+    monkeypatch.setattr(Loop, "round", lambda loop, steps: counts.append(steps) or real(loop, steps))
+    made = proven("clock")
+    assert set(states(made, "clock").values()) == {"ok"}
+    blocks = (*made.clock.by_hand.first_s, *made.clock.events.first_s)
+    assert counts.count(counts[-1]) == 1 + len(blocks)
 
 
 def test_check_detects_a_timer_that_never_synchronizes(proven, monkeypatch):
@@ -125,7 +130,7 @@ def test_check_detects_a_harness_slower_than_a_hand_written_loop(proven, monkeyp
 
     def slowly(self, index):
         result = step(self, index)
-        torch.ones(1, device="cuda").add_(1)  # a kernel or two more than the work has
+        torch.ones(1, device="cuda").add_(1)  # a kernel or two more than the step needs
         return result
 
     monkeypatch.setattr(Work, "step", slowly)
@@ -194,7 +199,7 @@ def test_an_eager_step_reported_as_a_graph_is_detected(proven, monkeypatch):
 
 
 class Ticking:
-    """The sampler on the clock of the device: one sample every tenth of a second of it."""
+    """A sampler on the device's clock, with one sample every tenth of a second."""
 
     running = False
 
@@ -222,13 +227,15 @@ class Ticking:
 
 @pytest.fixture
 def loaded(make_gpu, proven, monkeypatch):
-    """``loaded(scale)``: a device with an energy counter at this multiple of its power; ``cost`` of sampling."""
+    """``loaded(scale, cost)``: the check of a device with an energy counter at this multiple of its power.
+
+    ``cost`` is the relative increase in kernel time while it is sampled.
+    """
     monkeypatch.setattr(proofs, "sampling", Ticking)
 
     def read(scale: float | None = 1.0, cost: float = 0.0, source: str = "nvml") -> CudaCheck:
-        machine = Machine(
-            cost=lambda name: 4 * KERNEL_S * (1 + cost * Ticking.running)
-        )  # in a quarter of the steps
+        # Longer kernels, so the same time takes a quarter of the steps.
+        machine = Machine(cost=lambda name: 4 * KERNEL_S * (1 + cost * Ticking.running))
         gpu = make_gpu(machine)
         gpu.desk.telemetry = SimpleNamespace(
             source=source,
@@ -293,7 +300,7 @@ def test_model_that_synchronizes_is_refused_for_a_graph_with_the_cause(make_gpu,
 
 
 def test_check_detects_a_capture_that_silently_allows_synchronization(make_gpu, monkeypatch):
-    """Every replay then uses the number of the capture: a wrong answer, and a fast one."""
+    """Every replay would then use the number from the capture: a wrong answer, and a fast one."""
     drain = Machine.drain
 
     def silently(self, stream=None, name="synchronize"):
@@ -341,7 +348,7 @@ def test_failed_proof_reports_its_error_and_ends_its_process(gpu, monkeypatch):
 
 
 def test_proof_out_of_memory_is_reported(gpu):
-    gpu.machine.memory.fraction = 1e-5  # next to the one segment that is already cached
+    gpu.machine.memory.fraction = 1e-5  # no segment fits beside the one that is already cached
     case = gpu.case("vgg16", batch_size=64)
     done = prove(Prove(what="clock", reference="vgg16", case=case), gpu.desk)
     assert done.status is Status.OUT_OF_MEMORY
@@ -361,7 +368,3 @@ def test_blocks_run_in_an_order_that_cancels_a_steady_drift():
     made = proofs.in_fours(lambda: order.append("a") or 1.0, lambda: order.append("b") or 2.0, fours=3)
     assert "".join(order) == "abba" * 3
     assert (made.first_s, made.second_s) == ((1.0,) * 6, (2.0,) * 6)
-
-
-def test_check_times_with_the_same_loop_as_a_measurement():
-    assert proofs.Loop is Loop

@@ -301,7 +301,7 @@ def test_capture_can_reuse_memory_cached_by_a_side_stream(device):
 
 
 def forked(x, y, *, join: bool) -> None:
-    """x and y are used in two streams of one capture."""
+    """Use x and y in two streams of one capture."""
     origin, side = torch.cuda.current_stream(), torch.cuda.Stream()
     x.add_(1)
     side.wait_stream(origin)

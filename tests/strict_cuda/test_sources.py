@@ -49,7 +49,7 @@ NVIDIA = re.compile(r"CUDA C\+\+ Programming Guide|CUDA runtime|cuDNN|none that 
 
 
 def named(module: str) -> Iterator[tuple[str, str]]:
-    """Every constant, class and function of a module by its name, with its docstring."""
+    """Yield the name of every constant, class and function of a module, with its docstring."""
 
     def inside(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
         for node, after in zip(body, [*body[1:], None], strict=True):
@@ -76,7 +76,7 @@ def test_every_rule_names_its_source(module):
     unsaid = {name for name, text in found.items() if "Source:" not in text and name not in own}
     assert not unsaid
     assert not {name for name in own if "Source:" in found.get(name, "Source:")}, (
-        "no such name, or it has a source"
+        "the module has no object of this name, or it names a source"
     )
 
 

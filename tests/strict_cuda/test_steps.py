@@ -29,7 +29,7 @@ def work_of(gpu, built, **changes):
 
 
 def wide(layers=4, side=1024):
-    """Weights of 4 MiB a layer, and next to no activations."""
+    """Make a task with 4 MiB of weights per layer and almost no activations."""
     return task(nn.Sequential(*(nn.Linear(side, side) for _ in range(layers))), side)
 
 
@@ -43,7 +43,7 @@ def step_s(done) -> float:
 
 @pytest.mark.parametrize("steps", [1, 6])
 def test_a_round_waits_for_the_device_only_at_its_edges(gpu, steps):
-    """It waits once before, once after, and once for the loss, whatever the number of steps."""
+    """A round waits once before, once after, and once for the loss, whatever the number of steps."""
     work = work_of(gpu, acting(lambda out: None))
     loop = Loop(
         advance=work.step, edge_loss=work.edge_loss, clock=gpu.desk.clock(), batches=len(work.batches)
@@ -97,7 +97,7 @@ def test_images_are_channels_last_in_every_step_of_such_a_case(gpu):
 
 
 def test_cudnn_tries_its_algorithms_on_each_new_shape(gpu):
-    """The record says so too; the first step on a shape includes the trials."""
+    """The setting is on, and the child reports it."""
     (ready,) = (message for message in gpu.line.sent if isinstance(message, Ready))
     assert ready.cudnn_benchmark is True
     assert torch.backends.cudnn.benchmark is True
@@ -123,7 +123,7 @@ def test_an_inference_keeps_nothing_for_a_backward_pass(gpu):
 
 
 def test_the_peak_of_a_graph_is_not_that_of_its_check(gpu):
-    """Weights and gradients; the check keeps a second copy of the weights, a step does not."""
+    """A step needs weights and gradients; the check also keeps a second copy of the weights."""
     peaks = []
     for execution in (Execution.EAGER, Execution.GRAPH):
         done = gpu.measure("own", wide(), execution=execution)

@@ -42,7 +42,7 @@ def SGD(parameters):
 
 @pytest.fixture
 def job(inside_gpu, tmp_path):
-    """``job(count, slow=1.0)``: a measurement of the model on this many GPUs."""
+    """``job(count)``: a measurement of the model on this many GPUs."""
     file = tmp_path / "averaged.py"
     file.write_text(AVERAGED)
 

@@ -21,12 +21,12 @@ from strict_cuda.machine import Machine
 from strict_cuda.models import acting
 
 LONG_KERNEL_S = 0.5
-"""With it two steps last ten seconds, the minimum for reporting energy."""
+"""So long that the timed rounds take more than 2 s, the minimum for reporting energy."""
 
 
 @pytest.fixture
 def make_slow(make_gpu):
-    """Open a device that is slow, with a budget of more than a moment."""
+    """Return a function that opens a slow device, with a minute for the timed rounds."""
     budget = msgspec.structs.replace(BRIEF, timed_s=60.0)
     return lambda: make_gpu(Machine(cost=lambda name: LONG_KERNEL_S), budget)
 

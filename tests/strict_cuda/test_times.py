@@ -23,7 +23,7 @@ def used_by_children_s() -> float:
 @pytest.mark.timing
 @pytest.mark.timeout(900)
 def test_the_matrix_of_all_cases_takes_at_most_a_minute_and_a_half_of_processor_time():
-    """Includes torch's import, the rest of the file, and the cases that the slow tests measure."""
+    """The limit includes torch's import, the rest of the file, and the cases that the slow tests measure."""
     before_s = used_by_children_s()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", str(MATRIX)],

@@ -38,7 +38,7 @@ def test_a_trial_reports_what_a_measurement_reports_before_its_first_round(gpu, 
     assert launch.rounds == ()
 
 
-def test_a_trial_that_cannot_be_captured_is_unsupported_and_a_failed_one_names_its_phase(make_gpu):
+def test_a_trial_that_cannot_be_captured_is_unsupported_and_a_failed_one_keeps_its_traceback(make_gpu):
     done = tried(make_gpu(), "own", acting(lambda out: out.sum().item()), execution=Execution.GRAPH)
     assert (done.status, done.spent) == (Status.UNSUPPORTED, True)
     assert "capturing" in done.reason
@@ -79,7 +79,7 @@ def few_kernels() -> Task:
 
 @pytest.mark.parametrize("what", ["clock", "graph", "load"])
 def test_proof_duration_matches_a_card_with_the_same_step_time(make_gpu, what):
-    """On the clock of the device, with steps as long as VGG16's on an H200."""
+    """Time is that of the device's clock, and the steps are as long as VGG16's on an H200."""
     step_s = next(
         s.step_s[Execution.EAGER]
         for s in h200_readings().steps

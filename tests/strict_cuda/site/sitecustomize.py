@@ -1,4 +1,4 @@
-"""Python imports this file at its start if the folder is on PYTHONPATH, so child processes get the fake
+"""Python imports this file at startup if its folder is on PYTHONPATH, so child processes get the fake
 device.
 
 Nothing happens unless the variable GPUBENCH_STRICT_CUDA contains a JSON object (``strict_cuda.in_a_child.Scene``).
