@@ -113,7 +113,7 @@ MUTANTS = (
         file="gpubench/predict/answers.py",
         old="math.log(estimate.high / estimate.low) / 2 / z",
         new="math.log(estimate.high / estimate.low) / z",
-        killer="predict/test_draws.py::test_draws_have_the_shape_the_seed_and_the_spread",
+        killer="predict/test_draws.py::test_draws_repeat_with_their_seed_and_spread_as_the_interval",
     ),
     # --- predictions and their errors ---------------------------------------------------------------------------
     Mutant(
