@@ -1,4 +1,4 @@
-"""Evaluations that several files of tests read; each takes two seconds."""
+"""Evaluations that several test files share; each takes two seconds."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tools.evaluate import Outcome, evaluate, scored_table
 
 @cache
 def outcome_of(hold_out: str, task: TaskKind = TaskKind.TRAIN) -> Outcome:
-    """Evaluate a hold-out once in each process; nobody changes the result."""
+    """Evaluate a hold-out once in each process; callers must not change the result."""
     return evaluate(scored_table(hold_out, task), hold_out, task)
