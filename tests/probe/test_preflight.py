@@ -1,4 +1,4 @@
-"""Whether others use the device or it is power-capped: it takes two readings to say so, never one."""
+"""Whether others use the device, or its power limit was lowered; a second reading confirms that a GPU is busy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_foreign_process_is_refused_with_its_pid(check) -> None:
         check({"nvmlDeviceGetComputeRunningProcesses": [STRANGER]})
 
 
-def test_with_allow_shared_it_is_a_finding_without_pids(check) -> None:
+def test_with_allow_shared_a_foreign_process_is_a_finding_without_pids(check) -> None:
     (finding,), waits = check({"nvmlDeviceGetComputeRunningProcesses": [STRANGER]}, allow_shared=True)
     assert (finding.kind, finding.value) == (FindingKind.SHARED_GPU, "1 other process")
     assert waits == [1.0]
