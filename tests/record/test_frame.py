@@ -1,4 +1,4 @@
-"""load_runs(): tidy, units in the names, unknown is missing."""
+"""The frame of ``load_runs``: one row per measurement, units in the names, and no value for an unknown."""
 
 from __future__ import annotations
 
