@@ -185,7 +185,7 @@ MUTANTS = (
         file="gpubench/offers/dates.py",
         old="int(month or 1), int(day or 1)",
         new="int(month or 1), int(day or 28)",
-        killer="offers/test_price_dates.py::test_a_partial_date_counts_as_its_oldest_day",
+        killer="offers/test_price_dates.py::test_a_partial_date_counts_as_its_earliest_day",
     ),
     Mutant(
         name="an offer that is no longer sold is still ranked",

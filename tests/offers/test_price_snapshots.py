@@ -31,7 +31,7 @@ def _write(folder, name, *offers, **change):
 
 
 def test_shipped_kinds_are_those_of_their_providers():
-    """A row without its machine is a fee, a single host's GPU is a marketplace's, and past prices are not on sale."""
+    """A row without a machine is a fee, a private host's GPU is a marketplace's, and past prices are historic."""
     offers = embedded_offers().offers
     for offer in offers:
         if "(attach)" in offer.instance:
