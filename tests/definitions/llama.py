@@ -1,4 +1,4 @@
-"""Llama 3.1 of 8 billion parameters, all of them trained, as torchtitan's authors write it."""
+"""Llama 3.1 with 8 billion parameters, all of them trained, as in torchtitan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotated pairs of channels.
+    """Grouped-query attention with rotary embeddings.
 
     Shapes:
         x, out: (N, T, width); turns: (T, width of a head / 2) complex64.
@@ -124,7 +124,7 @@ def build(batch_size: int, seed: int, *, length: int) -> Task:
 
 
 def definition(length: int) -> Workload:
-    """The model at one length."""
+    """Define the model at one sequence length."""
     return Workload(
         name=f"llama3.1_8b_{length}",
         summary=f"Llama 3.1 of 8 billion parameters, {length} tokens",

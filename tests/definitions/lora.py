@@ -18,8 +18,8 @@ class Sizes:
 
     Attributes:
         rank: Width of the adapters.
-        adapted: Layers that have one.
-        dropout: Before each adapter.
+        adapted: The layers that have an adapter.
+        dropout: The dropout before each adapter.
         joint: Whether query, key and value are one projection, with a bias.
     """
 
@@ -123,7 +123,7 @@ class Layer(nn.Module):
 
 
 def _rotate(x: Tensor) -> Tensor:
-    """Rotate pairs of channels by an angle that grows with the position, in float32; keeps shape and type."""
+    """Rotate pairs of channels as rotary embeddings do, in float32; return the same shape and type."""
     wide = x.float()
     half = wide.shape[-1] // 2
     angle = torch.ones(wide.shape[-2], wide.shape[-1])
@@ -132,7 +132,7 @@ def _rotate(x: Tensor) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """Embedding, layers that are each recomputed in the backward pass, head.
+    """Embedding, layers that the backward pass recomputes one by one, and head.
 
     Shapes:
         tokens: (N, T) int64; out: the loss, a scalar.
@@ -197,7 +197,7 @@ def _in_bfloat16(sizes: Sizes) -> nn.Module:
 
 
 def definition(name: str, sizes: Sizes, length: int, source: str) -> Workload:
-    """One model at one length."""
+    """Define a model at one sequence length."""
     return Workload(
         name=f"{name}_{length}",
         summary=f"{name} with adapters of rank {sizes.rank}, {length} tokens",
@@ -211,6 +211,5 @@ def definition(name: str, sizes: Sizes, length: int, source: str) -> Workload:
     )
 
 
-LENGTHS = (256, 512, 1_024, 2_048, 4_096, 8_192)
 QWEN_SOURCE = "Bai and others 2023, arXiv:2309.16609, section 2.3; LoRA: Hu and others 2021, arXiv:2106.09685"
 LLAMA = definition("llama3.1_8b_lora", LLAMA_8B, 2_048, "Dubey and others 2024, arXiv:2407.21783, table 3")
