@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from definitions.blocks import loss_itself
 from gpubench.workload import Task, Workload, seeded
 
 
@@ -166,11 +167,6 @@ def _next_word_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return nn.functional.cross_entropy(shifted.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def _loss_itself(loss: Tensor, tokens: Tensor) -> Tensor:
-    del tokens
-    return loss
-
-
 def build(batch_size: int, seed: int, *, sizes: Sizes, length: int) -> Task:
     """Build one training step, with AdamW on the adapters alone, all weights in bfloat16.
 
@@ -182,7 +178,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, length: int) -> Task:
         return Task(
             model=_in_bfloat16(sizes),
             batches=((tokens, tokens.clone()),),
-            loss=_loss_itself,
+            loss=loss_itself,
             optimizer=partial(torch.optim.AdamW, lr=3e-4, foreach=True),
         )
 

@@ -7,31 +7,12 @@ from decimal import Decimal
 
 import msgspec
 import pytest
+from dated_offers import H100, dated
 
-from gpubench.models import Offer, Pricing
+from gpubench.models import Pricing
 from gpubench.offers.dates import USUAL_DRIFT, PriceChange, change_of, drift_of
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.table import USUAL_ASK_SPREAD, OfferTable, asks_of, overlay, spread_of
-
-H100 = "nvidia-h100-sxm-80gb"
-
-
-def dated(day, price, **changes):
-    fields = {
-        "provider": "acme",
-        "instance": "x",
-        "region": None,
-        "gpu_key": H100,
-        "gpu_count": 1,
-        "vcpus": None,
-        "ram_bytes": None,
-        "price_usd_per_hour": Decimal(str(price)),
-        "pricing": Pricing.ON_DEMAND,
-        "kind": "vm",
-        "price_date": day,
-        "source": "test",
-    }
-    return Offer(**fields | changes)
 
 
 def test_without_a_history_the_drift_is_the_usual_one():

@@ -11,6 +11,7 @@ from statistics import median, stdev
 
 import msgspec
 import pytest
+from dated_offers import dated
 
 from gpubench.folders import data_rows, data_table
 from gpubench.models import Offer, Pricing
@@ -31,13 +32,6 @@ from gpubench.recommend.filters import leave_out_doubted
 from gpubench.recommend.rank import rank
 
 TODAY = date(2026, 11, 28)
-
-
-def dated(day, price, **changes):
-    fields = {"provider": "acme", "instance": "x", "region": None, "gpu_key": "nvidia-h100-sxm-80gb"}
-    fields |= {"gpu_count": 1, "vcpus": None, "ram_bytes": None, "pricing": Pricing.ON_DEMAND, "kind": "vm"}
-    fields |= {"price_usd_per_hour": Decimal(str(price)), "price_date": day, "source": "test"}
-    return Offer(**fields | changes)
 
 
 def shipped(**wanted):

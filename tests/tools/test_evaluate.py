@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from outcomes import outcome_of
+from outcomes import ADDED, one_vote_each, outcome_of
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
@@ -178,15 +178,10 @@ def test_predicted_seconds_without_an_owned_gpu_are_within_the_limit(documents):
 def test_errors_on_the_pairs_of_the_first_table_are_within_limits(outcomes):
     """The pairs come from the rows that shipped before the newest cards; the committed list still has them."""
     outcome = outcomes["harness"]
-    added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
     sources = outcome.table.source[outcome.pairs.y]
-    first = np.array([not source.startswith(added) for source in sources])
+    first = np.array([not source.startswith(ADDED) for source in sources])
     assert first.sum() == pytest.approx(7354, rel=0.01)
-    y = outcome.pairs.y[first]
-    partners = np.bincount(y)[y]
-    voters = np.array([f"{outcome.table.harness[i]}|{outcome.table.gpu_key[i]}" for i in y])
-    rows = {voter: len(set(y[voters == voter])) for voter in set(voters)}
-    weight = 1 / (partners * np.array([rows[voter] for voter in voters]))
+    weight = one_vote_each(outcome.table, outcome.pairs.y[first])
     error = np.abs(np.expm1(outcome.log_error[first]))
     assert np.average(error, weights=weight) < 0.13
     assert weighted_quantile(error, weight) < 0.095
@@ -389,14 +384,3 @@ def test_every_pair_is_scored_with_an_interval_and_counted_once(documents):
     # An interval must not be narrower than the error allows: exp(1.645 x MAPE / 0.798) for log-normal errors.
     allowed = np.exp(1.645 * document["median_ape"] / 0.798)
     assert document["half_width_factor"] > 0.9 * allowed
-
-
-def test_each_harness_has_one_vote_for_each_gpu():
-    table = fitted_on(TaskKind.TRAIN)
-    table = replace(table, batch_low=table.batch, batch_high=table.batch)  # as if every row stated its batch
-    pairs = pairs_of(table)
-    totals: dict[tuple[str, str], float] = {}
-    for y, weight in zip(pairs.y, pairs.weight, strict=True):
-        voter = (table.harness[y], table.gpu_key[y])
-        totals[voter] = totals.get(voter, 0.0) + weight
-    assert np.allclose(list(totals.values()), 1)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from decode_fit import decode_readings
-from outcomes import outcome_of
+from outcomes import ADDED, one_vote_each, outcome_of
 from scipy.stats import binomtest
 
 from gpubench.folders import data_rows
@@ -40,7 +40,7 @@ from tools.evaluate import (
     scaling_figures,
     weighted_quantile,
 )
-from tools.published import DATA, Table, fitted_on, published_rows, shipped
+from tools.published import DATA, fitted_on, published_rows, shipped
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/prediction-evidence.md"
@@ -343,8 +343,7 @@ def headline() -> Iterator[str]:
     table, pairs = found.table, found.pairs
     voters = {(table.harness[i], table.gpu_key[i]) for i in pairs.y}
     yield f"refitting without each of the {len(voters)} groups"
-    added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
-    first = np.array([not source.startswith(added) for source in table.source[pairs.y]])
+    first = np.array([not source.startswith(ADDED) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
     yield f"nikolasent ({first.sum():,} of these pairs): {mean} / {middle} %"
@@ -371,14 +370,6 @@ def between_harnesses(found: Outcome) -> list[float]:
     once = ratios[ratios.own < ratios.target].groupby([*keys]).log.median()
     alike = once.groupby(level=[*keys[:-1]])
     return [abs(math.expm1(one - two)) for _, each in alike for one, two in itertools.combinations(each, 2)]
-
-
-def one_vote_each(table: Table, y: np.ndarray) -> np.ndarray:
-    """Return the weights that these pairs would have if there were no others."""
-    partners = np.bincount(y)[y]
-    voters = np.array([f"{table.harness[i]}|{table.gpu_key[i]}" for i in y])
-    rows = {voter: len(set(y[voters == voter])) for voter in set(voters)}
-    return 1 / (partners * np.array([rows[voter] for voter in voters]))
 
 
 def weak_spots() -> Iterator[str]:
