@@ -91,7 +91,7 @@ def card(
 def mig_slice(
     scene: Scene, index: int, place: int, *, name: str, uuid: str, sms: int, memory_mib: int
 ) -> None:
-    """Add a slice of a card; the driver refuses to tell for it what concerns the whole card."""
+    """Add a slice of a card; asked about it, the driver refuses the values of the whole card."""
     label = f"{index}/{place}"
     scene.add("nvmlDeviceGetMigDeviceHandleByIndex", label, device=str(index), arguments=[place])
     attributes = {"multiprocessorCount": sms, "gpuInstanceSliceCount": 1, "memorySizeMB": memory_mib}

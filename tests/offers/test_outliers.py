@@ -43,7 +43,7 @@ CLOUDS = (offer("a", 7.0), offer("b", 8.0), offer("c", 18.0))
 
 
 def test_a_price_of_a_cent_for_a_b300_is_rejected_with_the_figures():
-    """Median of 7, 8 and 18 is 8.00; 0.01 / 8 = 0.00125."""
+    """The median of 7, 8 and 18 is 8.00, and 0.01 / 8 = 0.00125."""
     reason = doubt(offer("feed", 0.01), *CLOUDS)
     assert "$0.0100" in reason
     assert "0.0013 times" in reason

@@ -346,7 +346,7 @@ def test_stock_is_reported_if_a_source_reports_it(monkeypatch):
     table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": types}}).encode()))
     assert [o.in_stock for o in table.offers] == [True, False, None]
     assert [o.stock_date for o in table.offers] == ["2026-11-20", "2026-11-20", None]
-    both = {**types[0], "communityPrice": 0.5}  # a machine is free in one of the clouds, but in which?
+    both = {**types[0], "communityPrice": 0.5}  # one cloud has a free machine, but which?
     table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": [both]}}).encode()))
     assert [o.in_stock for o in table.offers] == [None, None]
     assert offers(vast_of("RTX 4090"), Replay("vast.json")).offers[0].in_stock

@@ -84,7 +84,7 @@ def test_well_known_facts_about_24_gib_are_reproduced():
 
 
 def test_kv_cache_takes_two_tensors_per_layer():
-    """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes are 131,072 bytes per token; the prompt adds to it."""
+    """The cache of 8B takes 2 x 32 layers x 8 heads x 128 channels x 2 bytes = 131,072 bytes per token, and the prompt more."""
     (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
     grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
     assert 131_072 < grown < 2 * 131_072

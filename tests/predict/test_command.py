@@ -90,7 +90,7 @@ def test_a_missing_option_is_requested_by_its_command_line_name():
 
 
 def test_calibration_fitted_on_other_tables_is_stale():
-    """The other table is one of the package's or that of the published rows."""
+    """One of the tables ships with the package; the other has the published rows."""
     calibration = load_calibration()
     assert calibration.stale == ()
     for name in ("gpus.csv", "published.csv"):

@@ -261,7 +261,7 @@ def test_run_at_the_same_precision_is_preferred_to_amp_as_anchor(vgg16):
 def test_no_interval_ends_beyond_the_peak_of_its_gpu():
     """An MI355X peaks at 2.5e15 dense BF16 FLOP/s, and a sequence of 4096 tokens takes 3.9e15 FLOPs.
 
-    The card's interval is so wide that it would end above that.
+    Without the limit, the wide interval would end above the rate that follows.
     """
     asked = question_of(load_profiles()["llama_70b"], "bf16")
     spec = load_specs()["amd-mi355x-288gb"]
@@ -694,7 +694,7 @@ def test_a_measured_card_of_another_vendor_is_predicted_closely_at_other_batches
 
 @pytest.mark.parametrize("vendor", ["NVIDIA", "AMD"])
 def test_amp_resolves_to_the_precision_that_a_run_on_the_card_would_use(vendor):
-    """NVIDIA's compute capability decides, and for an AMD card the formats of its matrix units."""
+    """The compute capability decides for an NVIDIA card, and the formats of the matrix units for an AMD card."""
     question = question_of(profile_of("resnet50"), "amp")
     cards = [spec for spec in load_specs().values() if spec.vendor == vendor]
     found = {spec.key: case_for(question, spec) for spec in cards}

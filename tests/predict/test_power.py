@@ -33,7 +33,7 @@ TRAINED = {name: profile for name, profile in load_profiles().items() if profile
 
 
 def throttle(spec: GpuSpec, exponent: float = COEFFICIENTS.power_exponent) -> float:
-    """The share of its stated clock that a GPU sustains."""
+    """Return the share of its stated clock that a GPU sustains."""
     coefficients = msgspec.structs.replace(COEFFICIENTS, power_exponent=exponent)
     return math.exp(float(log_throttle(chips_of([spec]), coefficients)[0]))
 

@@ -47,7 +47,7 @@ RTX_3090 = "nvidia-geforce-rtx-3090-24gb"
 
 @cache
 def gemm_timings() -> pd.DataFrame:
-    """The published GEMM timings with sides of 2,048 and more."""
+    """Read the published GEMM timings with sides of 2,048 and more."""
     table = pd.read_csv(PUBLISHED / "gemm_bf16.csv.gz")
     return table[(table[["m", "n", "k"]] >= 2048).all(axis=1)]
 
@@ -289,7 +289,7 @@ def compiled(batch_size: int) -> Question:
 
 
 def as_measured(row: pd.Series) -> Reading:
-    """A row of the table as a user's measurement."""
+    """Turn a row of the table into a user's measurement."""
     spec = load_specs()[row.gpu_key]
     case = case_for(compiled(row.batch_size), spec)
     assert isinstance(case, Case)
@@ -309,7 +309,7 @@ def as_measured(row: pd.Series) -> Reading:
 
 
 def pairs_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Predictions from every card to every other card, at every batch size."""
+    """Predict from every card to every other card, at every batch size."""
     calibration, found = load_calibration(), []
     for owned, rows in table.groupby("gpu_key"):
         for batch, others in table[table.gpu_key != owned].groupby("batch_size"):

@@ -56,7 +56,7 @@ def told(seen):
 
 
 def test_speeds_are_within_the_predicted_intervals(seen, told):
-    """22 rows: 90 % intervals that contain fewer than 20 would be too narrow."""
+    """If fewer than 20 of the 22 rows were inside, the 90 % intervals would be too narrow."""
     assert len(seen) == 22
     inside = [t.low <= m.samples_per_s <= t.high for m, t in zip(seen, told, strict=True)]
     assert sum(inside) >= 20

@@ -115,7 +115,7 @@ def test_an_mi300x_is_described_by_its_library(machine) -> None:
 
 
 def without_the_library(monkeypatch, root: Path) -> AmdBackend:
-    """A machine with the compute driver, and without AMD's library."""
+    """Make a machine with the compute driver but without AMD's library."""
     (root / "dev").mkdir()
     (root / "dev/kfd").touch()
     monkeypatch.setattr(amd, "open_library", lambda: None)

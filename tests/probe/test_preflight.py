@@ -24,7 +24,7 @@ def memory(used: int) -> dict:
 
 @pytest.fixture
 def check(inside_nvml):
-    """``check(changes, faults, **options)`` -> findings, and the time that it waited."""
+    """``check(changes, faults, **options)`` -> the findings, and how long it waited each time [s]."""
 
     def run(changes: dict | None = None, faults: tuple = (), *, used: int = 0, **options):
         calls = change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", memory(used), arguments=[V2])

@@ -42,7 +42,7 @@ def test_power_draw_adds_up_and_the_slowest_clock_counts(pair) -> None:
         assert seen.power_w == pytest.approx(127.598 + 300)
         assert (seen.temperature_c, seen.sm_clock_hz, seen.memory_clock_hz) == (81, 1.2e9, 3.201e9)
         assert seen.clock_event_reasons == ("sw_thermal_slowdown",)
-        assert seen.idle is True  # the first GPU is
+        assert seen.idle is True  # because the first GPU is
         assert both.energy_j() == pytest.approx(2180.012 + 1000)
         assert both.held_clocks_s() == {}
 

@@ -51,7 +51,7 @@ def test_the_shared_files_of_the_repository_contain_only_what_is_allowed() -> No
 
 
 def at_a_pace(run: Run, factor: float) -> Run:
-    """Return the run as a card would give it that is faster by a factor."""
+    """Return the run as measured on a card that is faster by this factor."""
 
     def faster(each: Round) -> Round:
         return msgspec.structs.replace(each, wall_s=each.wall_s / factor)

@@ -19,7 +19,7 @@ def test_the_torch_versions_of_a_profile_are_kept(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_the_named_workload_is_traced_again():
-    """Other tests compare the memory: if two moments need the same peak, processes record different ones."""
+    """Memory is compared elsewhere: if two moments have the same peak, each process may record another moment."""
     shipped = load_profiles()
     made = {profile.name: profile for profile in traced_again(["cnn"])}
     assert list(made) == sorted(shipped)

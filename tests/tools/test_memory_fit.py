@@ -112,7 +112,7 @@ def test_reserved_memory_of_sharded_weights_agrees() -> None:
 
 
 def test_reserved_and_unstated_readings_together_are_within_twelve_percent() -> None:
-    """All readings of known length and recipe count: none may be far off, nor their mean."""
+    """Every reading of known length and recipe counts, alone and in the mean."""
     wanted = {"reserved", "unstated"}
     known = [r for r in READINGS if r.kind in wanted and not r.compiles_loss]
     assert len(known) == 19
@@ -279,7 +279,7 @@ def test_predicted_memory_minimum_never_exceeds_a_measured_need() -> None:
 
 
 def test_a_graph_needs_memory_for_transients_twice() -> None:
-    """An eager step's upper bound would be exceeded by 3 of the 13 graphs."""
+    """Three of the 13 graphs exceed the upper bound of an eager step."""
     graphs = [each for each in own_readings() if each.is_sound and each.case.execution is Execution.GRAPH]
     eager = [
         need_of(

@@ -331,7 +331,7 @@ def test_a_missing_or_binary_file_is_misuse(tmp_path):
 EIGHTY = [GOOD | {"value": str(100 + n), "source": f"lab {n}"} for n in range(80)]
 
 
-def spoilt(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
+def corrupted(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
     """Write 80 good rows, and corrupt one line."""
     lines = write_csv(path, EIGHTY).read_bytes().splitlines(keepends=True)
     lines[number - 1] = spoil(lines[number - 1])
@@ -350,7 +350,7 @@ def spoilt(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
     ],
 )
 def test_a_broken_line_affects_only_itself(tmp_path, spoil, reason):
-    reading = read_csv(spoilt(tmp_path / "x.csv", 11, spoil))
+    reading = read_csv(corrupted(tmp_path / "x.csv", 11, spoil))
     assert reading.rows == 80
     assert len(reading.table) == 79
     assert reading.skipped == {reason: 1}
@@ -400,16 +400,16 @@ def test_a_broken_column_name_affects_only_that_column(tmp_path):
 
 def test_a_stray_quote_in_the_header_has_no_effect(tmp_path):
     for at in (b"source", b"model"):
-        path = spoilt(tmp_path / "x.csv", 1, lambda line, at=at: line.replace(at, b'"' + at))
+        path = corrupted(tmp_path / "x.csv", 1, lambda line, at=at: line.replace(at, b'"' + at))
         reading = read_csv(path)
         assert (len(reading.table), reading.skipped, reading.unread) == (80, {}, ())
 
 
 def test_quotes_that_close_on_their_line_are_read_normally(tmp_path):
     """Separators within quotes, doubled quotes, and quotes within a cell."""
-    path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'"lab, ""9"""'))
+    path = corrupted(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'"lab, ""9"""'))
     assert 'lab, "9"' in set(read_csv(path).table.source)
-    path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'lab "9'))
+    path = corrupted(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'lab "9'))
     assert 'lab "9' in set(read_csv(path).table.source)
 
 
