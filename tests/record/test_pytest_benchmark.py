@@ -94,9 +94,8 @@ def test_a_result_from_another_machine_is_compared_with_a_warning(measured, tmp_
     earlier = tmp_path / "earlier.json"
     earlier.write_text(json.dumps(document))
     compared = f"--benchmark-compare={earlier}"
-    done = suite(
-        "workloads", *ONE, compared, "--collect-only", run=subprocess.run
-    )  # a fork keeps its warnings
+    # A fork would not print the warning.
+    done = suite("workloads", *ONE, compared, "--collect-only", run=subprocess.run)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "machine_info is different" in done.stdout + done.stderr
 
