@@ -113,7 +113,7 @@ MUTANTS = (
         file="gpubench/predict/answers.py",
         old="math.log(estimate.high / estimate.low) / 2 / z",
         new="math.log(estimate.high / estimate.low) / z",
-        killer="predict/test_draws.py::test_draws_have_the_shape_the_seed_and_the_spread",
+        killer="predict/test_draws.py::test_draws_repeat_with_their_seed_and_spread_as_the_interval",
     ),
     # --- predictions and their errors ---------------------------------------------------------------------------
     Mutant(
@@ -185,7 +185,7 @@ MUTANTS = (
         file="gpubench/offers/dates.py",
         old="int(month or 1), int(day or 1)",
         new="int(month or 1), int(day or 28)",
-        killer="offers/test_price_dates.py::test_a_partial_date_counts_as_its_oldest_day",
+        killer="offers/test_price_dates.py::test_a_partial_date_counts_as_its_earliest_day",
     ),
     Mutant(
         name="an offer that is no longer sold is still ranked",

@@ -1,1 +1,1 @@
-"""The networks of published measurements, defined by our own code: the basis of rows in model_profiles.csv."""
+"""The networks of published measurements in our own code, from which rows of model_profiles.csv are traced."""

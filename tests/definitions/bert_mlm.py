@@ -23,7 +23,7 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform each token; keeps the shape."""
+        """Return a tensor of the same shape."""
         query, key, value = (
             f(x).view(*x.shape[:2], HEADS, -1).transpose(1, 2) for f in (self.query, self.key, self.value)
         )

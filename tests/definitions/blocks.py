@@ -10,6 +10,12 @@ CLASSES = 1000
 LABELS = range(4)
 
 
+def loss_itself(loss: Tensor, targets: Tensor) -> Tensor:
+    """Return the output of a model that computes its own loss."""
+    del targets
+    return loss
+
+
 class FeedForward(nn.Sequential):
     """Two linear layers with a GELU between them, four times as wide inside."""
 

@@ -15,7 +15,7 @@ EPSILON = 1e-6
 
 
 class NormOfChannels(nn.LayerNorm):
-    """Layer norm over the channels of an image, which are the last dimension inside and the second outside."""
+    """Layer norm over the channels of an image, which it moves to the last dimension and back."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each position."""
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 def network(depths: Sequence[int], widths: Sequence[int], classes: int) -> nn.Module:
-    """Stages of blocks, each after a convolution that halves the image."""
+    """Build stages of blocks, each after a convolution that shrinks the image."""
     stages: list[nn.Module] = [nn.Conv2d(3, widths[0], 4, stride=4), NormOfChannels(widths[0], eps=EPSILON)]
     place, total = 0, sum(depths)
     for number, (depth, width) in enumerate(zip(depths, widths, strict=True)):

@@ -134,7 +134,7 @@ class Denoiser(nn.Module):
 
 
 def loss(outputs: tuple[Tensor, Tensor], _: Tensor) -> Tensor:
-    """Mean squared error of the predicted noise; there are no labels."""
+    """Return the mean squared error of the predicted noise; there are no labels."""
     return nn.functional.mse_loss(*outputs)
 
 

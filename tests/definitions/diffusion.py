@@ -20,7 +20,7 @@ FROZEN = 83_653_863 + 123_060_480
 
 
 class Residual(nn.Module):
-    """Two convolutions, each after a group norm, with the time between; a 1 x 1 shortcut if widths differ.
+    """Two convolutions, each after a group norm, with the time embedding between; a 1 x 1 shortcut if widths differ.
 
     Shapes:
         x: (N, entering, S, S); time: (N, time width); out: (N, width, S, S).
@@ -31,16 +31,16 @@ class Residual(nn.Module):
         self.norms = nn.ModuleList(nn.GroupNorm(GROUPS, channels) for channels in (entering, width))
         self.enter, self.leave = (nn.Conv2d(channels, width, 3, padding=1) for channels in (entering, width))
         self.time = nn.Linear(TIME_WIDTH, width)
-        self.beside = nn.Identity() if entering == width else nn.Conv2d(entering, width, 1)
+        self.shortcut = nn.Identity() if entering == width else nn.Conv2d(entering, width, 1)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         y = self.enter(nn.functional.silu(self.norms[0](x)))
         y = y + self.time(nn.functional.silu(time))[:, :, None, None]
-        return self.beside(x) + self.leave(nn.functional.silu(self.norms[1](y)))
+        return self.shortcut(x) + self.leave(nn.functional.silu(self.norms[1](y)))
 
 
 class Attention(nn.Module):
-    """Attention of the positions to one another, or to the text.
+    """Attention from each position to all positions, or to the text.
 
     Shapes:
         x, out: (N, positions, width); seen: (N, positions or tokens, its width).
@@ -160,7 +160,7 @@ def build(batch_size: int, seed: int) -> Task:
     """Build one training step with AdamW, which updates all weights at once.
 
     Shapes:
-        inputs: latents (N, 4, 64, 64), times (N,), text (N, 77, 768); targets: as the latents.
+        inputs: latents (N, 4, 64, 64), times (N,), text (N, 77, 768); targets: like the latents.
     """
     with seeded(seed):
         latents = torch.randn(batch_size, LATENT_CHANNELS, LATENT_SIDE, LATENT_SIDE)

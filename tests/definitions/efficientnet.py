@@ -1,4 +1,4 @@
-"""EfficientNetV2-B0 with TensorFlow's padding, as in timm: more at the end if a stride requires it."""
+"""EfficientNetV2-B0 with TensorFlow's padding, as in timm: with a stride, only the right and lower edges are padded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEM, HEAD = 32, 1280
 
 
 class Stage(NamedTuple):
-    """Layers of one shape; the first of them has the stride."""
+    """Layers of one shape; the first layer has the stride."""
 
     is_fused: bool
     depth: int
@@ -37,7 +37,7 @@ FIRST_WIDTH = 16
 def convolution(
     channels: int, width: int, side: int = 1, *, stride: int = 1, groups: int = 1, is_active: bool = True
 ) -> nn.Sequential:
-    """Convolution and batch norm, and a SiLU by default, for images of an even side."""
+    """Build a convolution, a batch norm and, by default, a SiLU, for images with an even side."""
     layers: list[nn.Module] = []
     if stride > 1:
         layers.append(nn.ZeroPad2d((0, 1, 0, 1)))

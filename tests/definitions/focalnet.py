@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 def network() -> nn.Module:
-    """Four stages, each after a convolution that shrinks the image and a norm."""
+    """Build four stages; a convolution that shrinks the image and a norm precede each."""
     layers: list[nn.Module] = []
     before = 3
     for number, depth in enumerate(DEPTHS):

@@ -44,7 +44,7 @@ class AdditiveAttention(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A layer in both directions, then layers in one, with residuals from the third on.
+    """One bidirectional layer, then unidirectional layers, with residuals from the third layer on.
 
     Shapes:
         x, out: (N, T, width).
@@ -66,7 +66,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The first layer attends to the encoder; every later one gets the result next to its input.
+    """The first layer attends to the encoder; each later layer gets the result along with its input.
 
     Shapes:
         x, encoded: (N, T, width); out: (N, T, vocabulary).
@@ -90,7 +90,7 @@ class Decoder(nn.Module):
 
 
 class Gnmt(nn.Module):
-    """Both sides share their embeddings.
+    """Encoder and decoder share their embeddings.
 
     Shapes:
         tokens: (N, 2 x SIDE) int64, the source before the target; out: (N, SIDE, vocabulary).

@@ -1,4 +1,4 @@
-"""BERT, GPT-2 and OPT as transformers runs them without fused attention: each step of the scores is a kernel."""
+"""BERT, GPT-2 and OPT as transformers runs them without fused attention: each step on the scores is a kernel."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT, with the layer that reads the first token.
+    """BERT, with the pooler that reads the first token.
 
     Shapes:
         tokens: (N, T) int64; out: (N, T, width), (N, width).
@@ -161,8 +161,8 @@ class Pretraining(nn.Module):
 class DecoderLayer(nn.Module):
     """Norm and attention, norm and feed-forward network, each added to its input.
 
-    GPT-2 has one product for query, key and value, GELU, and dropout on the scores; OPT has three products,
-    ReLU, and none.
+    GPT-2 has one projection for query, key and value, a GELU, and dropout on the scores. OPT has three projections,
+    a ReLU, and no dropout on the scores.
     """
 
     def __init__(self, sizes: Sizes, *, is_gpt2: bool) -> None:
@@ -190,7 +190,7 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """GPT-2 or OPT, the embedding tied to the head.
+    """GPT-2 or OPT, with the embedding tied to the head.
 
     Shapes:
         tokens: (N, T) int64; logits: (N, T, vocabulary).
@@ -231,7 +231,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, network: Callable[[Sizes]
 
 
 def span_cross_entropy(logits: Tensor, ends: Tensor) -> Tensor:
-    """Mean loss of both ends; both have the same distribution here.
+    """Return the mean loss of the two ends, which have the same labels here.
 
     Shapes:
         logits: (N, T, 2); ends: (N,).

@@ -1,4 +1,4 @@
-"""Rows of the profile tables that are traced from networks of torchvision and timm.
+"""The rows of the profile tables that are traced from networks of torchvision and timm.
 
 These packages do not work with the CPU build of torch in the tests. Use a separate environment outside this folder::
 
@@ -91,7 +91,7 @@ NETWORKS: Mapping[str, Network] = {
         if side >= _LEAST_SIDE.get(name, 0)
     },
 }
-"""The network behind each row, by the name of the row."""
+"""The network behind each row, by the row's name."""
 
 _TIMM_224 = """
     beit_base_patch16_224 caformer_s18 cait_s24_224 coatnet_0_rw_224 convformer_s18 convmixer_768_32
@@ -140,13 +140,13 @@ FORWARD: Mapping[str, Network] = {
 }
 """The same for data/inference_profiles.csv.
 
-Networks that timm times in a different form than it trains them (RepVGG, MobileOne, FastViT: merged branches)
-are excluded.
+Networks that timm times in another form than it trains (RepVGG, MobileOne and FastViT with merged branches) are
+excluded.
 """
 
 
 def loss(outputs: Tensor | tuple[Tensor, ...], targets: Tensor, *, auxiliary_weight: float) -> Tensor:
-    """Cross entropy of the head, and of the auxiliary heads if there are any."""
+    """Return the cross entropy of the head, and of the auxiliary heads if there are any."""
     if isinstance(outputs, Tensor):
         return nn.functional.cross_entropy(outputs, targets)
     losses = [nn.functional.cross_entropy(logits, targets) for logits in outputs]
@@ -175,7 +175,7 @@ def _model(network: Network) -> Any:
         try:
             side = {"img_size": network.side} if network.sized else {}
             return timm.create_model(network.name, num_classes=network.classes, **side)
-        except TypeError:  # one that takes any side
+        except TypeError:  # this network takes images of any side
             return timm.create_model(network.name, num_classes=network.classes)
     import torchvision
 
@@ -199,7 +199,7 @@ def profile_of(network: Network) -> WorkloadProfile:
 
 
 def source(network: Network, library_version: str) -> str:
-    """The source that the row states."""
+    """Return the source as the row states it."""
     parts = [f"{network.library} {library_version}", network.name]
     if network.classes != Network.classes:
         parts.append(f"{network.classes} classes")
@@ -207,7 +207,7 @@ def source(network: Network, library_version: str) -> str:
 
 
 def lines(names: list[str], task: TaskKind) -> Iterator[str]:
-    """The rows of these models, or of all models with a row that differs from its trace."""
+    """Yield the rows of these models; without names, every row that differs from its trace."""
     networks = NETWORKS if task is TaskKind.TRAIN else FORWARD
     table = {row[0]: row for row in csv.reader(published_bytes(PROFILES[task]).decode().splitlines())}
     for name in [n for n in names if n in networks] or ([] if names else networks):

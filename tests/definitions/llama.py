@@ -1,4 +1,4 @@
-"""Llama 3.1 of 8 billion parameters, all of them trained, as torchtitan's authors write it."""
+"""Llama 3.1 with 8 billion parameters, all of them trained, as in torchtitan."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from definitions.blocks import loss_itself
 from gpubench.workload import Task, Workload, seeded
 
 VOCABULARY, WIDTH, HEADS, KEY_HEADS, FORWARD, LAYERS = 128_256, 4_096, 32, 8, 14_336, 32
@@ -30,7 +31,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with rotated pairs of channels.
+    """Grouped-query attention with rotary embeddings.
 
     Shapes:
         x, out: (N, T, width); turns: (T, width of a head / 2) complex64.
@@ -102,11 +103,6 @@ class Decoder(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
 
 
-def _loss_itself(loss: Tensor, tokens: Tensor) -> Tensor:
-    del tokens
-    return loss
-
-
 def build(batch_size: int, seed: int, *, length: int) -> Task:
     """Build one training step with AdamW.
 
@@ -118,13 +114,13 @@ def build(batch_size: int, seed: int, *, length: int) -> Task:
         return Task(
             model=Decoder(length),
             batches=((tokens, tokens.clone()),),
-            loss=_loss_itself,
+            loss=loss_itself,
             optimizer=partial(torch.optim.AdamW, lr=3e-4),
         )
 
 
 def definition(length: int) -> Workload:
-    """The model at one length."""
+    """Define the model at one sequence length."""
     return Workload(
         name=f"llama3.1_8b_{length}",
         summary=f"Llama 3.1 of 8 billion parameters, {length} tokens",

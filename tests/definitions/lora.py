@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from definitions.blocks import loss_itself
 from gpubench.workload import Task, Workload, seeded
 
 
@@ -18,8 +19,8 @@ class Sizes:
 
     Attributes:
         rank: Width of the adapters.
-        adapted: Layers that have one.
-        dropout: Before each adapter.
+        adapted: The layers that have an adapter.
+        dropout: The dropout before each adapter.
         joint: Whether query, key and value are one projection, with a bias.
     """
 
@@ -123,7 +124,7 @@ class Layer(nn.Module):
 
 
 def _rotate(x: Tensor) -> Tensor:
-    """Rotate pairs of channels by an angle that grows with the position, in float32; keeps shape and type."""
+    """Rotate pairs of channels as rotary embeddings do, in float32; return the same shape and type."""
     wide = x.float()
     half = wide.shape[-1] // 2
     angle = torch.ones(wide.shape[-2], wide.shape[-1])
@@ -132,7 +133,7 @@ def _rotate(x: Tensor) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """Embedding, layers that are each recomputed in the backward pass, head.
+    """Embedding, layers that the backward pass recomputes one by one, and head.
 
     Shapes:
         tokens: (N, T) int64; out: the loss, a scalar.
@@ -166,11 +167,6 @@ def _next_word_loss(logits: Tensor, tokens: Tensor) -> Tensor:
     return nn.functional.cross_entropy(shifted.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def _loss_itself(loss: Tensor, tokens: Tensor) -> Tensor:
-    del tokens
-    return loss
-
-
 def build(batch_size: int, seed: int, *, sizes: Sizes, length: int) -> Task:
     """Build one training step, with AdamW on the adapters alone, all weights in bfloat16.
 
@@ -182,7 +178,7 @@ def build(batch_size: int, seed: int, *, sizes: Sizes, length: int) -> Task:
         return Task(
             model=_in_bfloat16(sizes),
             batches=((tokens, tokens.clone()),),
-            loss=_loss_itself,
+            loss=loss_itself,
             optimizer=partial(torch.optim.AdamW, lr=3e-4, foreach=True),
         )
 
@@ -197,7 +193,7 @@ def _in_bfloat16(sizes: Sizes) -> nn.Module:
 
 
 def definition(name: str, sizes: Sizes, length: int, source: str) -> Workload:
-    """One model at one length."""
+    """Define a model at one sequence length."""
     return Workload(
         name=f"{name}_{length}",
         summary=f"{name} with adapters of rank {sizes.rank}, {length} tokens",
@@ -211,6 +207,5 @@ def definition(name: str, sizes: Sizes, length: int, source: str) -> Workload:
     )
 
 
-LENGTHS = (256, 512, 1_024, 2_048, 4_096, 8_192)
 QWEN_SOURCE = "Bai and others 2023, arXiv:2309.16609, section 2.3; LoRA: Hu and others 2021, arXiv:2106.09685"
 LLAMA = definition("llama3.1_8b_lora", LLAMA_8B, 2_048, "Dubey and others 2024, arXiv:2407.21783, table 3")

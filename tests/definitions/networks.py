@@ -1,4 +1,4 @@
-"""The networks that are defined here, by the name of their row in data/model_profiles.csv.
+"""The networks that are defined here, by the names of their rows in data/model_profiles.csv.
 
 ``python tests/definitions/networks.py`` prints the rows of all of them; with names, only of these models.
 """

@@ -21,23 +21,23 @@ EPSILON = 1e-12
 
 
 def in_pieces(x: Tensor) -> Tensor:
-    """Split a sequence; (N, heads, T, ...) to (N, heads, T / 64, 64, ...)."""
+    """Split a sequence into chunks: (N, heads, T, ...) becomes (N, heads, T / 64, 64, ...)."""
     return x.reshape(*x.shape[:2], -1, PIECE, *x.shape[3:])
 
 
 def with_the_one_before(x: Tensor) -> Tensor:
-    """Put the previous chunk before each chunk, and the last before the first."""
+    """Put the previous chunk before each chunk, and the last chunk before the first."""
     return torch.cat([torch.cat([x[:, :, -1:], x[:, :, :-1]], dim=2), x], dim=3)
 
 
 def shares_of(scores: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
-    """Softmax from its logarithm, which is returned too."""
+    """Return the softmax of the scores, and the logarithm of its denominator."""
     total = torch.logsumexp(scores, dim=-1, keepdim=True)
     return nn.functional.dropout(torch.exp(scores - total), dropout), total
 
 
 class Attention(nn.Module):
-    """Shared by both kinds: projections to heads and back.
+    """What both kinds of attention share: the projections to heads and back.
 
     Shapes:
         x, out: (N, T, width).
@@ -64,7 +64,7 @@ class Attention(nn.Module):
 
 
 class Local(Attention):
-    """Each chunk attends to itself and to the one before."""
+    """Each chunk attends to itself and to the previous chunk."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -81,7 +81,7 @@ class Local(Attention):
 
 
 class BackInOrder(torch.autograd.Function):
-    """Undo the order of the buckets; the gradient is put into that order."""
+    """Put positions from bucket order back into sequence order; the gradient goes the other way."""
 
     @staticmethod
     def forward(ctx: Any, seen: Tensor, order: Tensor, back: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class BackInOrder(torch.autograd.Function):
 
 
 class Hashed(Attention):
-    """Positions with similar hashes are adjacent; each chunk of that order attends to itself and the one before."""
+    """Positions are sorted by their hashes; each chunk in that order attends to itself and to the previous chunk."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -125,7 +125,7 @@ class Hashed(Attention):
         return BackInOrder.apply(seen, order, back), buckets
 
     def hashed(self, x: Tensor) -> Tensor:
-        """The nearest of random directions, (N, heads, T)."""
+        """Return the nearest of some random directions for each position, (N, heads, T)."""
         directions = torch.randn(HEADS, HEAD_WIDTH, BUCKETS // 2, dtype=x.dtype)
         turned = torch.einsum("bmtd,mdr->bmtr", x, directions)
         return torch.cat([turned, -turned], dim=-1).argmax(-1)
@@ -183,7 +183,7 @@ class Layer(nn.Module):
 
 
 class Reversible(torch.autograd.Function):
-    """All layers, which keep only their outputs."""
+    """All layers; only the outputs of the last one are kept for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layers: list[Layer]) -> Tensor:
@@ -204,7 +204,7 @@ class Reversible(torch.autograd.Function):
 
 
 class Reformer(nn.Module):
-    """Embeddings, with positions by row and column of a grid, reversible layers, and a head on every token.
+    """Embeddings with positions by the row and column of a grid, reversible layers, and a head on every token.
 
     Shapes:
         tokens: (N, 4096) int64; logits: (N, 4096, 320).

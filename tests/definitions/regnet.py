@@ -11,7 +11,7 @@ from gpubench.workload import Task, Workload, image_batches, seeded
 
 STEM, GROUP = 32, 264
 DEPTHS, WIDTHS = (2, 7, 17, 1), (528, 1056, 2904, 7392)
-"""From the parameters of the design space: w0 = 456, wa = 160.83, wm = 2.52, 27 blocks."""
+"""These follow from the parameters of the design space: w0 = 456, wa = 160.83, wm = 2.52, 27 blocks."""
 
 
 class Excitation(nn.Module):
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 def network(classes: int) -> nn.Module:
-    """Stem, four stages, head."""
+    """Build the stem, four stages and the head."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, STEM, 3, stride=2, padding=1, bias=False),
         nn.BatchNorm2d(STEM),

@@ -1,4 +1,4 @@
-"""Computes a row of data/model_profiles.csv from the trace of a network."""
+"""Compute a row of data/model_profiles.csv from the trace of a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECIMALS = {
     "gb_fp32_per_sample": 5,
     "gb_fp32_fixed": 5,
 }
-"""The numeric columns, and the number of digits that the table keeps of each."""
+"""The numeric columns, and how many decimals the table keeps of each."""
 KINDS = {
     "gflop_conv3x3": OperatorKind.CONV3X3,
     "gflop_conv_other": OperatorKind.CONV,
@@ -29,9 +29,9 @@ KINDS = {
     "gflop_depthwise": OperatorKind.DEPTHWISE,
 }
 TRACED_WITH = re.compile(r"; operators as torch (\S+)(?: to (\S+))? runs them$")
-"""End of the source of a profile with different operators under other tested versions."""
+"""The end of a profile's source, if torch runs other operators in other tested versions."""
 OF_ANOTHER_TORCH = 0.06
-"""The largest relative difference in their number, and in the bytes that they move or keep."""
+"""The largest relative difference between versions in the number of operators, and in the bytes that they move or keep."""
 
 
 def is_of_this_torch(source: str) -> bool:
@@ -42,7 +42,7 @@ def is_of_this_torch(source: str) -> bool:
 
 
 def totals(profile: WorkloadProfile, task: TaskKind = TaskKind.TRAIN) -> dict[str, float]:
-    """Totals of one step of a task; the optimizer counts as an operator, and its bytes are separate."""
+    """Return the totals of one step of a task; the optimizer counts as an operator, but its bytes do not count."""
     operators = profile.train if task is TaskKind.TRAIN else profile.infer
     moved = [o for o in operators if o.kind is not OperatorKind.OPTIMIZER]
     flops = {
@@ -65,7 +65,7 @@ def line(
     approximate: str = "",
     task: TaskKind = TaskKind.TRAIN,
 ) -> str:
-    """A line of the table of a task."""
+    """Return a model's line in the table of a task."""
     numbers = [
         round(value, digits) if digits else int(value)
         for (_, value), digits in zip(totals(profile, task).items(), DECIMALS.values(), strict=True)

@@ -17,11 +17,11 @@ INNER_WIDTHS = (256, 256, 128, 128, 128)
 BOXES_PER_PLACE = (4, 6, 6, 6, 4, 4)
 BOXES = 8732
 HALVED = 3
-"""Number of the further maps that halve their side by a stride; the others lose a border of one."""
+"""How many of the further maps halve their side with a stride; the others lose a border of one."""
 
 
 def backbone() -> nn.Sequential:
-    """ResNet-50 without its last stage and its head."""
+    """Build ResNet-50 without its last stage and its head."""
     whole = ResNet(DEPTHS_50, 64, 1000)
     last = whole.get_submodule("layer3.0")
     for convolution in (last.conv2, last.downsample[0]):
@@ -33,7 +33,7 @@ def backbone() -> nn.Sequential:
 
 
 def further_map(channels: int, width: int, inner: int, *, is_halved: bool) -> nn.Sequential:
-    """A 1 x 1 and a 3 x 3 convolution, each with a batch norm and a ReLU."""
+    """Build a 1 x 1 and a 3 x 3 convolution, each with a batch norm and a ReLU."""
     stride, padding = (2, 1) if is_halved else (1, 0)
     return nn.Sequential(
         nn.Conv2d(channels, inner, 1, bias=False),
@@ -82,7 +82,7 @@ class SSD(nn.Module):
 
 
 def loss(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
-    """Error of the boxes with an object, and of up to three times as many without one."""
+    """Return the error of the boxes with an object and of up to three times as many without one."""
     places, scores = outputs
     wanted, labels = targets
     holds = labels > 0

@@ -1,4 +1,4 @@
-"""Swin-B as in timm of 2022: windows of 7 x 7, every other layer shifted, attention scores kept."""
+"""Swin-B as in timm in 2022: windows of 7 x 7, shifted in every other layer, with stored attention scores."""
 
 from __future__ import annotations
 

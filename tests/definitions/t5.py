@@ -1,4 +1,4 @@
-"""T5-small on 1,024 tokens in and out: score matrices are written out, because they take a learned bias."""
+"""T5-small on 1,024 tokens in and out: the score matrices are stored, because a learned bias is added to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpubench.workload import Task, Workload, seeded, token_cross_entropy
 
 VOCABULARY, LENGTH, WIDTH, HEADS, INNER, FORWARD, LAYERS = 32_128, 1_024, 512, 8, 64, 2_048, 6
-BUCKETS, FARTHEST, DROPOUT = 32, 128, 0.1
+BUCKETS, DROPOUT = 32, 0.1
 
 
 class Norm(nn.Module):
@@ -56,7 +56,7 @@ class Attention(nn.Module):
         return x + nn.functional.dropout(self.output(seen), DROPOUT, self.training)
 
     def learned_bias(self, x: Tensor) -> Tensor:
-        """Bias by distance, with a mask for each sequence.
+        """Return the bias by distance, with a mask for each sequence.
 
         Shapes:
             out: (N, heads, T, T).
@@ -82,7 +82,7 @@ class FeedForward(nn.Module):
 
 
 class T5(nn.Module):
-    """Encoder and decoder around one embedding, which is the head too.
+    """Encoder and decoder around one embedding, which is also the head.
 
     Shapes:
         tokens: (N, 1024) int64; logits: (N, 1024, 32128).
@@ -100,7 +100,7 @@ class T5(nn.Module):
         self.norms = nn.ModuleList([Norm(), Norm()])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score every word at each position of the output, which is the input again."""
+        """Score every word at each position of the output; the decoder reads the input again."""
         states = nn.functional.dropout(self.words(tokens), DROPOUT, self.training)
         bias = self.encoder[0][0].learned_bias(states)
         for attend, forward in self.encoder:

@@ -41,10 +41,10 @@ from tools.make import load_readings
 
 @dataclass(frozen=True)
 class Traced:
-    """A definition, its parameters from its paper or its authors' code, and its kind of training.
+    """A definition, its number of parameters from its paper or its authors' code, and how it is trained.
 
     Attributes:
-        keep_gradients: Gradients are zeroed or kept between steps, instead of freed.
+        keep_gradients: Whether gradients stay in memory between steps instead of being freed.
     """
 
     workload: Workload
@@ -79,7 +79,7 @@ def parameters_m(workload: Workload) -> float:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_definition_has_the_published_number_of_parameters(name: str) -> None:
-    """It matches the model of that name in torchvision or transformers within a thousandth."""
+    """It is within 0.01 % of the model of that name in torchvision or transformers."""
     assert parameters_m(MODELS[name].workload) == pytest.approx(MODELS[name].parameters_m, rel=1e-4)
 
 
@@ -106,7 +106,7 @@ def test_memory_readings_contain_the_traced_memory(name: str, precision: str) ->
     traced = trace_step(
         model.workload, TaskKind.TRAIN, is_amp=precision == "amp", keep_gradients=model.keep_gradients
     )
-    loop = traced.keeping or traced  # the suite's model has a name for the outputs
+    loop = traced.keeping or traced  # the suite's loop holds the outputs until the step ends
     for row in rows:
         assert row.traced_bytes == pytest.approx(loop.peak(row.batch_size).at(row.batch_size), rel=0.01)
 
@@ -129,7 +129,7 @@ def test_lora_readings_at_each_length_match_their_trace(row: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "how"), [(8192, Checkpointing.SELECTIVE), (32_768, Checkpointing.FULL)])
 def test_each_share_of_a_large_model_matches_its_trace(length: int, how: Checkpointing) -> None:
-    """Weights gathered in bfloat16, shards in float32, as in torchtitan."""
+    """Gathered weights are in bfloat16 and shards in float32, as in torchtitan."""
     workload = llama.definition(length)
     recipe = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=how)
     step = trace_step(workload, TaskKind.TRAIN, is_amp=False, recipe=recipe)
@@ -159,7 +159,7 @@ from definitions import lora
 from gpubench.models import TaskKind
 from memory_cases import trace_step
 traced = trace_step(lora.LLAMA, TaskKind.TRAIN, is_amp=True)
-# Of this program alone: getrusage would include the process that started it.
+# This program's peak alone; getrusage would include the process that started it.
 most_kib = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
 print(traced.weights_bytes, 1024 * int(most_kib))
 """
@@ -167,7 +167,7 @@ print(traced.weights_bytes, 1024 * int(most_kib))
 
 @pytest.mark.slow
 def test_eight_billion_parameters_are_traced_within_a_gigabyte() -> None:
-    """The memory of the whole process counts; 16 GB of weights have no values in it."""
+    """The memory of the whole process counts; its 16 GB of weights hold no values."""
     ran = subprocess.run(
         [sys.executable, "-c", TRACE_LLAMA],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -190,7 +190,7 @@ def test_eight_billion_parameters_are_traced_within_a_gigabyte() -> None:
     ids=lambda x: x.name if isinstance(x, Workload) else "",
 )
 def test_trace_finishes_within_its_cpu_limit(workload: Workload, limit_s: float) -> None:
-    """One training step at one precision, at both batch sizes."""
+    """Trace one training step at one precision, at both batch sizes."""
     torch.set_num_threads(1)
     before = time.process_time()
     trace_step(workload, TaskKind.TRAIN, is_amp=True)

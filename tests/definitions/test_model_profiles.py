@@ -1,6 +1,6 @@
 """Rows of the profile tables, compared with the trace of the network that they name.
 
-The slow tests trace the networks; by default the standard workloads reveal a changed trace.
+Only slow tests trace these networks; in the default suite, the standard workloads reveal a changed trace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PUBLISHED = {
 
 MOVED = frozenset({"ops_per_step", "gb_fp32_per_sample", "gb_fp32_fixed"})
 FROM_CPU = frozenset({"convnext_large"})
-"""Rows traced on the CPU, which the fit uses: its layouts add a few copies to those of the meta device."""
+"""Rows traced on the CPU, as the fit uses them: its layouts add a few copies to the meta device's."""
 
 
 def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
@@ -48,7 +48,7 @@ def table(task: TaskKind = TaskKind.TRAIN) -> dict[str, dict[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", DEFINITIONS)
 def test_a_shipped_row_is_the_trace_of_its_definition_which_has_the_published_size(model):
-    """Both rows if its forward pass has one too, and the size if it is published."""
+    """The row of the forward pass is compared too if there is one, and the size if it is published."""
     profile = trace_operators(DEFINITIONS[model]).profile
     assert differing(model, profile, TaskKind.TRAIN) == {}
     if model in FORWARD:
@@ -64,12 +64,12 @@ def test_each_published_size_and_each_forward_pass_is_of_a_definition():
 
 
 def differing(model: str, profile: WorkloadProfile, task: TaskKind) -> dict[str, tuple[float, str]]:
-    """Columns that differ by more than the last printed digit, since the table only rounds.
+    """Return the columns that differ by more than the table's rounding.
 
-    Another torch than the row names may run other operators; parameters and arithmetic are the same.
+    A torch that the row does not name may run other operators; parameters and arithmetic are the same.
     """
     row, found = table(task)[model], {}
-    stated = {"model", "source", "approximate", "tokens_per_sample"}  # nothing that a trace gives
+    stated = {"model", "source", "approximate", "tokens_per_sample"}  # columns that no trace gives
     assert set(DECIMALS) == set(row) - stated
     is_exact = is_of_this_torch(row["source"]) and model not in FROM_CPU
     for column, value in totals(profile, task).items():
@@ -81,7 +81,7 @@ def differing(model: str, profile: WorkloadProfile, task: TaskKind) -> dict[str,
 
 
 def test_each_row_states_its_source():
-    """From a definition, or from a library at one version; none is written by hand."""
+    """Each row is traced from a definition or from one version of a library; none is written by hand."""
     assert set(table()) == {*DEFINITIONS, *NETWORKS}
     assert not set(DEFINITIONS) & set(NETWORKS)
     for model, row in table().items():
@@ -108,7 +108,7 @@ def test_each_row_of_a_forward_pass_states_its_source():
 
 
 def test_a_forward_pass_is_about_a_third_of_the_arithmetic_of_a_step():
-    """For networks with a row in both tables; the first layer has no gradient of its input."""
+    """The networks have rows in both tables. The first layer computes no gradient of its input."""
     steps, forward = table(), table(TaskKind.INFER)
     both = set(steps) & set(forward)
     assert len(both) > 30

@@ -14,7 +14,7 @@ WIDTHS = (64, 128, 256, 512, 1024)
 
 
 def two_convolutions(channels: int, width: int) -> nn.Sequential:
-    """Two 3 x 3 convolutions, each with a batch norm and a ReLU."""
+    """Build two 3 x 3 convolutions, each with a batch norm and a ReLU."""
     layers: list[nn.Module] = []
     for entering in (channels, width):
         layers += [

@@ -1,4 +1,4 @@
-"""VGG16 with a batch norm after each convolution, only forward and backward passes, as run on a Radeon of 8 GB."""
+"""VGG16 with a batch norm after each convolution: forward and backward passes only, as run on 8 GB Radeon cards."""
 
 from __future__ import annotations
 

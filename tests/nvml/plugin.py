@@ -5,14 +5,15 @@
         subprocess.run([sys.executable, "-m", "gpubench", "probe"], env=env)
 
 ``devices`` is a dump's name, its calls, or a list of either (several GPUs); ``missing`` leaves symbols
-out of the library. The value is the whole environment for a *child* process (the loader reads
-LD_LIBRARY_PATH at its start). ``inside_nvml`` does the same for this process. Outside Linux and without a
-C compiler both skip; but where the variable CI is set, a missing compiler is an error.
+out of the library. The value is the whole environment for a *child* process, because the loader reads
+LD_LIBRARY_PATH only at its start. ``inside_nvml`` puts the fake library into this process. Outside Linux or
+without a C compiler, both fixtures skip the test; if the variable CI is set, a missing compiler is an error.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import shutil
 import sys
@@ -31,7 +32,7 @@ FakeNvml = Callable[..., dict[str, str]]
 
 
 def calls_of(devices: Devices) -> Calls:
-    """The calls of one machine, however its devices are named."""
+    """Return the calls of one machine, however its devices are given."""
     if isinstance(devices, str | Path):
         return load_dump(devices)
     if not devices or isinstance(devices[0], dict):
@@ -58,7 +59,7 @@ def _libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def _answers(tmp_path: Path) -> Callable[..., Path]:
-    made = iter(range(1000))
+    made = itertools.count()
 
     def write(devices: Devices, faults: Iterable[Fault]) -> Path:
         file = tmp_path / f"nvml-{next(made)}.txt"

@@ -1,4 +1,4 @@
-"""Turns a dump of driver answers, plus faults, into the script that the fake library replays.
+"""Turn a dump of driver answers and a list of faults into the script that the fake library replays.
 
 A dump is JSON: ``{"layout": 2, "origin": "recorded" | "synthetic", "calls": [...]}``. Each call has
 ``function`` (its name in pynvml), ``device`` ("0", "0/1" for a MIG slice, null for the system),
@@ -22,7 +22,7 @@ _SLICES = 100
 
 @dataclass(frozen=True)
 class Fault:
-    """The behavior of one driver function instead of its recorded answer.
+    """What a driver function does instead of giving its recorded answer.
 
     Attributes:
         function: The name in pynvml or in the library; "*" is every function of a device.
@@ -31,7 +31,7 @@ class Fault:
         after: Number of calls that still get the recorded answer; the fault then stays.
         sleep_s: Duration of each call.
         values: Successive answers, one per call, in the format of the dump; the last one stays.
-        selector: Only calls with these arguments.
+        selector: Only calls with these arguments; None for all.
     """
 
     function: str
@@ -44,15 +44,8 @@ class Fault:
 
 
 @dataclass
-class _Key:
-    function: str
-    device: int
-    selector: str
-
-
-@dataclass
 class Scene:
-    """Calls of one machine: system calls and those of its devices."""
+    """The calls of one machine: those of the system and those of its devices."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
 
@@ -77,14 +70,14 @@ class Scene:
 
 
 def load_dump(name: str | Path) -> list[dict[str, Any]]:
-    """The calls of a dump: a file's path, or the name of one in tests/data/nvml."""
+    """Return the calls of a dump, given by its path or by its name in tests/data/nvml."""
     path = DATA / f"{name}.json" if isinstance(name, str) else name
     calls: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["calls"]
     return calls
 
 
 def several(dumps: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One machine with device 0 of each dump, in order; the system's answers are those of the first dump."""
+    """Make one machine with device 0 of each dump, in order; the system answers as in the first dump."""
     scene = Scene()
     dumps = list(dumps)
     scene.calls = [
@@ -117,7 +110,7 @@ def change(
     code: int = 0,
     arguments: Sequence[Any] = (),
 ) -> list[dict[str, Any]]:
-    """The same calls with one answer replaced."""
+    """Return the calls with one answer replaced."""
     new = {"function": function, "device": device, "arguments": list(arguments), "code": code, "value": value}
     kept = [
         c
@@ -128,7 +121,7 @@ def change(
 
 
 def script(calls: Iterable[Mapping[str, Any]], faults: Iterable[Fault] = ()) -> str:
-    """The text that the fake library reads: every known call of the dump, then the faults."""
+    """Return the text that the fake library reads: every known call of the dump, then the faults."""
     lines: dict[tuple[str, int, str], str] = {
         ("nvmlInitWithFlags", -1, "-"): _line(("nvmlInitWithFlags", -1, "-"), 0, 0, 0, ())
     }

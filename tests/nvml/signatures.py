@@ -117,7 +117,7 @@ SYMBOLS: Mapping[str, str] = {
 
 
 def symbol_of(function: str, arguments: tuple[int | str, ...]) -> str:
-    """The symbol that pynvml calls for one of its functions with these arguments."""
+    """Return the symbol that pynvml calls for one of its functions with these arguments."""
     if function == "nvmlDeviceGetMemoryInfo" and arguments:
         return "nvmlDeviceGetMemoryInfo_v2"
     return SYMBOLS.get(function, function)

@@ -1,4 +1,4 @@
-"""Makes the dumps of machines that were not available, from their datasheets and users' reports.
+"""Make the dumps of machines that were not available, from their datasheets and users' reports.
 
 Run it as a script from the folder ``tests``: ``python -m nvml.synthetic``. Each file is marked synthetic.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from nvml.script import DATA, Scene
 
-NOT_SUPPORTED, INVALID_ARGUMENT = 3, 2
+NOT_SUPPORTED = 3
 MIB = 1024**2
 MEMORY_V2 = 0x02000028
 REFUSED: Any = object()
@@ -51,7 +51,7 @@ def card(
     pcie: tuple[int, int, int, int] = (3, 16, 1, 16),
     **others: Any,
 ) -> None:
-    """Add one card; ``pcie`` is maximum generation and width, then the current ones. None is refused by the driver."""
+    """Add one card; the driver refuses values of None. ``pcie`` is the maximum generation and width, then the current ones."""
     label = str(index)
     milliwatts = REFUSED if power_w is None else power_w * 1000
     answers: dict[str, Any] = {
@@ -91,7 +91,7 @@ def card(
 def mig_slice(
     scene: Scene, index: int, place: int, *, name: str, uuid: str, sms: int, memory_mib: int
 ) -> None:
-    """Cut a slice from a card; the driver refuses values of the whole card."""
+    """Add a slice of a card; asked about it, the driver refuses the values of the whole card."""
     label = f"{index}/{place}"
     scene.add("nvmlDeviceGetMigDeviceHandleByIndex", label, device=str(index), arguments=[place])
     attributes = {"multiprocessorCount": sms, "gpuInstanceSliceCount": 1, "memorySizeMB": memory_mib}
@@ -111,7 +111,7 @@ def mig_slice(
 
 
 def system(driver: str, cuda: int, count: int) -> Scene:
-    """A machine's own answers."""
+    """Start a machine, with the driver's answers about the system."""
     scene = Scene()
     scene.add("nvmlSystemGetDriverVersion", driver)
     scene.add("nvmlSystemGetNVMLVersion", f"{cuda // 1000}.{driver}")
@@ -254,7 +254,7 @@ def _memory(scene: Scene, label: str, total_mib: int | None, reserved_mib: int) 
 
 
 def text(name: str) -> str:
-    """The file of one machine; its UUIDs are derived from the name in the machine's function."""
+    """Return the dump of one machine; each UUID is derived from the label in the machine's function."""
     body = ",\n".join(json.dumps(_with_uuid(call)) for call in MACHINES[name]().calls)
     note = " ".join((MACHINES[name].__doc__ or "").split())
     return f'{{"layout": 2, "origin": "synthetic", "note": {json.dumps(note)}, "calls": [\n{body}\n]}}\n'

@@ -1,4 +1,4 @@
-"""Shared by the tests of offers: no connection beyond this machine, a server on it, and small tables in our columns."""
+"""Shared by the tests of offers: a guard against outside connections, a local server, and small tables in our columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROW = {
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder, and for each file its hash if no hash file exists."""
+    """Serves a folder, and the hash of each file that has no hash file."""
 
     def do_GET(self):
         path = Path(self.translate_path(self.path))
@@ -50,7 +50,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(autouse=True)
 def _only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test in this folder may connect beyond this machine; a connection fails the test."""
+    """Fail a test in this folder that connects beyond this machine."""
     connect = socket.socket.connect
 
     def guarded(self, address):

@@ -1,4 +1,4 @@
-"""The deviation of a price from what will be paid: the drift of list prices and the spread of hosts' prices."""
+"""How far a price may be from what is paid: the drift of list prices and the spread of hosts' prices."""
 
 from __future__ import annotations
 
@@ -7,31 +7,12 @@ from decimal import Decimal
 
 import msgspec
 import pytest
+from dated_offers import H100, dated
 
-from gpubench.models import Offer, Pricing
+from gpubench.models import Pricing
 from gpubench.offers.dates import USUAL_DRIFT, PriceChange, change_of, drift_of
 from gpubench.offers.snapshot import embedded_offers, load_offers
 from gpubench.offers.table import USUAL_ASK_SPREAD, OfferTable, asks_of, overlay, spread_of
-
-H100 = "nvidia-h100-sxm-80gb"
-
-
-def dated(day, price, **changes):
-    fields = {
-        "provider": "acme",
-        "instance": "x",
-        "region": None,
-        "gpu_key": H100,
-        "gpu_count": 1,
-        "vcpus": None,
-        "ram_bytes": None,
-        "price_usd_per_hour": Decimal(str(price)),
-        "pricing": Pricing.ON_DEMAND,
-        "kind": "vm",
-        "price_date": day,
-        "source": "test",
-    }
-    return Offer(**fields | changes)
 
 
 def test_without_a_history_the_drift_is_the_usual_one():
@@ -39,9 +20,9 @@ def test_without_a_history_the_drift_is_the_usual_one():
 
 
 def test_price_drift_is_estimated_from_the_tables_own_price_history():
-    """Eight prices that doubled in a year, and the usual eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526.
+    """Eight prices doubled in a year, and the usual drift counts as eight: sqrt((ln 2 ^ 2 + 0.27 ^ 2) / 2) = 0.526.
 
-    A price that doubled in four years moved half as far in one year.
+    A price that doubled in four years drifted half as far in one year.
     """
     doubled = [PriceChange(math.log(2), 1.0)] * 8
     assert drift_of(doubled) == pytest.approx(0.526, abs=1e-3)
@@ -59,7 +40,7 @@ def test_the_shipped_price_history_counts_in_every_answer(tmp_path):
 
 
 def test_newer_table_yields_the_price_change():
-    """From 2.99 to 3.99 USD in 365 days."""
+    """The price rose from 2.99 to 3.99 USD in 365 days."""
     old, new = dated("2025-10-04", 2.99), dated("2026-10-04", 3.99)
     (change,) = overlay([OfferTable(offers=(old,)), OfferTable(offers=(new,))]).changes
     assert change == (pytest.approx(math.log(3.99 / 2.99)), pytest.approx(365 / 365.25))
@@ -69,9 +50,10 @@ def test_newer_table_yields_the_price_change():
 
 
 def test_listings_have_a_median_a_spread_and_a_number():
-    """0.20, 0.30 and 0.45 per GPU-hour: the median is 0.30; logarithms +-0.405 and three usual ones.
+    """Hosts ask 0.20, 0.30 and 0.45 per GPU-hour: the median is 0.30.
 
-    A cloud asks 9.00; 0.56 of that counts with the weight of half a listing: 0.30^(3/3.5) x 5.04^(0.5/3.5).
+    The spread is that of their logarithms (0 and +-0.405) and of three usual ones. A cloud asks 9.00; 0.56 of that
+    has the weight of half a listing: 0.30^(3/3.5) x 5.04^(0.5/3.5).
     """
     hosts = [
         dated("2026-11-01", 0.2, kind="marketplace"),
@@ -92,7 +74,7 @@ def test_listings_have_a_median_a_spread_and_a_number():
 
 
 def test_the_number_and_median_of_a_source_are_used():
-    """Two GPUs for 0.10 USD/h with a median of 0.40: 0.05 and 0.20 per GPU, 0.10 in the middle."""
+    """Two GPUs for 0.10 USD/h, with a median of 0.40, are 0.05 and 0.20 per GPU; their geometric mean is 0.10."""
     host = msgspec.structs.replace(
         dated("2026-11-01", 0.1, kind="marketplace", gpu_count=2),
         ask_count=12,

@@ -136,7 +136,7 @@ def instances(table: object) -> set[str]:
 
 
 def test_every_field_of_an_offer_and_of_a_coverage_has_a_rule():
-    """A new field without a rule would accept anything; each field is tried below."""
+    """A new field without a rule would accept anything; every rule is tested below."""
     assert set(Offer.__struct_fields__) == set(BAD)
     assert set(Coverage.__struct_fields__) == set(BAD_CLAIMS)
 
@@ -198,7 +198,7 @@ def test_valid_coverage_claim_retires_unlisted_offers(tmp_path):
 
 
 def test_a_coverage_claim_without_offers_retires_shipped_ones(tmp_path):
-    assert load_offers(tmp_path).offers is embedded_offers(None).offers  # nothing is computed from them again
+    assert load_offers(tmp_path).offers is embedded_offers(None).offers  # not even a copy
     lay(tmp_path, snapshot(covers=[CLAIM | {"provider": "runpod"}]))
     found = load_offers(tmp_path)
     assert {offer.provider for offer in found.retired} == {"runpod"}
@@ -206,7 +206,7 @@ def test_a_coverage_claim_without_offers_retires_shipped_ones(tmp_path):
 
 
 def test_rows_that_carry_over_are_cleaned_by_the_next_refresh(tmp_path):
-    """Otherwise a source that is not queried again would keep its bad rows through every honest refresh."""
+    """Otherwise a source that is not queried again would keep its bad rows through every refresh."""
     lay(tmp_path, snapshot(GOOD | {"instance": "bad", "ask_median_usd_per_hour": "0"}, GOOD))
 
     class Other:
@@ -305,7 +305,7 @@ PLACES = _places(WHOLE)
 
 @pytest.fixture
 def nothing_shipped(monkeypatch):
-    """Cleaning hundreds of shipped offers as well takes most of the time of an example, and hides a bad row."""
+    """Leave out the shipped offers: cleaning hundreds of them takes most of an example's time and hides a bad row."""
     monkeypatch.setattr(snapshots, "embedded_offers", lambda *_: OfferTable())
 
 

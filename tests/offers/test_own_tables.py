@@ -1,4 +1,4 @@
-"""Our own columns: good rows become offers, bad rows are set aside with the reason, bad files give one line."""
+"""Tables in our own columns: good rows become offers, bad rows are set aside with a reason, and bad files give one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line that describes owned hardware."""
+"""The one line that describes owned hardware."""
 
 from __future__ import annotations
 

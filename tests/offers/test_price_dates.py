@@ -20,7 +20,7 @@ from gpubench.offers.snapshot import embedded_offers
         ("2026-08-14", date(2026, 8, 14), "2026-08-14"),
     ],
 )
-def test_a_partial_date_counts_as_its_oldest_day(text, day, shown):
+def test_a_partial_date_counts_as_its_earliest_day(text, day, shown):
     assert price_day(text) == day
     assert show_price_date(text) == shown
 

@@ -1,4 +1,4 @@
-"""Tables from others: SkyPilot's, gpuhunt's, a spreadsheet."""
+"""Importing other people's tables: SkyPilot's, gpuhunt's, a spreadsheet."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CATALOG = Path(__file__).parent / "answers" / "skypilot"
                 ("2RTX6000ADA.20V", "nvidia-rtx-6000-ada-48gb", 2, "on_demand"): 1.652,
             },
         ),
-        (  # its memory is the sum over all GPUs, and a spot price of 0.00 means none
+        (  # the memory is the sum over all GPUs, and a spot price of 0.00 means that there is none
             "vast",
             "marketplace",
             {
@@ -138,7 +138,7 @@ def test_a_tpu_slice_comes_with_its_host_and_counts_its_chips():
 
 
 def test_the_memory_of_one_gpu_is_read_next_to_the_total(tmp_path):
-    """Two RTX 4060 Ti with 16 GiB each, 32 GiB together: not the card with 8 GiB."""
+    """Two RTX 4060 Ti have 16 GiB each and 32 GiB together, so they are not the card with 8 GiB."""
     path = tmp_path / "acme.csv"
     info = (
         "{'Gpus': [{'Name': 'RTX4060Ti', 'MemoryInfo': {'SizeInMiB': 16384}}], 'TotalGpuMemoryInMiB': 32768}"

@@ -297,7 +297,7 @@ def test_a_failure_after_a_complete_answer_retires_and_restores_nothing(tmp_path
 
 
 def _runpod(*gone, **change):
-    """Everything that the shipped table has from RunPod, at its price, except these, in RunPod's format."""
+    """Return quotes at the shipped prices of all RunPod offers, except those of the GPUs that are gone."""
     shipped = [o for o in embedded_offers().offers if o.provider == "runpod" and o.gpu_key not in gone]
     return [
         quote(
@@ -420,7 +420,7 @@ TWO_GPUS = [*SIZES, *(quote(0.9 * n, instance=f"l4.{n}", gpu="L4") for n in (1, 
 
 
 def test_a_model_missing_from_a_complete_answer_is_unknown_and_its_prices_stay(tmp_path):
-    """It may be retired, or renamed: the answer alone cannot tell, and no GPU may leave the table silently."""
+    """The model may be retired or renamed: the answer cannot tell, and no GPU may leave the table silently."""
     run(tmp_path, 0, Fixed("acme", *TWO_GPUS, *ONE_GPU))
     done = run(tmp_path, 1, Fixed("acme", *SIZES, *ONE_GPU))
     assert "2 known offers of L4:" in done.sources["acme"].reason

@@ -31,7 +31,7 @@ def _write(folder, name, *offers, **change):
 
 
 def test_shipped_kinds_are_those_of_their_providers():
-    """A row without its machine is a fee, a single host's GPU is a marketplace's, and past prices are not on sale."""
+    """A row without a machine is a fee, a private host's GPU is a marketplace's, and past prices are historic."""
     offers = embedded_offers().offers
     for offer in offers:
         if "(attach)" in offer.instance:
@@ -48,10 +48,14 @@ def test_shipped_kinds_are_those_of_their_providers():
 
 
 def test_a_shipped_instance_has_the_gpu_that_a_refresh_would_find_in_it():
+    found = 0
     for offer in embedded_offers().offers:
         machine = find_machine(offer.provider, offer.instance)
-        assert machine is None or machine.gpu_key == offer.gpu_key, offer
-        assert machine is None or machine.gpu_count in {None, offer.gpu_count}, offer
+        if machine is not None:
+            assert machine.gpu_key == offer.gpu_key, offer
+            assert machine.gpu_count in {None, offer.gpu_count}, offer
+            found += 1
+    assert found > 100
 
 
 def test_a_row_with_only_a_spot_price_gives_only_a_spot_offer():

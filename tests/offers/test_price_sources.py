@@ -51,7 +51,7 @@ def refuse(url, **_kwargs):
 
 
 def vast_of(*models):
-    """Vast, queried for these models only."""
+    """Return a source that queries Vast for these models only."""
     return Source(
         "vast", "vast", lambda transport: chain.from_iterable(fetch_model(each, transport) for each in models)
     )
@@ -69,7 +69,7 @@ ROWS_OF = {
         "usd_hr",
     ),
 }
-"""For each source that reads JSON: one page of its answer, the place of its rows, and the field of a price."""
+"""For each source that reads JSON: a page of its answer, where the rows are, and the field of the price."""
 
 
 KEYS = ("LAMBDA_API_KEY",)
@@ -78,13 +78,13 @@ KEYS = ("LAMBDA_API_KEY",)
 
 @pytest.fixture
 def keys(monkeypatch):
-    """Every key that a source of ``ROWS_OF`` needs."""
+    """Set every key that a source of ``ROWS_OF`` needs."""
     for each in KEYS:
         monkeypatch.setenv(each, "k")
 
 
 def gpuhunt_of(catalog):
-    """gpuhunt's catalog of one cloud."""
+    """Return the source of gpuhunt's catalog of one cloud."""
     return next(source for source in GPUHUNT if source.name == f"gpuhunt-{catalog}")
 
 
@@ -154,7 +154,7 @@ def test_vast_gives_the_cheapest_verified_host_of_each_count():
     }
     assert table.offers[0].kind == "marketplace"
     assert "2 verified hosts" in table.offers[0].note
-    assert [o.ask_count for o in table.offers] == [1, None, 1]  # the other one is quoted itself
+    assert [o.ask_count for o in table.offers] == [1, None, 1]  # the other host has an offer of its own
     assert table.offers[0].ask_median_usd_per_hour > table.offers[0].price_usd_per_hour
     assert "RTX 9999" in table.set_aside[0].row
     assert replay.asked[0]["body"]["verified"] == {"eq": True}
@@ -202,7 +202,7 @@ HOST = {
 
 
 def test_vast_host_facts_are_reported():
-    """A quarter of the cores comes with a quarter of the memory: 512 GB / 4 = 128 GB."""
+    """The offer has a quarter of the cores, so also a quarter of the memory: 512 GB / 4 = 128 GB."""
     (offer,) = _vast(_vast_host("A100 SXM4", 80, 1.0, **HOST)).offers
     assert (offer.host_id, offer.machine_id, offer.region, offer.seller) == ("7", "4711", "US", "secure")
     assert (offer.vcpus, offer.ram_bytes, offer.disk_bytes) == (16.0, 128_000_000_000, 800_500_000_000)
@@ -279,7 +279,7 @@ L4 = {"id": "NVIDIA L4", "displayName": "L4", "memoryInGb": 24, "securePrice": 0
 
 
 def _runpod(*answers):
-    """RunPod; each of its answers is a list of GPU types, or an error."""
+    """Query a RunPod that gives these answers in turn: lists of GPU types, or errors."""
     bodies = [
         {"errors": [{"message": a}]} if isinstance(a, str) else {"data": {"gpuTypes": a}} for a in answers
     ]
@@ -346,7 +346,7 @@ def test_stock_is_reported_if_a_source_reports_it(monkeypatch):
     table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": types}}).encode()))
     assert [o.in_stock for o in table.offers] == [True, False, None]
     assert [o.stock_date for o in table.offers] == ["2026-11-20", "2026-11-20", None]
-    both = {**types[0], "communityPrice": 0.5}  # one of them is free, and it does not say which
+    both = {**types[0], "communityPrice": 0.5}  # one cloud has a free machine, but which?
     table = offers(runpod.SOURCE, Replay(json.dumps({"data": {"gpuTypes": [both]}}).encode()))
     assert [o.in_stock for o in table.offers] == [None, None]
     assert offers(vast_of("RTX 4090"), Replay("vast.json")).offers[0].in_stock
@@ -368,7 +368,7 @@ def test_only_an_untruncated_answer_claims_to_be_complete():
 
 
 def test_runpod_yields_both_clouds_and_distinguishes_the_form_factor_by_the_device_name():
-    """The secure price is a list price of data centers, the community price that of a host."""
+    """The secure price is a data center's list price; the community price is a host's."""
     table = offers(runpod.SOURCE, Replay("runpod.json"))
     assert {(o.instance, o.gpu_key, o.seller, o.kind): float(o.price_usd_per_hour) for o in table.offers} == {
         ("A100 PCIe", "nvidia-a100-pcie-80gb", "community", "marketplace"): 1.19,
@@ -418,7 +418,7 @@ def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
 
 
 def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_reads(monkeypatch):
-    """The ledger's prices are per GPU, and CoreWeave rents eight; Azure, Lambda, RunPod and Verda have their own sources."""
+    """Prices in the ledger are per GPU, and CoreWeave rents out eight; Azure, Lambda, RunPod and Verda have their own sources."""
     monkeypatch.setattr(gpurentalprices, "own_sources", lambda: ())
     replay = Replay("gpurentalprices.json")
     table = offers(gpurentalprices.SOURCE, replay)
@@ -437,7 +437,7 @@ def test_the_ledger_prices_the_smallest_machine_of_clouds_that_no_other_source_r
     assert all("gpurentalprices.com, CC BY 4.0" in o.source for o in table.offers)
     assert replay.asked == [{"url": gpurentalprices.URL, "params": None, "body": None, "headers": None}]
     assert _claims(gpurentalprices.SOURCE, replay) == (), (
-        "an offer that it does not list may still be available"
+        "an offer missing from the ledger may still be available"
     )
 
 

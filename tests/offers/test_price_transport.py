@@ -174,7 +174,7 @@ def test_an_endless_body_is_stopped_by_size(server, transport):
 
 
 def test_a_compressed_body_is_unpacked_once_and_a_nested_bomb_never(server, transport):
-    """Two layers of gzip turn 2 KB into 1 GB before any of it could be counted."""
+    """Two layers of gzip turn 2 KB into 1 GB before any byte could be counted."""
     packed = gzip.compress(b"{}" * 100)
     server.routes["/good"] = answer(200, packed, Content_Encoding="gzip")
     server.routes["/large"] = answer(200, gzip.compress(b"0" * 200_000), Content_Encoding="GZIP")
@@ -213,7 +213,7 @@ def dripping(head, drop):
     ],
 )
 def test_a_slowly_dripping_answer_is_stopped_by_time(server, transport, monkeypatch, head, drop):
-    """It would never end on its own, neither in a piece that is read as a whole nor in the head."""
+    """The answer would never end on its own, whether the head, a chunk or the body drips."""
     monkeypatch.setattr(transports, "REQUEST_TIMEOUT_S", 0.5)
     server.routes["/x"] = dripping(head, drop)
     watch = Stopwatch()
@@ -241,7 +241,7 @@ def test_a_redirect_on_the_same_host_is_followed(server, transport):
 
 
 def test_the_body_of_a_redirect_is_not_read(server, transport):
-    """It may be endless."""
+    """The body may be endless."""
     server.routes["/x"] = dripping(
         b"HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Length: 90000\r\n\r\n", b"x"
     )
@@ -259,7 +259,7 @@ def test_a_redirect_to_another_host_is_refused_before_any_request(server, transp
 
 
 def test_url_with_an_ambiguous_host_is_judged_by_the_host_actually_contacted(server, transport):
-    """One reader takes the host after the backslash, another the host before it."""
+    """Some URL parsers take the host after the backslash, others the host before it."""
     for url in ("http://prices.example\\@127.0.0.1/x", f"https://prices.example\\@{server.url[7:]}/x"):
         server.routes["/x"] = answer(302, Location=url)
         with pytest.raises(SourceError, match="to another host"):
@@ -312,7 +312,7 @@ def test_api_key_is_sent_as_given_regardless_of_netrc(server, transport, tmp_pat
 
 
 def test_proxy_is_used_only_for_requests_to_other_hosts(server, transport, monkeypatch):
-    """The server is the proxy: a request to another host starts there with CONNECT."""
+    """The server acts as the proxy: a request to another host reaches it as CONNECT."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, server.url)
     for name in ("no_proxy", "NO_PROXY"):

@@ -36,7 +36,7 @@ WITHOUT_END = json.dumps(
         },
     }
 ).encode()
-"""Without a limit, each offer would be compared with each set in which the file claims to be complete."""
+"""Without a limit, each offer would be compared with each of these claims to be complete."""
 
 
 class Acme:
@@ -95,7 +95,7 @@ def test_the_command_reads_a_published_snapshot_with_its_dates(site, tmp_path, g
 
 
 def _ranked(tmp_path, url, *more):
-    """Rank in a folder with these settings, and return the process with the known offers of acme."""
+    """Rank with this snapshot URL in the settings; return the process and the known offers of acme."""
     (tmp_path / "gpubench.toml").write_text(f'snapshot-url = "{url}"\n')
     mine = tmp_path / "mine"
     done = here("rank", "resnet50", "--limit", "1", "--results", str(mine), *more, cwd=tmp_path)
@@ -191,7 +191,7 @@ def test_an_invalid_snapshot_is_one_line_and_changes_nothing(site, tmp_path, rea
 
 
 def test_a_snapshot_that_does_not_match_its_hash_changes_nothing(site, tmp_path, read):
-    """Half a file can still be JSON: an older snapshot, or one with prices that somebody changed on the way."""
+    """Valid JSON is no proof: the file may be an older snapshot, or somebody may have changed prices on the way."""
     publish(site[0], 0, 0.5)
     (site[0] / "latest.json.sha256").write_text(f"{'0' * 64}  latest.json")
     with pytest.raises(SourceError, match="does not match its SHA-256"):
@@ -263,7 +263,7 @@ def test_the_workflow_runs_on_a_schedule_and_contains_no_secret():
 
 
 def test_every_command_of_the_workflow_exists(gpubench, monkeypatch):
-    """With --help at the end a command is parsed, but not run."""
+    """With --help at its end, a command is parsed but not run."""
     commands = [
         shlex.split(line.partition(">")[0])
         for step in steps()[1]

@@ -1,4 +1,4 @@
-"""Regions by their part of the world, and providers by their common names."""
+"""The part of the world and the country of a region."""
 
 from __future__ import annotations
 

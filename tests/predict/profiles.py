@@ -10,9 +10,9 @@ from tools.published import PROFILES, published_rows
 def published(
     model: str, *, is_image: bool = True, batches: tuple[int, ...] = (32, 64, 128)
 ) -> WorkloadProfile:
-    """The profile of a published model, with its totals spread over its number of operators.
+    """Build the profile of a published model, with its totals spread over as many operators as it has.
 
-    Its memory is the traced one if the model is also shipped.
+    The memory is traced if the model is also a shipped workload, and empty otherwise.
     """
     row = next(r for r in published_rows(PROFILES[TaskKind.TRAIN]) if r["model"] == model)
     flops = {

@@ -1,4 +1,4 @@
-"""Recorded runs written by hand: one device, and one measurement per case at a chosen throughput."""
+"""Recorded runs written by hand: one device, and one measurement per case at the given throughput."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def rooms(name: str) -> dict[tuple[str, str], Room]:
 
 
 def whole(name: str) -> StepMemory:
-    """The shipped profile, with every block recomputed if the whole model is trained."""
+    """Return the shipped memory trace in which every block is recomputed, with 16-bit or 4-bit weights."""
     profile = load_profiles()[name]
     for each in (profile, *profile.variants):
         for step in each.memory:
@@ -84,14 +84,14 @@ def test_well_known_facts_about_24_gib_are_reproduced():
 
 
 def test_kv_cache_takes_two_tensors_per_layer():
-    """8B: 2 x 32 layers x 8 heads x 128 channels x 2 bytes are 131,072 bytes per token; the prompt adds to it."""
+    """The cache of 8B takes 2 x 32 layers x 8 heads x 128 channels x 2 bytes = 131,072 bytes per token, and the prompt more."""
     (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
     grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
     assert 131_072 < grown < 2 * 131_072
 
 
 def test_the_figures_for_a_sequence_length_come_from_its_trace():
-    """A figure beyond all traces would have an upper end of twice its value."""
+    """Beyond all traces, the upper end of a figure would be twice its value."""
     for member in load_members():
         assert member.step.is_traced_at(MOST_UNITS), (member.model, member.way)
 
@@ -110,7 +110,7 @@ def test_the_figures_for_a_sequence_length_come_from_its_trace():
     ],
 )
 def test_the_reported_context_is_the_largest_that_the_memory_verb_says_fits(gpu_key, way, name, asked):
-    """From a trace of all layers at that context, as ``gpubench memory WORKLOAD --gpu X`` makes it."""
+    """All layers are traced at that context, as ``gpubench memory WORKLOAD --gpu X`` does."""
     told = rooms(gpu_key)["Llama 3 8B", way].context_tokens
     assert told > 0
     fits = [_fits(name, tokens, gpu_key, asked) for tokens in (told, told + UNIT_TOKENS)]
@@ -133,7 +133,7 @@ def _fits(name: str, tokens: int, gpu_key: str, asked: dict[str, WeightType]) ->
 
 @pytest.mark.parametrize("name", ["T4", "V100 SXM2 16GB", "RTX 2080 Ti", "Radeon VII"])
 def test_card_without_bf16_gets_a_memory_answer_but_no_speed(name):
-    """One rule for memory, the capacity of a card, predictions and the ranking."""
+    """One rule serves memory, a card's capacity, predictions and the ranking."""
     key = require_spec(name).key
     ((answer,),) = ([card.fit for card in each.cards] for each in memory("llama_1b", gpu=name, batch_size=1))
     (twin,) = memory("llama_1b", gpu="L4", batch_size=1)[0].cards

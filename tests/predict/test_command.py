@@ -33,7 +33,7 @@ def test_show_prints_json_or_text():
     assert f"all {len(load_specs())} GPUs" in result.stdout
 
 
-def test_show_is_no_success_if_no_gpu_has_a_figure():
+def test_show_fails_if_no_gpu_has_a_figure():
     asked = ("predict", "show", "resnet50", "--precision", "tf32", "--gpu", "V100 PCIe 32GB")
     said = (
         "gpubench: no GPU has a prediction: V100 PCIe 32GB has no TF32 tensor cores; "
@@ -64,7 +64,7 @@ def test_show_answers_for_one_gpu_and_says_so(typed):
 
 @pytest.mark.parametrize("tool", ["evaluate", "calibrate"])
 def test_without_the_tools_the_missing_table_is_named(tool, tmp_path, monkeypatch):
-    """The content of a wheel: only the package."""
+    """A wheel contains only the package."""
     monkeypatch.setattr(verb.folders, "package_path", lambda name: tmp_path / "gpubench" / name)
     with pytest.raises(MisuseError, match=r"no .*/tools/data/published\.csv\): run this in a checkout"):
         verb._tool(tool)
@@ -90,7 +90,7 @@ def test_a_missing_option_is_requested_by_its_command_line_name():
 
 
 def test_calibration_fitted_on_other_tables_is_stale():
-    """It was fitted with another table of the package, or with other published rows."""
+    """One of the tables ships with the package; the other has the published rows."""
     calibration = load_calibration()
     assert calibration.stale == ()
     for name in ("gpus.csv", "published.csv"):
@@ -143,7 +143,7 @@ def test_a_power_limit_costs_time_and_saves_energy():
 
 
 def test_measured_power_allows_a_lower_power_limit_than_the_usual_value():
-    """The shipped run of an H100 drew 0.88 of its board power."""
+    """In the shipped run, an H100 drew 0.88 of its board power."""
     (read,) = shown("--gpu", "H100 SXM", "--power-limit", "450")["estimates"]
     assert (read["basis"], read["power_w_low"]) == ("reference", None)
     (usual,) = shown("--gpu", "H100 PCIe", "--power-limit", "225")["estimates"]
@@ -168,7 +168,7 @@ def test_among_many_gpus_those_that_a_limit_does_not_affect_are_refused():
 
 
 def test_borderline_case_gets_an_estimate_if_the_gpu_is_named():
-    """A published run of it did fit: Qwen2.5 1.5B, QLoRA at 4,096 tokens, 13.56 GiB reserved on an RTX 4080."""
+    """A published run did fit: Qwen2.5 1.5B with QLoRA at 4,096 tokens reserved 13.56 GiB on an RTX 4080."""
     asked = ("qwen2.5-1.5b", "--qlora", "--context", "4096", "--batch-size", "1", "--execution", "eager")
     done = here("predict", "show", *asked, "--recipe", "loss-chunks=1", "--gpu", "RTX 4080", "--json")
     assert done.returncode == 0, done.stderr

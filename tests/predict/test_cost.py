@@ -1,4 +1,4 @@
-"""The cost of a call to the loaded library."""
+"""The CPU time of a call once the library is loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUESTIONS = {
 @pytest.mark.timing
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_loaded_library_answers_within_a_third_of_a_second_of_cpu(question, monkeypatch, tmp_path):
-    """The minimum of seven; tests/cli/test_startup.py limits the startup of a command."""
+    """The fastest of seven calls counts; tests/cli/test_startup.py limits the startup of a command."""
     monkeypatch.setenv("GPUBENCH_RESULTS", str(tmp_path))
     ask = QUESTIONS[question]
     ask()

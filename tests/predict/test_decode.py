@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import mean
 
+import msgspec
 import pytest
 from decode_fit import decode_fit, decode_readings
 
@@ -33,7 +34,7 @@ def test_every_reading_is_of_a_known_gpu_and_within_its_bandwidth():
         assert 0.2 < reached / load_specs()[reading.gpu_key].memory_bandwidth_bytes_per_s < 1
 
 
-def test_the_interval_contains_nine_tenths_of_the_gpus():
+def test_the_interval_contains_at_least_ten_of_twelve_gpus():
     readings, held = decode_readings(), {}
     for reading in readings:
         work = DecodeWork(weight_bytes=reading.bytes_read, cache_bytes_per_token=0, flops_per_token=0)
@@ -58,8 +59,6 @@ def test_token_time_scales_with_weight_bytes_and_a_batch_reads_weights_once():
 
 
 def test_a_card_without_a_known_bandwidth_has_no_answer():
-    import msgspec
-
     spec = msgspec.structs.replace(require_spec("RTX 4090"), memory_bandwidth_bytes_per_s=None)
     work = DecodeWork(weight_bytes=15e9, cache_bytes_per_token=1, flops_per_token=1)
     assert token_time(work, 0, 1, spec) is None

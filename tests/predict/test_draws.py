@@ -26,10 +26,10 @@ def estimates():
     return list(answers.values())
 
 
-def test_draws_have_the_shape_the_seed_and_the_spread(estimates):
+def test_draws_repeat_with_their_seed_and_spread_as_the_interval(estimates):
     draws = draw(estimates, 4000, seed=1)
     assert draws.shape == (3, 4000)
-    normals.cache_clear()  # in the tests the same numbers are drawn again
+    normals.cache_clear()  # otherwise the second call would return the cached numbers
     assert np.array_equal(draws, draw(estimates, 4000, seed=1))
     assert not np.array_equal(draws, draw(estimates, 4000, seed=2))
     for row, estimate_ in zip(draws, estimates, strict=True):
@@ -55,7 +55,7 @@ def test_the_draws_of_a_gpu_do_not_depend_on_the_others(estimates):
 
 
 def test_no_draw_exceeds_the_peak_of_its_gpu_and_a_low_end_alone_limits_nothing(estimates):
-    """A published reading below an interval widens it downward; this sets no upper limit."""
+    """A published reading below an interval widens it downward but sets no upper limit."""
     predicted = next(each for each in estimates if each.basis == "predicted")
     limit = predicted.samples_per_s * 1.01
     at_peak, widened = (

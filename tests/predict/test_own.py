@@ -32,7 +32,7 @@ def micro(name, precision, value, unit) -> MicroResult:
 
 
 def test_measured_peaks_of_a_healthy_card_stay_close_to_the_datasheet():
-    """The readings of an H200: no figure moves by more than 8 %."""
+    """These are the readings of an H200; no figure moves by more than 8 %."""
     chip = chips_of([SPECS[H200]])
     read = measured_chip(
         chip,
@@ -52,10 +52,7 @@ def test_measured_peaks_of_a_healthy_card_stay_close_to_the_datasheet():
 def test_an_anchor_slowed_by_its_power_limit_predicts_others_faster(vgg16):
     question = Question(profile=vgg16)
     run = run_of(H200, (case_for(question, SPECS[H200]), 2000.0))
-    capped = run.__class__(
-        **{f: getattr(run, f) for f in run.__struct_fields__ if f != "micro"},
-        micro=(micro("gemm", "bf16", 300, "TFLOP/s"),),
-    )
+    capped = msgspec.structs.replace(run, micro=(micro("gemm", "bf16", 300, "TFLOP/s"),))
     plain, corrected = (estimate(question, [SPECS[H100]], own=[r])[H100].samples_per_s for r in (run, capped))
     assert corrected > 1.05 * plain
 

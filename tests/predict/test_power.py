@@ -33,7 +33,7 @@ TRAINED = {name: profile for name, profile in load_profiles().items() if profile
 
 
 def throttle(spec: GpuSpec, exponent: float = COEFFICIENTS.power_exponent) -> float:
-    """The share of its stated clock that a GPU sustains."""
+    """Return the share of its stated clock that a GPU sustains."""
     coefficients = msgspec.structs.replace(COEFFICIENTS, power_exponent=exponent)
     return math.exp(float(log_throttle(chips_of([spec]), coefficients)[0]))
 
@@ -70,7 +70,7 @@ def test_rate_of_a_power_limited_card_is_independent_of_its_stated_peak(stated):
 
 
 def test_the_power_limit_of_an_h100_pcie_counts_once():
-    """The PCIe card's peak is stated at 1755 MHz, the SXM's at 1980: clock and power together lower it no more than power alone."""
+    """The peaks are stated at 1755 MHz (PCIe) and 1980 MHz (SXM); clock and power lower the rate no more than power alone."""
     clock = held_fp32(H100_PCIE) / H100_PCIE.sm_count / (held_fp32(H100_SXM) / H100_SXM.sm_count)
     watts = H100_PCIE.tdp_w / H100_PCIE.sm_count / (H100_SXM.tdp_w / H100_SXM.sm_count)
     assert watts**COEFFICIENTS.power_exponent <= clock < 1
@@ -95,7 +95,7 @@ def test_unstated_form_factor_is_as_slow_as_its_slowest_variant():
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.TF32, Precision.AMP_BF16])
 @pytest.mark.parametrize("workload", sorted(TRAINED))
 def test_a_gh200_is_not_above_an_h200_at_equal_clocks(workload, precision, aim):
-    """One die at one clock with less bandwidth: the higher power limit of the module has no effect."""
+    """The GH200 has the same die at the same clock with less bandwidth; its higher power limit has no effect."""
     assert power_and_clock(GH200).clock == power_and_clock(H200).clock
     profile = TRAINED[workload]
     times = step_times(

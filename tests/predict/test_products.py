@@ -47,20 +47,20 @@ RTX_3090 = "nvidia-geforce-rtx-3090-24gb"
 
 @cache
 def gemm_timings() -> pd.DataFrame:
-    """The published GEMM timings with sides of 2,048 and more."""
+    """Read the published GEMM timings with sides of 2,048 and more."""
     table = pd.read_csv(PUBLISHED / "gemm_bf16.csv.gz")
     return table[(table[["m", "n", "k"]] >= 2048).all(axis=1)]
 
 
 def told(key: str, without: str | None = None) -> float:
-    """A card's rate for large bf16 GEMMs [FLOP/s]."""
+    """Return a card's predicted rate for large bf16 GEMMs [FLOP/s]."""
     spec = load_specs()[key]
     held = log_throttle(chips_of([spec]), load_calibration().train.ratio.coefficients)
     return spec.fp16_tensor_flops_per_s * product_rate(spec, without).share * math.exp(held[0])
 
 
 def off(name: str, without: str | None = None) -> float:
-    """A card's time relative to an H100's: the predicted ratio divided by the measured one, for the median shape."""
+    """Divide the predicted ratio of a card's time to an H100's by the measured ratio for the median shape."""
     read = float((gemm_timings()[name] / gemm_timings()["H100 SXM"]).median())
     return told(H100) / told(COLUMNS[name], without) / read
 
@@ -203,9 +203,9 @@ def test_winograd_beats_the_ceiling_only_without_tensor_cores(key, precision, is
 
 
 def test_a_family_without_a_reading_gets_a_wider_interval():
-    """The widening depends on the share of large GEMMs in the step.
+    """The interval widens with the share of large GEMMs in the step.
 
-    An RTX 3090 is compared with the A6000, which has the same chip.
+    The RTX 3090 is compared with the A6000, which has the same chip.
     """
     keys = RTX_3090, "nvidia-rtx-a6000-48gb"
     question = question_of(load_profiles()["llama_8b_lora"], None)
@@ -244,7 +244,7 @@ def test_graph_measurement_does_not_anchor_a_compiled_prediction():
 
 @pytest.mark.parametrize("name", ["cnn", "vgg16", "lstm_large", "transformer"])
 def test_compiled_step_is_between_its_graph_and_the_assumed_largest_gain(name):
-    """Without this, a small network was predicted at five times its measured graph, and VGG16 below its own."""
+    """Without these limits, a small network was predicted at five times its measured graph, and VGG16 below its graph."""
     questions = [
         Question(profile=load_profiles()[name], execution=execution, batch_size=8)
         for execution in (Execution.GRAPH, Execution.COMPILE)
@@ -268,7 +268,7 @@ def test_compiled_step_is_between_its_graph_and_the_assumed_largest_gain(name):
 
 @pytest.mark.parametrize(("name", "batch", "read"), [("vgg16", 128, 4846), ("cnn", 4096, 1.996e6)])
 def test_compiled_steps_of_an_h200_lie_in_their_intervals(name, batch, read):
-    """An independent loop measured them at amp-bf16; neither reading is used anywhere else."""
+    """An independent loop measured both at amp-bf16, and no fit uses its readings."""
     question = question_of(load_profiles()[name], "amp-bf16", execution=Execution.COMPILE, batch_size=batch)
     spec = load_specs()["nvidia-h200-sxm-141gb"]
     (answer,) = estimate(question, [spec], reference=reference_runs()).values()
@@ -278,7 +278,7 @@ def test_compiled_steps_of_an_h200_lie_in_their_intervals(name, batch, read):
 
 @cache
 def gpt_2() -> pd.DataFrame:
-    """Twenty rented cards, none used in any fit; six rows look power-limited."""
+    """Read the rows of twenty rented cards, which no fit uses; six rows look power-limited."""
     return pd.read_csv(PUBLISHED / "gpt2_cards.csv").assign(read=lambda table: table.value / 1024)
 
 
@@ -289,7 +289,7 @@ def compiled(batch_size: int) -> Question:
 
 
 def as_measured(row: pd.Series) -> Reading:
-    """A row of the table as a user's measurement."""
+    """Turn a row of the table into a user's measurement."""
     spec = load_specs()[row.gpu_key]
     case = case_for(compiled(row.batch_size), spec)
     assert isinstance(case, Case)
@@ -309,7 +309,7 @@ def as_measured(row: pd.Series) -> Reading:
 
 
 def pairs_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Predictions from every card to every other card, at every batch size."""
+    """Predict from every card to every other card, at every batch size."""
     calibration, found = load_calibration(), []
     for owned, rows in table.groupby("gpu_key"):
         for batch, others in table[table.gpu_key != owned].groupby("batch_size"):
@@ -363,7 +363,7 @@ def test_a_slow_reading_still_predicts_its_own_card_at_another_batch():
 
 
 def test_no_compiled_gpt_2_job_that_ran_is_refused_for_its_memory():
-    """nvidia-smi read them, so they include everything on the card."""
+    """nvidia-smi reported the peaks, so they include everything on the card."""
     for row in gpt_2().itertuples():
         spec, question = load_specs()[row.gpu_key], compiled(row.batch_size)
         case = case_for(question, spec)

@@ -1,4 +1,4 @@
-"""The roofline: additive, consistent between operators and totals, and honest about missing rates."""
+"""The roofline: additive, equal for operators and their totals, and unknown where a rate is missing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_more_of_anything_is_never_slower():
     for field in ("memory_bandwidth_bytes_per_s", "tdp_w"):
         better = msgspec.structs.replace(A100, **{field: 1.2 * getattr(A100, field)})
         assert seconds(profile.train, better) <= seconds(profile.train, A100)
-    # A faster tensor core needs the memory to feed it: not slower when both grow.
+    # A faster tensor core needs faster memory to feed it, so both grow here.
     both = msgspec.structs.replace(
         A100,
         fp16_tensor_flops_per_s=1.2 * A100.fp16_tensor_flops_per_s,
@@ -82,7 +82,7 @@ def test_half_precision_on_a_gpu_without_tensor_cores_runs_at_its_fp32_rate():
     )
 
 
-def test_another_vendors_tf32_is_its_fp32():
+def test_tf32_on_amd_runs_at_its_fp32_rate():
     """ROCm leaves TF32 off: published rows of an MI325X with and without it agree to 1 %."""
     chips = chips_of([load_specs()["amd-mi325x-256gb"], load_specs()["nvidia-h100-sxm-80gb"]])
     assert chips.peaks[0, Mode.TF32] == chips.peaks[0, Mode.FP32]
@@ -90,7 +90,7 @@ def test_another_vendors_tf32_is_its_fp32():
 
 
 class Casts(TorchDispatchMode):
-    """Bytes read and written by the casts of autocast."""
+    """Count the bytes that the casts of autocast read and write."""
 
     def __init__(self):
         super().__init__()

@@ -61,6 +61,6 @@ def test_impossible_scaling_requests_are_errors(n, speed):
 
 
 def test_the_backward_pass_hides_no_more_than_its_own_time():
-    """A fit of the user's own can give a share above 1, which the efficiency and the shown time both limit."""
+    """A user's own fit can give a share above 1; the efficiency and the shown time both cap it."""
     exchange = Exchange(gradient_bytes=1e9, link="pcie", rate=1e9, step_s=0.3)
     assert exposed_s(exchange, 2, 1.0, 1.7) == exposed_s(exchange, 2, 1.0, 1.0) == pytest.approx(0.8)

@@ -23,7 +23,7 @@ from gpubench.units import MIB
 
 ROOT = Path(__file__).parents[2]
 WORKSPACE_READ_BYTES = 170 * MIB
-"""cuBLAS takes 66 MiB on Hopper; cuDNN takes up to the same again, and more in small steps."""
+"""cuBLAS takes 66 MiB on Hopper; cuDNN takes up to as much again, and more in small steps."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def seen(every) -> list[Measurement]:
 
 @pytest.fixture(scope="module")
 def told(seen):
-    """Predict the same cases as before these runs shipped, for a user without measurements."""
+    """Predict the same cases for a user without measurements, as before these runs shipped."""
     card = require_spec("nvidia-h100-sxm-80gb")
 
     def tell(m: Measurement):
@@ -56,7 +56,7 @@ def told(seen):
 
 
 def test_speeds_are_within_the_predicted_intervals(seen, told):
-    """22 rows: 90 % intervals that contain fewer than 20 would be too narrow."""
+    """If fewer than 20 of the 22 rows were inside, the 90 % intervals would be too narrow."""
     assert len(seen) == 22
     inside = [t.low <= m.samples_per_s <= t.high for m, t in zip(seen, told, strict=True)]
     assert sum(inside) >= 20
@@ -73,7 +73,7 @@ def test_the_errors_match_the_page(seen, told):
 
 
 def test_memory_of_tensors_was_predicted(every):
-    """Within 1 % next to cuDNN's workspace; the upper end covers all, including strict fp32 convolutions."""
+    """Apart from cuDNN's workspace, the error is within 1 %; the upper end covers all, even strict fp32 convolutions."""
     compared = 0
     for m in every:
         need = need_of(load_profiles()[m.case.workload], m.case, CardClass.HBM)
@@ -90,7 +90,7 @@ def _question(m: Measurement, batch_size: int):
 
 
 def test_measured_peak_never_puts_a_larger_batch_below_its_trace(runs, every):
-    """A peak beyond its trace is scratch space of the libraries, mostly in small steps."""
+    """What a peak has beyond its trace is scratch space of the libraries, mostly in small steps."""
     card = require_spec("nvidia-geforce-rtx-4090-24gb")
     for m in every:
         for times in (2, 16, 256, 4096):

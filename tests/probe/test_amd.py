@@ -108,14 +108,14 @@ def test_an_mi300x_is_described_by_its_library(machine) -> None:
     assert (gpu.index, gpu.uuid) == (0, "GPU-0000000000001234")
     assert gpu.tensor_core_precisions == ("fp16", "bf16", "int8", "fp8")
     assert "transfer rate" in gpu.unavailable["memory_bandwidth_bytes_per_s"]
-    assert "driver_version" in gpu.unavailable, "what the library refuses has its reason"
+    assert "driver_version" in gpu.unavailable, "a refused value has its reason"
     (state,) = report.states
     assert (state.idle, state.power_w) == (True, None)
     assert report.problems == ()
 
 
 def without_the_library(monkeypatch, root: Path) -> AmdBackend:
-    """A machine with the compute driver, and without AMD's library."""
+    """Make a machine with the compute driver but without AMD's library."""
     (root / "dev").mkdir()
     (root / "dev/kfd").touch()
     monkeypatch.setattr(amd, "open_library", lambda: None)
@@ -175,7 +175,7 @@ def test_a_run_without_telemetry_names_the_package() -> None:
 
 
 def silent(run: Run) -> Run:
-    """The same run with launches without telemetry."""
+    """Return the run as if none of its launches had telemetry."""
     mute = [
         msgspec.structs.replace(
             m, launches=tuple(msgspec.structs.replace(x, telemetry_source="none") for x in m.launches)
@@ -186,7 +186,7 @@ def silent(run: Run) -> Run:
 
 
 def test_the_partitions_of_a_card_are_listed_instead_of_the_whole_card(machine) -> None:
-    """In CPX mode each compute die of an MI300X is a device; they differ in their function on the bus."""
+    """In CPX mode each compute die of an MI300X is a device; the dies differ in their PCI function."""
     dies = [(f"0002:0c:00.{n}", *MI300X[1:3], 38, *MI300X[4:]) for n in range(3)]
     backend = machine(*dies, XTX)
     report = backend.devices()
@@ -205,7 +205,7 @@ def test_the_partitions_of_a_card_are_listed_instead_of_the_whole_card(machine) 
 
 
 def test_a_library_without_these_keys_leaves_the_readings_unknown() -> None:
-    """An example is amdsmi 6.0, where the clock is ``cur_clk`` and the energy counter ``power``."""
+    """In amdsmi 6.0, for example, the clock is ``cur_clk`` and the energy counter ``power``."""
     library: Any = Library(MI300X)
     library.amdsmi_get_clock_info = lambda *_: {"cur_clk": 132, "max_clk": 2100}
     library.amdsmi_get_energy_count = lambda _: {"power": 1, "counter_resolution": 15.3, "timestamp": 1}

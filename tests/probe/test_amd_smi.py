@@ -26,9 +26,9 @@ pytestmark = [
 ANSWERS = r"""
 #include <stdint.h>
 #include <string.h>
-static int refused = -1, status = 2;
+static int status = 2;
 static char which[64] = "";
-void stand_in_refuse(const char *name, int with) { strncpy(which, name, 63); status = with; (void)refused; }
+void stand_in_refuse(const char *name, int with) { strncpy(which, name, 63); status = with; }
 #define ASKED(name) if (!strcmp(which, name) || !strcmp(which, "*")) return status
 typedef void *handle;
 int amdsmi_init(uint64_t flags) { ASKED("init"); (void)flags; return 0; }
@@ -74,9 +74,9 @@ int amdsmi_get_gpu_driver_info(handle h, char *version) {
 """
 """The answers of a working MI300X, in the structs of the package's own interface."""
 ASIC = 256 * 3 + 4 + 4 + 8 + 4 + 4 + 4 + 4 + 8 + 4 + 21 * 4
-"""Size of the struct in the package's interface [B]."""
+"""Size of that struct in the package's interface [B]."""
 PID, VRAM = 256, 256 + 8 + 8 + (2 * 8 + 12 * 4) + 2 * 8
-"""Layout of a process: its name, number, total, use of two engines and of two other memories."""
+"""Offsets of the process id and of its VRAM: name, id, total, use of two engines and of two other memories come first."""
 PROCESSES = r"""
 int amdsmi_get_gpu_process_list(handle h, uint32_t *count, char *list) {
     ASKED("processes"); memset(list, 0, %(size)d); memcpy(list, "train", 6);
@@ -109,7 +109,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def refuse(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """``refuse(call, status)``: that call returns a status of the library; initially all succeed."""
+    """``refuse(call, status)``: that call returns this status from now on; initially all calls succeed."""
     monkeypatch.setenv("ROCM_PATH", str(library))
     monkeypatch.delenv("ROCM_HOME", raising=False)
     for name in [name for name in sys.modules if name.split(".")[0] == "amdsmi"]:

@@ -36,7 +36,7 @@ XPU = EntryPoint("xpu", f"{__name__}:OUTSIDE", "gpubench.backends")
 
 
 class BackendContract:
-    """Subclass this, and provide one of its devices."""
+    """Subclass this for a backend, and provide a report of its devices."""
 
     name: str
 
@@ -94,8 +94,6 @@ class TestApple(BackendContract):
     @pytest.fixture
     def report(self, monkeypatch) -> BackendReport:
         import platform
-
-        from gpubench.probe import host
 
         monkeypatch.setattr(platform, "system", lambda: "Darwin")
         monkeypatch.setattr(platform, "machine", lambda: "arm64")

@@ -36,7 +36,7 @@ print(json.dumps(answers))
 
 
 def ask(environment: dict[str, str], *devices: str) -> dict:
-    """The results of ``--device`` for each of these (exit code and message), and the probe; in one child process."""
+    """Return the exit code and message of ``--device`` for each of these, and the probe, from one child process."""
     done = subprocess.run(
         [sys.executable, "-c", ASK, *devices], env=environment, capture_output=True, text=True, check=True
     )
@@ -221,7 +221,7 @@ def test_a_cpu_only_torch_is_reported_with_how_to_replace_it(monkeypatch, platfo
 
 
 def torch_folder(folder: Path, cuda: str | None) -> Path:
-    """A torch that consists only of its version file: selection must not import it."""
+    """Make a torch with only a version file, because the selection must not import torch."""
     (folder / "torch").mkdir()
     (folder / "torch/__init__.py").write_text("raise AssertionError('imported')\n")
     (folder / "torch/version.py").write_text(

@@ -1,4 +1,4 @@
-"""Each check of the doctor, in the state that it detects."""
+"""Each check of `gpubench doctor`, in the state that it detects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpubench.probe.nvidia import NvidiaBackend
 from gpubench.probe.probe import probe
 from gpubench.probe.torch_view import TorchBuild, torch_view
 
-# A light substitute for a CUDA build of torch, with only what the check uses; CI has no GPU.
+# A fake CUDA build of torch with only what the check uses, because CI has no GPU.
 TORCH = """
 from . import version
 
@@ -57,11 +57,11 @@ CUDA kernel errors might be asynchronously reported at some other API call, so t
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1
 Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
-"""Text that torch appends to an error of CUDA."""
+"""The text that torch appends to a CUDA error."""
 
 
 def fails(words: str) -> str:
-    """Code of a torch that raises this message."""
+    """Return code for the fake torch that raises this message."""
     return f"raise RuntimeError({words!r})"
 
 
@@ -125,7 +125,7 @@ def test_a_machine_without_a_gpu_is_not_a_failure() -> None:
 
 
 def test_a_healthy_gpu_computes_with_torch(fake_nvml, tmp_path: Path) -> None:
-    """All of it in a process of its own."""
+    """The whole command runs in a process of its own."""
     environment = dict(fake_nvml("h200"), PYTHONPATH=torch_in(tmp_path))
     done = gpubench(environment, "doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}

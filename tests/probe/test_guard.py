@@ -1,6 +1,6 @@
 """Driver calls on their own thread: hung calls, slow calls, and the end of the thread.
 
-A limit leaves at least a second to a thread that a loaded machine delays.
+Calls that must not time out get at least a second, because a loaded machine delays threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The identity of a device: known to us and to CUDA, and to nobody else."""
+"""The identity of a device: gpubench and CUDA agree on it, and no stored file reveals it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of a real H200, read through the real binding, become a DeviceProfile."""
+"""The recorded answers of an H200, read through the real binding, become a DeviceProfile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nvml.library import SONAME, source
 from nvml.script import Fault, change, load_dump
-from nvml.signatures import SIGNATURES
+from nvml.signatures import SIGNATURES, symbol_of
 
 from gpubench.errors import NoDeviceError
 from gpubench.probe import nvidia
@@ -95,7 +95,7 @@ def test_when_everything_is_refused_the_device_is_still_listed(inside_nvml) -> N
     assert set(gpu.unavailable) >= set(H200) - known - {"unified_memory"}
 
 
-def test_an_old_driver_is_called_by_the_older_name(inside_nvml) -> None:
+def test_an_old_driver_is_asked_through_the_older_function_name(inside_nvml) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetCurrentClocksThrottleReasons", 0x4)
     inside_nvml(calls, missing=["nvmlDeviceGetCurrentClocksEventReasons"])
     state = probe().states[0]
@@ -151,7 +151,7 @@ def test_gpus_before_a_hanging_one_are_listed_and_later_ones_are_skipped(inside_
 
 
 def test_eight_gpus_that_answer_slowly_are_all_listed(inside_nvml) -> None:
-    """Together they take longer than one call may, but no single one does."""
+    """Together they take longer than one call may, but each call is within its limit."""
     inside_nvml(["h200"] * 8, faults=[Fault("nvmlDeviceGetName", sleep_s=0.1)])
     report = nvidia.NvidiaBackend(limit_s=0.75).devices()
     assert [d.index for d in report.devices] == list(range(8))
@@ -221,11 +221,9 @@ def test_unknown_clock_event_bits_stay_as_hexadecimal_and_idle_goes() -> None:
 
 def test_a_dump_replays_to_the_same_profile(inside_nvml, tmp_path: Path) -> None:
     inside_nvml("h200")
-    from gpubench.probe.nvidia import dump_text
-
     before = probe().devices[0]
     file = tmp_path / "dump.json"
-    file.write_text(dump_text(nvidia.dump()), encoding="utf-8")
+    file.write_text(nvidia.dump_text(nvidia.dump()), encoding="utf-8")
     inside_nvml(file)
     assert probe().devices[0] == before
 
@@ -242,8 +240,6 @@ def test_a_dump_contains_no_identifier(inside_nvml) -> None:
 
 def test_every_call_that_gpubench_makes_is_in_the_table_of_signatures(inside_nvml) -> None:
     inside_nvml("h200")
-    from nvml.signatures import symbol_of
-
     made = {symbol_of(c["function"], tuple(c["arguments"])) for c in nvidia.dump()}
     assert made <= set(SIGNATURES)
     assert all(f"int {name}(" in source() for name in made)

@@ -1,4 +1,4 @@
-"""Devices that OpenCL reaches: with platforms of all kinds, and for real through PoCL on the CPU."""
+"""OpenCL devices: on made-up platforms of all kinds, and on a real one, PoCL on the CPU."""
 
 from __future__ import annotations
 

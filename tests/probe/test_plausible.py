@@ -17,7 +17,7 @@ from gpubench.probe.probe import open_telemetry
 ALL_BITS = 2**32 - 1
 V2 = 0x02000028
 WATTS, BYTES = (0, 10_000), (0, 2**46)
-# Field -> minimum and maximum of any device, in SI units; written independently of the product's own.
+# Field -> minimum and maximum of any device, in SI units; chosen independently of the limits in the package.
 POSSIBLE = {
     "compute_capability": (0, 99),
     "sm_count": (1, 10_000),
@@ -94,7 +94,7 @@ ANSWERS = {
 
 
 def impossible(values: dict[str, object]) -> dict[str, object]:
-    """The impossible values; unknown is not one of them."""
+    """Return the impossible values; an unknown value is not impossible."""
     wrong = {}
     for name, value in values.items():
         if value is None or isinstance(value, bool | str):
@@ -201,7 +201,7 @@ def test_implausible_gpu_count_from_the_driver_lists_no_gpus(inside_nvml) -> Non
 
 
 class Telling(Library):
-    """AMD's library; it answers each call with a different number."""
+    """A fake of AMD's library that answers each call with a different number."""
 
     def __init__(self, numbers: list[int]) -> None:
         super().__init__((*MI300X[:3], numbers[8], *MI300X[4:]))

@@ -1,4 +1,4 @@
-"""Whether others use the device or it is power-capped: it takes two readings to say so, never one."""
+"""Whether others use the device, or its power limit was lowered; a second reading confirms that a GPU is busy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def memory(used: int) -> dict:
 
 @pytest.fixture
 def check(inside_nvml):
-    """``check(changes, faults, **options)`` -> findings, and the time that it waited."""
+    """``check(changes, faults, **options)`` -> the findings, and how long it waited each time [s]."""
 
     def run(changes: dict | None = None, faults: tuple = (), *, used: int = 0, **options):
         calls = change(load_dump("h200"), "nvmlDeviceGetMemoryInfo", memory(used), arguments=[V2])
@@ -48,7 +48,7 @@ def test_a_foreign_process_is_refused_with_its_pid(check) -> None:
         check({"nvmlDeviceGetComputeRunningProcesses": [STRANGER]})
 
 
-def test_with_allow_shared_it_is_a_finding_without_pids(check) -> None:
+def test_with_allow_shared_a_foreign_process_is_a_finding_without_pids(check) -> None:
     (finding,), waits = check({"nvmlDeviceGetComputeRunningProcesses": [STRANGER]}, allow_shared=True)
     assert (finding.kind, finding.value) == (FindingKind.SHARED_GPU, "1 other process")
     assert waits == [1.0]

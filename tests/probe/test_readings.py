@@ -52,7 +52,7 @@ def test_energy_counter_values_are_read_in_sequence(inside_nvml) -> None:
             Fault("nvmlDeviceGetCurrentClocksEventReasons", after=2, values=[0x4, 0x41, 0x800]),
         ],
     )
-    gpu = first_gpu()  # the calls of its session's init are not counted here: a new init starts over
+    gpu = first_gpu()  # its calls do not count below, because each init resets the fake's counters
     with open_telemetry(gpu) as line:
         assert [line.energy_j() for _ in range(4)] == [5.0, 7.0, 1.0, 1.0]
         seen = [(s.clock_event_reasons, s.idle) for s in (line.sample() for _ in range(4))]
@@ -123,7 +123,7 @@ def test_a_driver_that_refuses_everything_gives_no_telemetry(inside_nvml) -> Non
 
 def test_a_gpu_lost_during_a_run_stays_lost_and_says_so(inside_nvml) -> None:
     inside_nvml("h200", faults=[Fault("nvmlDeviceGetPowerUsage", after=2, code=15)])
-    with open_telemetry(nvidia_profile()) as line:  # opening checks once
+    with open_telemetry(nvidia_profile()) as line:  # opening reads the power once
         assert (line.sample().power_w is not None, line.fault) == (True, None)
         assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
         assert (line.sample().power_w, line.fault) == (None, "gpu_lost")
@@ -188,7 +188,7 @@ def test_a_reading_takes_less_time_than_the_sampler_allows(inside_nvml) -> None:
         start, count = time.process_time(), 300
         for _ in range(count):
             line.sample()
-        assert (time.process_time() - start) / count < 400e-6  # including the fake's own search
+        assert (time.process_time() - start) / count < 400e-6  # the fake's own search takes time too
 
 
 def test_only_compute_processes_are_listed(inside_nvml) -> None:

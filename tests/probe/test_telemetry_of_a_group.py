@@ -15,7 +15,7 @@ def gpu(index: int) -> DeviceProfile:
 
 @pytest.fixture
 def pair(inside_nvml):
-    """The second GPU is hotter, slower and power-limited."""
+    """Two GPUs; the second is hotter and slower, and heat holds its clock down."""
 
     def put(faults=()) -> None:
         first = load_dump("h200")
@@ -42,7 +42,7 @@ def test_power_draw_adds_up_and_the_slowest_clock_counts(pair) -> None:
         assert seen.power_w == pytest.approx(127.598 + 300)
         assert (seen.temperature_c, seen.sm_clock_hz, seen.memory_clock_hz) == (81, 1.2e9, 3.201e9)
         assert seen.clock_event_reasons == ("sw_thermal_slowdown",)
-        assert seen.idle is True  # the first
+        assert seen.idle is True  # because the first GPU is
         assert both.energy_j() == pytest.approx(2180.012 + 1000)
         assert both.held_clocks_s() == {}
 

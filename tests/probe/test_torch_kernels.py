@@ -1,4 +1,4 @@
-"""Which build of torch can run on a GPU: the rules, and torch's own table of them."""
+"""Which builds of torch run on a GPU: our rules, and torch's own tables."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_orin_runs_the_code_of_cards_from_cuda_13_2_on(cuda: str | None, way: st
     [("DEVICE_REQUIREMENT", "13.0"), ("DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION", "13.2")],
 )
 def test_build_table_matches_torch_architecture_tables(name: str, release: str) -> None:
-    """torch warns by the first table since 2.9, by the second since 2.15; they contain only machine code."""
+    """torch bases its warnings on the first table since 2.9 and on the second since 2.15; both list only machine code."""
     from torch import cuda
 
     table = getattr(cuda, name, None)

@@ -1,4 +1,4 @@
-"""A small stored run to damage."""
+"""A small run that tests store, change and damage."""
 
 from __future__ import annotations
 

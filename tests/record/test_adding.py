@@ -28,7 +28,7 @@ def command(root: Path, *arguments: object) -> tuple[int, str, str]:
 
 
 def lesser(run):
-    """The same run before it was finished."""
+    """Return the run as it was before it was finished."""
     return msgspec.structs.replace(run, measurements=(), finished_at=None)
 
 
@@ -45,7 +45,7 @@ def test_runs_of_other_machines_are_imported_and_bad_files_named(tmp_path, make_
 
 
 def test_a_run_with_impossible_scaling_is_not_imported(tmp_path, make_run):
-    """The same step time on four GPUs is four times the throughput; another fifth is impossible."""
+    """The same step time on four GPUs is four times the throughput; a fifth more is impossible."""
     (one,) = make_run().measurements
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
     rounds = tuple(msgspec.structs.replace(r, wall_s=r.wall_s / 1.2) for r in one.launches[0].rounds)
@@ -56,7 +56,7 @@ def test_a_run_with_impossible_scaling_is_not_imported(tmp_path, make_run):
     for number, (row, count) in enumerate(zip(rows, (1, 0, 1), strict=True)):
         run = make_run(run_id=f"20261120t000000z-{number}", measurements=(one, row))
         path = store.write_run(tmp_path / "theirs", run)
-        store.read_run(path)  # in the user's own folder it stays, and `check` names it
+        store.read_run(path)  # in the user's own folder the run stays, and `check` names it
         added = add_runs(tmp_path / "mine", [path])
         assert len(added.written) == count
         assert count or "4 GPUs at 4.8 times" in added.refused[0]
@@ -99,7 +99,7 @@ def test_the_same_content_in_another_layout_changes_nothing(tmp_path, make_run):
     assert snapshot(mine) == before
 
 
-def test_ids_are_case_insensitive(tmp_path, make_run):
+def test_run_ids_are_case_insensitive(tmp_path, make_run):
     mine = tmp_path / "mine"
     stored = store.write_run(mine, make_run())
     before = snapshot(mine)
@@ -123,7 +123,7 @@ def test_a_run_in_another_devices_folder_is_found_there(tmp_path, make_run):
     theirs = store.write_run(tmp_path / "other", make_run(device=device))
     assert "different content" in add_runs(mine, [theirs]).conflicts[0]
     assert snapshot(mine) == before
-    assert store.write_run(mine, make_run(notes=("later",))) == elsewhere  # and it continues in its place
+    assert store.write_run(mine, make_run(notes=("later",))) == elsewhere  # a later write goes there too
 
 
 def test_a_stored_run_that_is_unreadable_now_is_not_replaced(tmp_path, make_run, monkeypatch):

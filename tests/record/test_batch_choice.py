@@ -20,6 +20,7 @@ from gpubench.sections.method import cases
 from gpubench.session import resume, session
 
 CPU = DeviceProfile(backend="cpu", name="a CPU")
+PROFILES = {"cnn": load_profiles()["cnn"]}
 
 
 @pytest.fixture
@@ -54,11 +55,8 @@ def test_batch_choice_is_not_part_of_the_case_and_unknown_in_older_records(chose
     assert not older.at_largest_batch
 
 
-PROFILES = {"cnn": load_profiles()["cnn"]}
-
-
 def test_plan_passes_the_batch_choice_to_the_measurement() -> None:
-    made = plan(RunRequest(workloads=("cnn",)), CPU, {"cnn": load_profiles()["cnn"]})
+    made = plan(RunRequest(workloads=("cnn",)), CPU, PROFILES)
     planned = msgspec.structs.replace(made.cases[0], batch_choice="largest")
     record = Record(plan=made, device=CPU)
     assert record.measurement(Unit(launch=0, planned=made.cases[0]), {}).batch_choice == "fixed"
@@ -68,12 +66,12 @@ def test_plan_passes_the_batch_choice_to_the_measurement() -> None:
 def test_a_resumed_run_keeps_its_batch_choice(chosen) -> None:
     assert chosen("largest").measurements[0].case.task is TaskKind.TRAIN
     request = RunRequest(workloads=("cnn",))
-    again = resume.plan_again(chosen("largest"), CPU, {"cnn": load_profiles()["cnn"]}, request)
+    again = resume.plan_again(chosen("largest"), CPU, PROFILES, request)
     assert [p.batch_choice for p in again.cases] == ["largest"]
 
 
 def test_resumed_run_without_rows_keeps_its_batch_choice(chosen) -> None:
-    """The settings store the run's request."""
+    """The run's settings store what was requested."""
     run = chosen("largest")
     told = session._settings(
         RunRequest(), resume.plan_again(run, CPU, PROFILES, RunRequest(workloads=("cnn",)))

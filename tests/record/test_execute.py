@@ -1,4 +1,4 @@
-"""The work of a run around its measurements, with a scripted launcher instead of child processes."""
+"""What a run does around its measurements, with a scripted launcher instead of child processes."""
 
 from __future__ import annotations
 

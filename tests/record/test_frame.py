@@ -1,4 +1,4 @@
-"""load_runs(): tidy, units in the names, unknown is missing."""
+"""The frame of ``load_runs``: one row per measurement, units in the names, and no value for an unknown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_no_runs_give_an_empty_frame_with_the_same_columns(tmp_path, make_run):
 
 
 def test_launches_and_outliers_are_distinguished(make_run):
-    """Two launches of 0.1 and 0.2 s a step differ from each other, but each has no outlier within itself."""
+    """Launches of 0.1 and 0.2 s a step differ from each other; only the round of 8 s is an outlier within its launch."""
     (row,) = make_run().measurements
     slow = Launch(index=1, rounds=tuple(Round(steps=4, wall_s=w) for w in (0.8, 0.82, 0.78, 0.8, 8.0)))
     found = spread(msgspec.structs.replace(row, launches=(*row.launches, slow)))

@@ -1,4 +1,4 @@
-"""A link instead of a device's folder: runs are not read through it, so none is stored through it."""
+"""A link in place of a device's folder: runs are not read through it, so none is stored through it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ store.LOOK_EVERY_S, count = 0.001, folder / "count"
 for _ in range(50):
     with store.hold(folder, run, patience_s=60):
         before = int(count.read_text() or 0)
-        count.write_text("")  # anyone who enters now starts at 0
+        count.write_text("")  # a process that enters now would start at 0
         count.write_text(str(before + 1))
 """
 )
@@ -123,7 +123,7 @@ def test_a_short_lock_is_awaited(tmp_path, kernel):
     with holder(tmp_path, kernel) as process:
         threading.Timer(0.3, process.stdin.close).start()
         with store.hold(tmp_path, RUN, patience_s=20):
-            assert process.stdin.closed, "not before the other released it"
+            assert process.stdin.closed, "the lock was taken before the other process released it"
 
 
 def test_another_thread_of_this_process_is_another_writer(tmp_path, kernel):
@@ -139,7 +139,7 @@ def test_leftover_lock_file_contents_block_no_process(tmp_path, content):
 
 
 def unix_socket(path) -> None:
-    with socket.socket(socket.AF_UNIX) as made, chdir(path.parent):  # its address is short
+    with socket.socket(socket.AF_UNIX) as made, chdir(path.parent):  # addresses must be short
         made.bind(path.name)
 
 
@@ -183,4 +183,4 @@ def test_a_disk_error_while_locking_does_not_count_as_missing_locks(tmp_path, mo
     with monkeypatch.context() as patched, pytest.raises(StorageError, match=os.strerror(errno.EIO)):
         patched.setattr(fcntl, "flock", fail)
         take(tmp_path)
-    take(tmp_path)  # the file that it left blocks nobody
+    take(tmp_path)  # the file left behind blocks nobody

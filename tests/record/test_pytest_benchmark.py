@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def alone() -> dict[str, str]:
-    """An environment without signs of parallel tests, under which benchmarks are off."""
+    """Return an environment without the variables of pytest-xdist, which turn benchmarks off."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
 
 
@@ -42,7 +42,7 @@ ONE = ("-k", "lstm and fp32 and not large and not stacked and not cell")
 
 @pytest.fixture(scope="module")
 def one_suite(tmp_path_factory) -> tuple[Path, str]:
-    """The JSON of one case, really measured, and what was printed of its steps and waits."""
+    """Measure one case for real, and return its JSON file and the printed steps and waits."""
     out = tmp_path_factory.mktemp("suite") / "out.json"
     done = suite("workloads", *ONE, "--benchmark-json", str(out), "-pwaiting", "-s")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -94,9 +94,8 @@ def test_a_result_from_another_machine_is_compared_with_a_warning(measured, tmp_
     earlier = tmp_path / "earlier.json"
     earlier.write_text(json.dumps(document))
     compared = f"--benchmark-compare={earlier}"
-    done = suite(
-        "workloads", *ONE, compared, "--collect-only", run=subprocess.run
-    )  # a fork keeps its warnings
+    # A fork would not print the warning.
+    done = suite("workloads", *ONE, compared, "--collect-only", run=subprocess.run)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "machine_info is different" in done.stdout + done.stderr
 

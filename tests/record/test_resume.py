@@ -49,7 +49,7 @@ def cut_off(make_run):
 
 
 def prepared(run, root, **options):
-    """The result of ``prepare`` for it, without checking a device."""
+    """Prepare to resume a run as ``prepare`` does, without checking a device."""
     path = store.write_run(root, run)
     request = resume.request_again(run, RunRequest(**options), ("cnn",))
     made = resume.plan_again(run, CPU, {"cnn": load_profiles()["cnn"]}, request)
@@ -101,7 +101,7 @@ def test_resume_with_another_version_or_environment_variable_is_refused(cut_off,
 
 
 def test_resume_with_another_thread_count_is_refused_and_keeps_the_file(cut_off, tmp_path):
-    """Only torch knows the number, in a real child here; it is refused before anything is measured."""
+    """Only torch in the measuring child knows the number; the run is refused before anything is measured."""
     ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)
     before = ready.resumed_from.read_bytes()
     with pytest.raises(MisuseError, match=r"CPU threads.* 1023"):
@@ -190,11 +190,6 @@ def test_options_compatible_with_a_resume_are_accepted(tmp_path):
     assert "no run 'latest'" in str(done.exception)
 
 
-def ranked(made):
-    asked = _question(made, None)
-    return asked.workloads, asked.task
-
-
 def test_the_ranking_after_a_run_covers_its_planned_workloads(cut_off, tmp_path):
     def ranked(plan):
         asked = _question(plan, None)
@@ -245,7 +240,7 @@ def test_run_interrupted_after_micro_benchmarks_still_measures_its_cases(cut_off
 
 
 def test_a_run_that_was_stopped_in_its_micro_benchmarks_continues_with_them(cut_off):
-    """It has all its cases: a run that nobody stopped is then complete, with or without a micro-benchmark."""
+    """The run has all its cases; had nobody stopped it, it would be complete, with or without micro-benchmarks."""
     (row,) = cut_off.measurements
     rows = tuple(msgspec.structs.replace(row, case=case) for case in cut_off.planned)
     whole = msgspec.structs.replace(
@@ -273,7 +268,7 @@ DEATH = "the measuring process was killed by signal 9"
 
 @pytest.fixture
 def of_three(make_run):
-    """A run of one case in three launches, and the first of these."""
+    """A run of one case in three launches, and the unit of its first launch."""
     run = make_run(launch_count=3)
     case = run.measurements[0].case
     unit = Unit(launch=0, planned=PlannedCase(reference="cnn", case=case))

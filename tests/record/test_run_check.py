@@ -1,4 +1,4 @@
-"""Check, compare and AMP effects on scripted records; the verbs through the command line."""
+"""Checks, comparisons and the effects of AMP and of more GPUs on scripted records, and the verbs that print them."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_impossible_scaling_is_a_problem(make_run):
 
 @pytest.mark.parametrize(("spread", "believed"), [(0.4, True), (0.02, False), (None, False)])
 def test_noisy_single_gpu_baseline_does_not_make_scaling_impossible(make_run, spread, believed):
-    """2.3 times one GPU is impossible for two, unless the intervals of both allow less than twice."""
+    """Two GPUs cannot be 2.3 times as fast as one, unless both intervals together allow less than twice."""
     run = with_launch(make_run(), launch())
     one = run.measurements[0]
     alone = (
@@ -250,9 +250,8 @@ def test_missing_guards_are_reported_only_if_they_apply(make_run):
     assert "memory errors" in check_run(card(run, ecc_enabled=True)).issues[-1].text
     short = launch(loss_curve=())
     short = msgspec.structs.replace(short, rounds=short.rounds[:4])
-    assert (
-        "falling loss" in check_run(with_launch(make_run(), short)).issues[1].text
-    )  # after the note on how short it is
+    _, unchecked, *_ = check_run(with_launch(make_run(), short)).issues  # the first says how short it is
+    assert "falling loss" in unchecked.text
     unknown = with_launch(make_run(), launch())
     (row,) = unknown.measurements
     row = msgspec.structs.replace(row, peak_flops_per_s=None)
@@ -273,7 +272,7 @@ def test_a_ratio_combines_the_intervals_of_both_runs(make_run):
 
 def test_a_card_that_may_still_slow_down_widens_one_side_of_the_ratio(make_run):
     a, b = (with_launch(make_run(), launch(step_s=s)).measurements[0] for s in (0.1, 0.11))
-    a, warming = msgspec.structs.replace(a), msgspec.structs.replace(a)  # both without the prior of a run
+    a, warming = msgspec.structs.replace(a), msgspec.structs.replace(a)  # copies lack the prior of their run
     warming.__dict__["moments"] = [Moment(step_s=0.1, temperature_c=c, clock_hz=1.9e9) for c in (50.0, 60.0)]
     assert warming.slowing_to_come > 0
     cool, hot, under = ratio(a, b), ratio(warming, b), ratio(b, warming)
@@ -526,7 +525,7 @@ def test_one_broken_file_of_several_is_counted_and_a_single_one_is_misuse(tmp_pa
 
 
 def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
-    """Four GPUs process 4 batches in the time in which one processes 1: all rows have the same step time."""
+    """Both rows have the same step time, in which four GPUs process four batches."""
     one = with_launch(make_run(), launch()).measurements[0]
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
     (effect,) = scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(one, four))))

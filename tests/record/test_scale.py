@@ -20,7 +20,7 @@ _, status, usage = os.wait4(process.pid, 0)
 print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
-"""A small separate process starts it, because the kernel counts a child's memory from that of its parent."""
+"""A small process starts the command, because a child's peak memory is at least its parent's."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def used(environment: dict[str, str], *arguments: str) -> tuple[float, float]:
     ids=["list", "rank", "report"],
 )
 def test_ten_thousand_runs_stay_within_the_limits(tmp_path, stored, arguments, limit_s, limit_mb):
-    """A listing reads them all, other verbs the newest of the device."""
+    """A listing reads all runs, and other verbs the newest runs of each device."""
     environment = os.environ | {"GPUBENCH_RESULTS": str(stored)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     page = ("-o", str(tmp_path / "page.html")) if arguments == ("report",) else ()

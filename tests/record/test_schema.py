@@ -1,4 +1,4 @@
-"""Files of every schema: an old one is still read, and a case stores only the fields that it needs."""
+"""The schemas of files: an old run is still read, and a case stores only the fields that it needs."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_impossible_case_is_refused(tmp_path, make_run, changes):
 
 
 def test_files_that_an_older_gpubench_reads_keep_their_version():
-    """Runs and snapshots of a newer version are refused: they stay at 2 while rankings are at 3."""
+    """An older gpubench refuses runs and snapshots of a newer version, so these stay at 2, while rankings are at 3."""
     assert RANKING_SCHEMA == "gpubench.ranking/3"
     written = (RUN_VERSION, SNAPSHOT_VERSION, MEMORY_VERSION, PREDICTION_VERSION)
     assert written == (2,) * 4

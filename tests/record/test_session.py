@@ -23,7 +23,6 @@ from gpubench.models import (
     DeviceProfile,
     MicroResult,
     Precision,
-    Run,
     Settings,
     StartState,
     Status,
@@ -33,8 +32,6 @@ from gpubench.record import store
 from gpubench.session import resume, session
 
 MODEL = own_net('raise ValueError("mine")')
-
-
 SHORT = ("--device", "cpu", "--micro", "none", "--precision", "fp32", "--batch-size", "8")
 INFER = (*SHORT, "--task", "infer")
 """Inference, for tests in which the task does not matter: an optimizer would import torch's compiler, which is slow."""
@@ -59,21 +56,19 @@ plan.budget_of = lambda name, *, on_cpu: msgspec.structs.replace(
 from gpubench.cli.app import main
 main()
 """
-
-
-"""It also creates a file once a round has been timed, so a test can wait for it."""
+"""The command line; it also creates a file once a round has been timed, so that a test can wait for it."""
 
 
 @pytest.fixture
 def timed(tmp_path, monkeypatch) -> Path:
-    """The file that the command line creates."""
+    """The file that ``PROGRAM`` creates once a round has been timed."""
     monkeypatch.setenv("GPUBENCH_TIMED", str(tmp_path / "timed"))
     return tmp_path / "timed"
 
 
 @pytest.fixture
 def start(timed):
-    """The command line itself, with a budget of a fraction of a second."""
+    """``start(...)``: a process of ``gpubench run`` with a budget of a fraction of a second."""
     started = []
 
     def run(
@@ -169,7 +164,7 @@ def test_ctrl_c_once_finishes_the_round_saves_and_leaves_no_orphan(start, timed,
 
 def test_sigterm_saves_within_three_seconds_and_resume_continues(start, tmp_path):
     process = start("lstm", "cnn", *INFER, "--results", str(tmp_path), timed_s=1.5, target=0)
-    wait_until(lambda: rows(tmp_path) == 1, process)  # the second case takes as long again
+    wait_until(lambda: rows(tmp_path) == 1, process)  # the other case takes as long
     watch = Stopwatch()
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
@@ -192,7 +187,7 @@ def test_sigterm_saves_within_three_seconds_and_resume_continues(start, tmp_path
     assert {m.case.workload for m in run.measurements if m.status is Status.OK} == {"lstm", "cnn"}
     assert next(m for m in run.measurements if m.case == kept.case).launches == kept.launches
     assert json.loads(out)["finished_at"]
-    assert run.micro == (product,)  # its process had reached its cases: nothing is probed again
+    assert run.micro == (product,)  # the micro-benchmarks were finished, so they do not run again
     assert {m.gemm_flops_per_s for m in run.measurements if m.case != kept.case} == {5e13}
     sequences = [launch.sequence for m in run.measurements for launch in m.launches]
     assert len(set(sequences)) == len(sequences)
@@ -324,7 +319,7 @@ def test_new_run_stores_its_settings_and_the_initial_device_state(planned_run, t
 
 
 def test_a_run_is_not_resumed_while_a_variable_lowers_fp32(make_run, monkeypatch):
-    """It was started without the variable: its other half would have another precision."""
+    """The run was started without the variable, so its other half would have another precision."""
     device = DeviceProfile(backend="cuda", name="NVIDIA H200")
     run = make_run()
     profile = load_profiles()["cnn"]
@@ -350,4 +345,4 @@ def test_finished_units_are_those_with_a_launch_and_timeouts_are_measured_again(
     run_with_it = msgspec.structs.replace(run, measurements=(failed,))
     assert resume.finished_units(run_with_it, 3) == {(row.case, 0), (row.case, 1), (row.case, 2)}
     assert resume.without_cut_off(msgspec.structs.replace(run, measurements=(late,))).measurements == ()
-    assert isinstance(resume.without_cut_off(run), Run)
+    assert resume.without_cut_off(run) == run

@@ -1,4 +1,4 @@
-"""Sharing a run: the allowed content of a file, its checks, and the count shown next to a figure."""
+"""Sharing a run: what a file may contain, its checks, and the count of readings next to a figure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_shared_files_of_the_repository_contain_only_what_is_allowed() -> No
 
 
 def at_a_pace(run: Run, factor: float) -> Run:
-    """The same run on a card that is faster by a factor."""
+    """Return the run as measured on a card that is faster by this factor."""
 
     def faster(each: Round) -> Round:
         return msgspec.structs.replace(each, wall_s=each.wall_s / factor)
@@ -75,7 +75,7 @@ def test_the_spread_between_cards_includes_the_shared_runs() -> None:
 
 
 def test_cards_that_differ_widen_the_spread_and_cards_that_agree_narrow_it(run: Run) -> None:
-    """Two cards 20 % apart are each half of that from their mean: one degree of freedom next to ten."""
+    """Two cards 20 % apart each differ by half of that from their mean, and add one degree of freedom to ten."""
 
     def spread_of(**paces: float) -> Component:
         return card_spread([Shared(by=by, run=at_a_pace(run, pace)) for by, pace in paces.items()])

@@ -1,4 +1,4 @@
-"""Run files: complete or absent when written, hostile when read."""
+"""Run files: written whole or not at all, and read as if they were hostile."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_invalid_row_with_nan_is_stored_and_read_back_as_unknown(tmp_path, ma
 
 
 def put(path, data):
-    """Make a file look as if nobody had written to it for a while."""
+    """Write a file that looks as if nobody had written to it for a while."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     then_s = time.time() - 2 * store.SETTLED_S
@@ -97,7 +97,7 @@ def test_a_second_broken_file_of_one_name_replaces_no_earlier_one(tmp_path):
 
 
 def test_a_file_that_may_still_be_copied_is_left_in_place(tmp_path):
-    """The copy would continue into the renamed file, and a healthy run would count as corrupt."""
+    """The copy would continue in the renamed file, and a healthy run would count as corrupt."""
     victim = tmp_path / "runs" / "cpu" / "20261120t000001z-half.json"
     victim.parent.mkdir(parents=True)
     victim.write_text('{"schema_version": 1, "run')
@@ -255,7 +255,7 @@ def launch_of(document):
 
 
 def gemm(**changes):
-    """2 TFLOP/s: 4e12 FLOP in 2 s, three times."""
+    """Return a GEMM at 2 TFLOP/s: 4e12 FLOP in about 2 s, three times."""
     fields = {
         "name": "gemm",
         "precision": "fp32",
@@ -463,7 +463,7 @@ def test_a_folder_that_cannot_be_made_is_found_before_the_run(tmp_path):
 
 
 def test_a_file_limit_in_the_middle_of_writing_leaves_the_old_file_intact(tmp_path, make_run):
-    """RLIMIT_FSIZE imitates a full disk (errno 27 instead of 28); in a child, because the limit stays."""
+    """RLIMIT_FSIZE imitates a full disk (errno 27 instead of 28), in a child, because it cannot be undone."""
     path = store.write_run(tmp_path, make_run())
     before = path.read_bytes()
     (tmp_path / "next.json").write_bytes(msgspec.json.encode(make_run(notes=("x" * 500_000,))))
@@ -508,7 +508,7 @@ def test_a_kill_at_any_step_of_writing_leaves_the_old_file_intact(tmp_path, make
 
 @pytest.fixture
 def many(tmp_path, make_run, monkeypatch):
-    """Five runs on one card and one on another; three of each are read."""
+    """Five runs on one card and one on another; the newest three of a card are read."""
     monkeypatch.setattr(store, "NEWEST", 3)
     for n in range(5):
         run_id = f"2026112{n}t000000z-00000000"
@@ -590,7 +590,7 @@ def test_shipped_reference_runs_are_those_of_the_example():
 
 
 def test_cpu_example_counts_neither_as_own_run_nor_as_reference():
-    """It is read only if it is named; neither the results folder nor the package counts it as the user's run."""
+    """The example is read only if it is named; neither the results folder nor the package counts it as the user's run."""
     (shown,) = store.read_runs(ROOT / "results/example-cpu").runs
     assert shown.device.is_cpu
     assert shown.device.gpu_key is None

@@ -25,7 +25,7 @@ import sys
 from gpubench.session import session
 
 session.MODULE = "scripted_child"
-if sys.argv[1] == "late":  # what it has read is outdated when it begins
+if sys.argv[1] == "late":  # it waits after reading the run, so its content is outdated
     sys.argv.pop(1)
     execute = session.execute
 
@@ -71,12 +71,12 @@ class Writers:
         (self.gates / f"wait-{name}-fp32").unlink()
 
     def begun(self, name: str) -> list[str]:
-        """The processes that have started a case."""
+        """Return the ids of the processes that have started a case."""
         path = self.gates / f"began-{name}-fp32"
         return path.read_text().split() if path.exists() else []
 
     def first_at_a_gate(self, process: subprocess.Popen[str]) -> str:
-        """Wait until a process measures a case and has finished another one; return the process at its gate."""
+        """Wait until a process has finished one case and waits at the gate of the other; return that case."""
         wait_until(lambda: any(self.begun(name) for name in CASES), process)
         (first,) = (name for name in CASES if self.begun(name))
         (second,) = (name for name in CASES if name != first)
@@ -144,7 +144,7 @@ def test_a_killed_writer_blocks_no_process_and_its_finished_case_stays(writers):
 
 
 def test_a_run_read_before_another_process_finished_it_is_read_again(writers):
-    """The first finished all; a resume that started earlier wrote back its old content: one case of two."""
+    """Otherwise a resume that read the file earlier would write back its old content: one case of two."""
     writers.close(*CASES)
     killed = writers.start(*NEW)
     last = writers.first_at_a_gate(killed)
@@ -185,7 +185,7 @@ def test_resume_keeps_rows_added_by_another_process_and_measures_the_rest(writer
     assert code == 0, err
     assert writers.finished() == set(CASES)
     assert next(m for m in writers.run().measurements if m.case == kept.case).launches == kept.launches
-    assert len(writers.begun(kept.case.workload)) == 1  # by the process in between, and by no other
+    assert len(writers.begun(kept.case.workload)) == 1  # only the process in between
 
 
 def test_if_many_resume_at_once_one_succeeds_and_the_others_are_refused(writers):
@@ -206,7 +206,7 @@ def test_if_many_resume_at_once_one_succeeds_and_the_others_are_refused(writers)
     assert sorted(code for code, _ in ends.values()) == [0, 5, 5, 5]
     assert all("by another process" in err for code, err in ends.values() if code == 5)
     assert writers.finished() == set(CASES)
-    assert len(writers.begun(last)) == 2  # the killed process's and one more
+    assert len(writers.begun(last)) == 2  # the killed process and one more
 
 
 def test_a_killed_writer_has_stored_every_reported_launch(writers):

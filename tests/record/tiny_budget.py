@@ -1,6 +1,6 @@
 """A pytest plugin for the benchmarks that the tests run.
 
-Every case takes a fraction of a second, and the cases are those of a processor with bf16, whatever the real one is.
+Every case takes a fraction of a second, and every processor counts as one with bf16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The starting points of several tests of the tools, computed once."""
+"""Fixtures that several tests of the tools share, computed once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FITTED = "2026-11-20"
 
 @pytest.fixture(scope="session")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The messages of a calibration from the published rows, as of ``FITTED``."""
+    """Calibrate to the published rows as of ``FITTED``, and return what the tool reports."""
     path = tmp_path_factory.mktemp("calibrated") / "c.json"
     document = write_calibration(None, path, date.fromisoformat(FITTED))
     assert document["path"] == str(path)
@@ -26,5 +26,5 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def rebuilt(calibrated: dict[str, Any]) -> Calibration:
-    """The written file."""
+    """Read the file that ``calibrated`` wrote."""
     return msgspec.json.decode(Path(calibrated["path"]).read_bytes(), type=Calibration)

@@ -1,4 +1,4 @@
-"""CSV files in the columns of the published measurements."""
+"""Write CSV files with the columns of the published measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""B200 over H100: predictions without the harness and the card, compared with ten published rows."""
+"""A B200 relative to an H100: predictions by fits without the harness and the card, against ten published rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tools.published import Table, fitted_on
 PAGE = Path(__file__).parents[2] / "docs" / "prediction-evidence.md"
 B200, H100, H200 = "nvidia-b200-sxm-180gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm-141gb"
 FIRST_VALUES = 64 * 112 * 112
-"""Bytes per image after ResNet-50's first convolution, and four times 64 x 56 x 56 in its whole first stage."""
+"""Values per image after ResNet-50's first convolution; each block of its first stage has as many (256 x 56 x 56)."""
 MOST_IN_32_BITS = 2**31
 
 
 class Case(NamedTuple):
-    """One row of a B200 and the row of an H100 to which it is compared: throughput over throughput."""
+    """One B200 row over one H100 row: the predicted and the measured ratio of their throughputs."""
 
     model: str
     precision: str
@@ -36,18 +36,18 @@ class Case(NamedTuple):
 
 
 def rows() -> tuple[Table, np.ndarray]:
-    """The training table, and its rows of the harness that has a B200."""
+    """Return the training table, and which of its rows are from the harness that has a B200."""
     table = fitted_on(TaskKind.TRAIN)
     return table, table.harness == "lambda-pytorch"
 
 
 @cache
 def cases(*, newest: bool = False, blackwell: bool = True) -> tuple[Case, ...]:
-    """Each row of a B200, by a fit without its harness and card.
+    """Predict each B200 row by a fit without its harness and its card.
 
     Args:
-        newest: Compare with the H100's newest software instead of the nearest batch of any.
-        blackwell: Whether the fit has other cards of that architecture.
+        newest: Compare with the H100's rows of the newest software only, instead of all of them.
+        blackwell: Whether the fit includes the other Blackwell cards.
     """
     table, here = rows()
     fit = fit_table(table, np.ones(len(table), dtype=bool))
@@ -70,7 +70,7 @@ def cases(*, newest: bool = False, blackwell: bool = True) -> tuple[Case, ...]:
 
 
 def means(found: tuple[Case, ...]) -> tuple[float, float, float]:
-    """Mean error of BERT, of the rows not in doubt, and of all."""
+    """Return the mean error of BERT, of the rows not in doubt, and of all rows."""
     groups = [c for c in found if c.model.startswith("bert")], [c for c in found if not c.doubt], found
     assert [len(group) for group in groups] == [4, 7, 10]
     bert, sound, every = (float(np.mean([abs(c.error) for c in group])) for group in groups)
@@ -88,7 +88,7 @@ def percents(*ratios: float) -> tuple[str, ...]:
 
 
 def test_the_undoubted_rows_are_within_fifteen_percent():
-    """The three doubtful rows are shown separately; the page has both figures."""
+    """The page gives the error without the three doubtful rows and with them."""
     found = cases()
     bert, sound, every = means(found)
     assert sound < 0.15
@@ -128,14 +128,14 @@ def test_the_page_has_the_other_ways_to_count():
 
 
 def rate_of(gpu_key: str, model: str, precision: str) -> float:
-    """Median throughput of the rows of one card."""
+    """Return the median throughput of a card's rows of one model and precision."""
     table, here = rows()
     mine = here & (table.gpu_key == gpu_key) & (table.model == model) & (table.precision == precision)
     return float(np.median(table.batch[mine] / np.exp(table.log_seconds[mine])))
 
 
 def test_doubt_about_three_rows_follows_from_the_rows_themselves():
-    """The cause is not the error of a prediction: AMP halves the bytes and doubles the peak, but gains nothing there."""
+    """No prediction is needed to doubt them: AMP halves the bytes and doubles the peak, but gains nothing there."""
     table, here = rows()
     gains = {}
     for key in (B200, H200, H100):
@@ -180,7 +180,7 @@ READ_ON_AN_H200 = {
         3328: 128.92,
     },
 }
-"""Time of an image in forward and backward pass by batch [us]: NCHW, autocast to float16, cuDNN's own search,
+"""Time per image of a forward and backward pass by batch size [us]: NCHW, autocast to float16, cuDNN's own search,
 median of five; torch 2.11.0+cu130, cuDNN 9.19, 2026-11-23. In front: convolution, norm, ReLU and pooling."""
 
 

@@ -1,4 +1,4 @@
-"""The published figures of a card that are shown next to a prediction, recomputed from the published rows.
+"""The published figures that are shown next to a card's prediction, recomputed from the published rows.
 
 ``PYTHONPATH=tests python tests/tools/test_card_readings.py`` writes the shipped table.
 """
@@ -30,12 +30,12 @@ SAME = {
     "vit_base_patch16_224": "vit_b16",
     "ddpm_64": "unet_ddpm",
 }
-"""Published models that are workloads of the package: as many samples, of the same shape."""
+"""Published models that are also workloads of the package, with samples of the same shape."""
 MOST_ROWS = 300
 
 
 def made() -> pd.DataFrame:
-    """The largest batch of each card, model and precision, and the fastest row at that batch."""
+    """Keep, for each card, model and precision, the fastest row at the largest batch."""
     rows = pd.DataFrame(published_rows("published.csv"))
     rows = rows[
         (rows["mode"] == "train") & rows.model.isin(SAME) & (rows.metric == "throughput") & (rows.doubt == "")

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def cpu_s_of(*command: str) -> float:
-    """CPU time of a child and its children, on one thread [s]."""
+    """Return the CPU time of a Python command and its children, on one thread [s]."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment)

@@ -1,4 +1,4 @@
-"""The figures: better than the plain rule, with correct coverage, and equal to the committed ones."""
+"""The evaluation: it beats the plain rule, its intervals cover their share, and it gives the committed figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from outcomes import outcome_of
+from outcomes import ADDED, one_vote_each, outcome_of
 from scipy.stats import binomtest
 
 from gpubench.models import TaskKind
@@ -40,8 +40,8 @@ from tools.published import base_model, fitted_on, shipped
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEWEST_VOTES = 4
-"""An architecture or harness with fewer targets is too small for a test of its coverage."""
-TOLERANCE = 0.01  # for MAPE, median, coverage: the effect of rounding and other libraries
+"""With fewer target GPUs, the coverage of an architecture or harness cannot be tested."""
+TOLERANCE = 0.01  # of MAPE, median and coverage, for rounding and other versions of the libraries
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def documents(outcomes):
 
 
 def test_the_ceiling_of_matrix_products_corrects_unseen_convolutions_on_tensor_cores(outcomes):
-    """Winograd saves multiplications on FP32 pipes, where a ceiling without it would do harm."""
+    """On FP32 pipes Winograd saves multiplications, so a ceiling that ignores it would add errors."""
     found = outcomes["harness"]
     table, y, error = found.table, found.pairs.y, found.log_error
     read = found.bound & table.level_known[y]
@@ -104,7 +104,7 @@ def test_published_vgg_beats_the_rate_of_matrix_products_except_on_tensor_cores(
 
 
 def votes(outcome, kind):
-    """By architecture or harness, the covered share of each target GPU in each harness, one vote each."""
+    """Return, by architecture or harness, the covered share of each target GPU in each harness; each has one vote."""
     table, y, weight = outcome.table, outcome.pairs.y, outcome.pairs.weight
     keep = np.isfinite(outcome.half_width) & outcome.bound
     voter = [getattr(table, kind)[y][keep], table.harness[y][keep], table.gpu_key[y][keep]]
@@ -115,7 +115,7 @@ def votes(outcome, kind):
 
 
 def rejected(outcome):
-    """Architectures and harnesses with a coverage unlike that of a 90 % interval, at 1 % over all tests."""
+    """Return the architectures and harnesses whose coverage is not that of a 90 % interval, at 1 % over all tests."""
     found = []
     for tested in (votes(outcome, "architecture"), votes(outcome, "harness")):
         for label, shares in tested.items():
@@ -125,7 +125,7 @@ def rejected(outcome):
 
 
 def differing(now, then):
-    """Figures that differ from the committed ones, with both values."""
+    """Return the figures that differ from the committed ones, with both values."""
     close = {key: {"abs": TOLERANCE} for key in ("mape", "median_ape", "coverage_90")} | {
         "pairs": {"rel": 0.02}
     }
@@ -155,7 +155,7 @@ def test_the_other_hold_outs_give_the_committed_figures(committed, hold_out):
 
 @pytest.mark.slow
 def test_headline_error_for_unseen_harness_and_gpu_is_within_its_limit(documents):
-    """Including refused pairs, with one vote for each harness and GPU."""
+    """Refused pairs are included; each harness has one vote for each GPU."""
     whole = documents["harness"]
     assert whole["mape"] < 0.15
     assert whole["median_ape"] < 0.10
@@ -166,7 +166,7 @@ def test_headline_error_for_unseen_harness_and_gpu_is_within_its_limit(documents
 
 @pytest.mark.slow
 def test_predicted_seconds_without_an_owned_gpu_are_within_the_limit(documents):
-    """The fit saw neither the harness nor the GPU and has no anchor; each pair of the two has one vote."""
+    """The fit saw neither the harness nor the GPU, and there is no anchor; each pair of harness and GPU has one vote."""
     level = documents["harness"]["no_gpu_owned"]
     assert level["mape"] < 0.19
     assert level["median_ape"] < 0.13
@@ -176,17 +176,12 @@ def test_predicted_seconds_without_an_owned_gpu_are_within_the_limit(documents):
 
 @pytest.mark.slow
 def test_errors_on_the_pairs_of_the_first_table_are_within_limits(outcomes):
-    """These pairs are of the rows that shipped before the newest cards were added; the committed list has them too."""
+    """The pairs come from the rows that shipped before the newest cards; the committed list still has them."""
     outcome = outcomes["harness"]
-    added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
     sources = outcome.table.source[outcome.pairs.y]
-    first = np.array([not source.startswith(added) for source in sources])
+    first = np.array([not source.startswith(ADDED) for source in sources])
     assert first.sum() == pytest.approx(7354, rel=0.01)
-    y = outcome.pairs.y[first]
-    partners = np.bincount(y)[y]
-    voters = np.array([f"{outcome.table.harness[i]}|{outcome.table.gpu_key[i]}" for i in y])
-    rows = {voter: len(set(y[voters == voter])) for voter in set(voters)}
-    weight = 1 / (partners * np.array([rows[voter] for voter in voters]))
+    weight = one_vote_each(outcome.table, outcome.pairs.y[first])
     error = np.abs(np.expm1(outcome.log_error[first]))
     assert np.average(error, weights=weight) < 0.13
     assert weighted_quantile(error, weight) < 0.095
@@ -205,9 +200,9 @@ def test_errors_on_the_pairs_of_the_first_table_are_within_limits(outcomes):
 def test_errors_of_popular_models_on_hopper_and_blackwell_are_within_limits(
     outcomes, architecture, prefix, least
 ):
-    """VGG16 has no pair there; readings of an H200 and an H100 replace it (below, and test_estimate)."""
+    """VGG16 has no pair there; readings of an H200 and an H100 test it instead (tests/predict)."""
     table, pairs = outcomes["harness"].table, outcomes["harness"].pairs
-    exact = prefix.startswith("resnet50")  # on images of ImageNet, and of CIFAR: a class each
+    exact = prefix.startswith("resnet50")  # ImageNet and CIFAR images are different classes
     named = np.array(
         [model == prefix if exact else model.startswith(prefix) for model in table.base_model[pairs.y]]
     )
@@ -223,7 +218,7 @@ def test_the_page_matches_the_committed_pairs_for_vgg13_and_depthwise_networks()
     )
 
     def figures_of(harness, model, *gpus):
-        """Pairs; MAPE in time and in throughput, covered share (%); a refused pair has no interval."""
+        """Return the pairs, the MAPE in time and in throughput, and the covered share [%]; a refused pair has no interval."""
         mine = [
             row
             for row in rows
@@ -283,7 +278,7 @@ def test_the_intervals_cover_90_percent_in_every_architecture_and_harness(outcom
 
 @pytest.mark.slow
 def test_inference_is_scored_separately_and_its_intervals_have_their_coverage(committed):
-    """It has its own rows and its own coverage; the fit and the widths use both tasks."""
+    """Inference is scored on its own rows; the fit and the widths use both tasks."""
     outcome = outcome_of("harness", TaskKind.INFER)
     document = report(outcome)
     assert differing(document, committed["inference, harness", "all pairs"]) == {}
@@ -313,7 +308,7 @@ def test_hold_out_of_a_target_removes_its_harness_and_gpu():
 
 @pytest.mark.slow
 def test_refitting_without_each_group_gives_the_same_figures(outcomes):
-    """One step away from the whole fit replaces a fit without the group: 12.7 against 13.0 % on average."""
+    """The evaluation takes one step from the whole fit instead of refitting: 12.7 against 13.0 % on average."""
     outcome = outcomes["harness"]
     table, pairs = outcome.table, outcome.pairs
     error = np.full(len(pairs.y), np.nan)
@@ -386,17 +381,6 @@ def test_every_pair_is_scored_with_an_interval_and_counted_once(documents):
             kind
         )
     assert slices["same architecture"]["pairs"] + slices["other architecture"]["pairs"] == whole
-    # Narrower than the error allows is a wrong interval: exp(1.645 x MAPE / 0.798) for log-normal errors.
+    # An interval must not be narrower than the error allows: exp(1.645 x MAPE / 0.798) for log-normal errors.
     allowed = np.exp(1.645 * document["median_ape"] / 0.798)
     assert document["half_width_factor"] > 0.9 * allowed
-
-
-def test_each_harness_has_one_vote_for_each_gpu():
-    table = fitted_on(TaskKind.TRAIN)
-    table = replace(table, batch_low=table.batch, batch_high=table.batch)  # as if every row stated its batch
-    pairs = pairs_of(table)
-    totals: dict[tuple[str, str], float] = {}
-    for y, weight in zip(pairs.y, pairs.weight, strict=True):
-        voter = (table.harness[y], table.gpu_key[y])
-        totals[voter] = totals.get(voter, 0.0) + weight
-    assert np.allclose(list(totals.values()), 1)

@@ -1,4 +1,4 @@
-"""The fit: it uses only the chosen rows, is cheap to compute without some rows, and is reproducible."""
+"""The fit: it uses only the chosen rows, can leave rows out cheaply, and is reproducible."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_no_row_of_a_held_out_gpu_reaches_the_fit(table, without_4090):
 
 
 def test_shuffling_the_specifications_at_least_doubles_the_error(table):
-    """If the score survived this, it would not come from the hardware's figures."""
+    """Otherwise the score would not come from the hardware's specifications."""
     pairs = pairs_of(table)
     true = mape(table, pairs, times_of(fit_table(table, everything(table))), everything(pairs.y))
     keys = sorted(set(table.gpu_key))
     shuffled = dict(zip(keys, np.random.default_rng(7).permutation(keys), strict=True))
     specs: list[GpuSpec] = [load_specs()[shuffled[key]] for key in table.gpu_key]
     wrong = replace(table, chips=chips_of(specs))
-    # Deviations would absorb what the figures no longer contain: remove them, as for an unseen GPU.
+    # Deviations would absorb what the specifications no longer tell, so they are removed, as for an unseen GPU.
     fit = fit_table(wrong, everything(wrong))
     host = np.exp(fit.z[fit.places[:, 0]])
     blind = predict_rows(wrong, coefficients_of(fit.z), host, np.zeros((len(wrong), 3)))
@@ -115,13 +115,13 @@ def test_efficiencies_are_at_most_slightly_above_one(table):
 def test_calibration_matches_the_reported_counts(calibrated, rebuilt):
     assert calibrated["fitted"] == rebuilt.fitted
     assert calibrated["rows"] == rebuilt.train.rows
-    assert calibrated["skipped"]["no profile of model"] > 2000  # one count, whatever the models are called
+    assert calibrated["skipped"]["no profile of model"] > 2000  # one count for all unknown models
     assert Path(calibrated["path"]).read_bytes() == table_json(rebuilt, order="sorted")
 
 
 @pytest.mark.slow
 def test_a_rebuilt_calibration_matches_the_committed_one(rebuilt):
-    """The committed file matches the tables next to it."""
+    """The committed calibration must match the committed tables."""
     committed = load_calibration()
     assert committed.stale == ()
     assert committed.inputs == rebuilt.inputs
@@ -193,14 +193,15 @@ def test_a_conformal_factor_covers_its_share_of_the_votes(votes, unit):
 
 def test_harness_has_one_vote_per_gpu_regardless_of_row_count(table):
     pairs = pairs_of(table)
-    weight = pairs.weight * (1 + (pairs.spread / RATIO.noise) ** 2)  # as if every batch were stated
+    # Undo the lower weight of rows whose batch is not stated.
+    weight = pairs.weight * (1 + (pairs.spread / RATIO.noise) ** 2)
     voters = [f"{table.harness[y]}|{table.gpu_key[y]}" for y in pairs.y]
     _, voter = np.unique(voters, return_inverse=True)
     assert np.bincount(voter, weight) == pytest.approx(1)
 
 
 def test_conformal_factor_of_nine_votes_is_the_maximum_and_of_none_is_nan():
-    """(n + 1) / n of 90 % is all of nine votes, more than nine of ten, and 18 of 19."""
+    """A share of 90 % times (n + 1) / n is all of nine votes, more than nine of ten, and 18 of 19."""
     assert factor_of(np.arange(9.0), np.ones(9)) == 8
     assert factor_of(np.arange(10.0), np.ones(10)) == 9
     assert factor_of(np.arange(19.0), np.ones(19)) == 17
@@ -212,7 +213,7 @@ def test_error_scale_fit_recovers_simulated_parameters(table):
     own, target, mode = sides(table, pairs)
     true = Scale(base=0.1, gap=0.05, crossing=0.2, slow=0.3)
     level_error = np.random.default_rng(0).normal(0, 0.2, len(table))
-    level_error[::7] = np.nan  # as where no level is known
+    level_error[::7] = np.nan  # as for rows whose level is unknown
     every = np.ones(len(pairs.y), dtype=bool)
     fast = np.abs(level_error)
     error = pair_scale(true, own.chips, target.chips, mode, -fast[pairs.x])
@@ -244,7 +245,7 @@ OLD = mlperf("amd-mi325x-256gb", 20.0)
 
 @pytest.fixture
 def shift_with(monkeypatch):
-    """The deviation of CDNA4 that follows from these runs; None if they say nothing about it."""
+    """``shift_with(*runs)``: the deviation of CDNA4 that follows from these runs; None if they say nothing about it."""
 
     def shift(*runs: PublishedRun) -> float | None:
         monkeypatch.setattr("tools.calibrate.load_mlperf", lambda: runs)
@@ -259,7 +260,7 @@ def shift_with(monkeypatch):
 
 def test_an_architecture_without_rows_gains_on_its_predecessor_what_one_submitter_measured(shift_with):
     slow, fast = (shift_with(OLD, mlperf("amd-mi355x-288gb", minutes)) for minutes in (20.0, 10.0))
-    assert slow < KNOWN["CDNA3"][0], "its datasheet promises more than equal times"
+    assert slow < KNOWN["CDNA3"][0], "by its datasheet it should be faster"
     assert fast - slow == pytest.approx(np.log(2) / (1 + 0.3**2 / 0.5**2))
     both = shift_with(OLD, mlperf("amd-mi355x-288gb", 10.0), mlperf("amd-mi355x-288gb", 20.0, system="two"))
     assert both == pytest.approx((slow + fast) / 2), "each card has one vote"
@@ -276,5 +277,5 @@ def test_an_architecture_without_rows_gains_on_its_predecessor_what_one_submitte
         mlperf("nvidia-b200-sxm-180gb", 10.0),
     ],
 )
-def test_times_that_are_not_of_a_successor_in_the_same_software_say_nothing(shift_with, new):
+def test_runs_of_other_submitters_rounds_jobs_or_chips_say_nothing_about_a_successor(shift_with, new):
     assert shift_with(OLD, new) is None

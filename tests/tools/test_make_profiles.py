@@ -1,4 +1,4 @@
-"""tools/make.py traces the named workloads again, and keeps every other profile."""
+"""tools/make.py traces the named workloads again and keeps every other profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_torch_versions_of_a_profile_are_kept(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_the_named_workload_is_traced_again():
-    """If two moments of a step need the same memory, the recorded one differs by process; memory is compared elsewhere."""
+    """Memory is compared elsewhere: if two moments have the same peak, each process may record another moment."""
     shipped = load_profiles()
     made = {profile.name: profile for profile in traced_again(["cnn"])}
     assert list(made) == sorted(shipped)

@@ -1,4 +1,4 @@
-"""The page on the cost of choosing by a prediction: its figures are recomputed, and by hand for three GPUs."""
+"""The cost of choosing by a prediction: the page's figures are recomputed, and three GPUs are checked by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ from tools.evaluate import (
 
 
 @pytest.fixture
-def three() -> Settings:
-    """1 $/h and 10 s a sample, 3 $/h and 2 s, 4 $/h and 3 s: the second costs least, 6 against 10 and 12."""
+def three(monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Three GPUs: 1 $/h and 10 s a sample, 3 $/h and 2 s, 4 $/h and 3 s.
+
+    The second costs least, 6 against 10 and 12.
+    """
+    monkeypatch.setattr(
+        "gpubench.predict.roofline.leading_mode", lambda work, arithmetic: np.zeros(3, dtype=int)
+    )
     table = SimpleNamespace(
         gpu_key=np.array(["a-slow", "b-fast", "nvidia-h100-x"]),
         log_seconds=np.log([10.0, 2.0, 3.0]),
@@ -43,17 +49,10 @@ def three() -> Settings:
     )
 
 
-@pytest.fixture(autouse=True)
-def one_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "gpubench.predict.roofline.leading_mode", lambda work, arithmetic: np.zeros(3, dtype=int)
-    )
-
-
 def test_regret_is_the_extra_cost_of_the_picked_gpu_over_the_best(three: Settings) -> None:
-    """The predictions are 10, 7.5 and 8: the second, which is the best.
+    """The predicted costs are 10, 7.5 and 8, so gpubench picks the second GPU, which is the best.
 
-    The H100 costs 12 against 6, the slow one 10.
+    The H100 really costs 12 against 6, and the slow GPU 10.
     """
     found = {name: regrets(three, way).tolist() for name, way in ways_of(three).items()}
     assert found["gpubench"] == [0.0]
@@ -69,9 +68,7 @@ def test_disappointment_compares_the_measured_with_the_predicted_speed(three: Se
     assert beside.tolist() == [pytest.approx(math.log(0.8) - math.log(0.8 * 1.5) / 3)]
 
 
-@pytest.mark.usefixtures("monkeypatch")
-def test_the_regret_page_has_the_current_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_the_regret_page_has_the_current_figures() -> None:
     _, _, rest = (DOCS / REGRETS).read_text(encoding="utf-8").partition(BEGIN)
     here, again = (
         [line for line in text.splitlines() if line.startswith("| ")]

@@ -1,4 +1,4 @@
-"""Memory readings: the fit, its score with each model left out, and the figures that it must reach."""
+"""The fit to memory readings: its score with each model left out, and the errors that it must not exceed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READINGS = [*TABLE.itertuples(index=False)]
 
 
 def test_the_shipped_fit_matches_the_shipped_readings() -> None:
-    """To the digits of the file; another release of scipy may end the search one step elsewhere."""
+    """Within 0.2 %, because another release of scipy may end the search elsewhere."""
     shipped = load_allowance()
     again = fit_allowance(TABLE, fitted=shipped.fitted)
     assert again.classes.keys() == shipped.classes.keys()
@@ -66,7 +66,7 @@ def test_a_nearly_full_card_is_censored() -> None:
 
 
 def test_the_memory_fit_covers_other_vendors_cards_for_models_without_convolutions() -> None:
-    """Such models get the factor and interval of NVIDIA cards; with convolutions the bound is the widest."""
+    """Models without convolutions get NVIDIA's factor and interval; the bound for the others is the widest."""
     scores = score_left_out(TABLE)
     plain, wide = scores["others not convolving"], scores["others convolving"]
     assert (plain.readings, wide.readings) == (33, 105)
@@ -81,7 +81,7 @@ def test_the_memory_fit_covers_other_vendors_cards_for_models_without_convolutio
 
 
 def test_with_convolutions_memory_on_other_vendors_cards_varies_beyond_any_tight_bound() -> None:
-    """The same step at another batch: whatever is fitted, no bound of 1.3 in the median covers 95 % of them."""
+    """One step differs so much between batches that no bound of 1.3 in the median can cover 95 % of them."""
     allowance = load_allowance()
     rows = [
         r
@@ -95,10 +95,9 @@ def test_with_convolutions_memory_on_other_vendors_cards_varies_beyond_any_tight
 
 
 def test_reserved_memory_of_sharded_weights_agrees() -> None:
-    """Llama 3.1 8B on 8 and 128 cards by FSDP, none of it fitted: the figures printed by torchtitan's
-    authors.
+    """torchtitan's authors printed figures of Llama 3.1 8B with FSDP on 8 and 128 cards; no fit uses them.
 
-    The trace agrees to 3 %; compiled blocks keep a few tensors less and stay within 8 %.
+    The trace agrees within 3 %; compiled blocks keep a few tensors less and stay within 8 %.
     """
     titan = [r for r in READINGS if r.kind == "reserved" and not r.compiles_loss]
     assert len(titan) == 7
@@ -113,7 +112,7 @@ def test_reserved_memory_of_sharded_weights_agrees() -> None:
 
 
 def test_reserved_and_unstated_readings_together_are_within_twelve_percent() -> None:
-    """All readings of known length and recipe: one error each, and their mean."""
+    """Every reading of known length and recipe counts, alone and in the mean."""
     wanted = {"reserved", "unstated"}
     known = [r for r in READINGS if r.kind in wanted and not r.compiles_loss]
     assert len(known) == 19
@@ -128,7 +127,7 @@ def test_reserved_and_unstated_readings_together_are_within_twelve_percent() -> 
 
 
 def test_the_wider_interval_of_a_compiled_step_covers_a_compiled_loss() -> None:
-    """Llama 3 8B, weights in bfloat16 and FP8: all below the likely figure of the eager step, the bound above."""
+    """Llama 3 8B in bfloat16 and FP8: the lowest readings are below the eager step's interval, but within the wider one."""
     compiled = [r for r in READINGS if r.compiles_loss]
     assert len(compiled) == 14
     assert {r.precision for r in compiled} == {"amp", "fp8"}
@@ -141,7 +140,7 @@ def test_the_wider_interval_of_a_compiled_step_covers_a_compiled_loss() -> None:
 
 
 def test_the_interval_of_a_compiled_loss_covers_each_card_left_out() -> None:
-    """All 14 readings; those of torchtitan alone are from one card, and show no difference between cards."""
+    """All 14 readings count; torchtitan's alone are from one card and show no difference between cards."""
     by_card = score_compiled_loss(TABLE, "gpu_key")
     assert [score.held for score in by_card.values()] == [score.readings for score in by_card.values()]
     assert sum(score.readings for score in by_card.values()) == 14
@@ -153,7 +152,7 @@ def test_the_interval_of_a_compiled_loss_covers_each_card_left_out() -> None:
 
 
 def test_compiled_loss_memory_is_reported_only_for_half_precision_decoders() -> None:
-    """The transformer's own reading, which was not fitted, is inside; no upper end changes."""
+    """The transformer's own reading, which no fit uses, is inside its interval; no upper end changes."""
 
     def need(name: str, precision: Precision = Precision.AMP_BF16, **fields: object) -> MemoryNeed:
         profile = load_profiles()[name]
@@ -176,7 +175,7 @@ def test_compiled_loss_memory_is_reported_only_for_half_precision_decoders() -> 
 
 
 def test_a_compiled_loss_is_reported_only_if_scores_are_as_large_as_in_the_readings() -> None:
-    """In bfloat16, for 8,192 tokens over a vocabulary of 128,256: the minimum of all readings."""
+    """The readings have bfloat16 scores over a vocabulary of 128,256; their smallest share is the limit."""
     shares = [2 * r.batch_size * r.seq_len * 128_256 / r.traced_bytes for r in READINGS if r.compiles_loss]
     assert 1 + min(shares) == pytest.approx(LEAST_KEPT, abs=0.003)
 
@@ -186,7 +185,7 @@ def _device(reading: Any) -> float:
 
 
 def test_measured_peaks_are_never_below_the_traced_memory() -> None:
-    """Peaks of whole processes on an H200: cuDNN's trials and the rest of earlier cases only add to them."""
+    """The peaks are of whole processes on an H200; cuDNN's trials and remains of earlier cases only add to them."""
     steps = h200_readings().steps
     stored = msgspec.json.decode(data_bytes("h200_readings.json"))["cases"]
     peak_gib = {(each["workload"], each["precision"]): each["peak_gib"] for each in stored}
@@ -201,10 +200,7 @@ def test_measured_peaks_are_never_below_the_traced_memory() -> None:
 
 
 def test_reserved_memory_on_an_h100_stays_below_the_upper_end_except_for_one_reading() -> None:
-    """Sound readings.
-
-    The exception is from a process that had measured before; the next test has one alone in its process, which is lower.
-    """
+    """The exception comes from a process that had measured before; alone in its process it is lower, as tested below."""
     sound = [each for each in own_readings() if each.is_sound]
     ends = [each.need.reserved.high for each in sound]
     over = [each for each, end in zip(sound, ends, strict=True) if each.reserved > end]
@@ -220,7 +216,7 @@ def test_the_fixed_part_matches_the_sound_readings() -> None:
 
 @pytest.mark.parametrize("card_class", CardClass)
 def test_likely_memory_figure_lies_between_its_bounds(card_class: CardClass) -> None:
-    """The point at which the fixed part and the factor together are closest to the workspace of the upper end."""
+    """Some of these batches bring the fixed part and the factor as close as possible to the upper end's workspace."""
     for profile in load_profiles().values():
         for precision in (Precision.FP32, Precision.AMP_BF16):
             for execution in (Execution.EAGER, Execution.GRAPH):
@@ -239,11 +235,11 @@ def test_a_graph_in_its_own_process_stays_below_the_predicted_upper_bounds() -> 
         assert read.allocated_bytes == pytest.approx(need.allocated.value, rel=0.04)
         assert read.reserved_bytes <= need.reserved.high
         assert need.device.low <= read.device_bytes <= need.device.high
-        assert median(r.need.device.high / r.device_bytes for r in graphs) < 1.3
+    assert median(r.need.device.high / r.device_bytes for r in graphs) < 1.3
 
 
 def test_memory_pinned_before_a_graph_matches_a_snapshot() -> None:
-    """1,560 MiB idle next to the transformer's graph, with transients of 1,571; other models have less."""
+    """The transformer's graph left 1,560 MiB idle, with transients of 1,571 MiB; other models left less."""
     idle = {r.workload: r for r in ALONE if r.idle_beside_graph_bytes is not None and r.limit_bytes is None}
     read = idle.pop("transformer")
     assert read.idle_beside_graph_bytes == pytest.approx(read.need.parts.transient_bytes, rel=0.01)
@@ -264,7 +260,7 @@ def test_a_step_runs_within_its_upper_end_and_strict_fp32_fails_below_it() -> No
 
 
 def test_compiled_model_needs_as_much_memory_as_eager_unless_its_loss_is_compiled() -> None:
-    """VGG16's convolutions, ReLU and pooling become one: 24 % less. With the loss there are no float32 scores."""
+    """VGG16 fuses convolution, ReLU and pooling: 24 % less. A compiled loss stores no float32 scores."""
     compiled = [r for r in ALONE if r.execution is Execution.COMPILE]
     assert len(compiled) == 5
     shares = {(r.workload, r.compiled_loss): r.allocated_bytes / r.need.allocated.value for r in compiled}
@@ -276,14 +272,14 @@ def test_compiled_model_needs_as_much_memory_as_eager_unless_its_loss_is_compile
 
 
 def test_predicted_memory_minimum_never_exceeds_a_measured_need() -> None:
-    """This includes unsound readings, since cache only adds to a reading."""
+    """Unsound readings count too, since cached memory only adds to a reading."""
     readings = own_readings()
     assert len(readings) == 33
     assert all(each.need.device.low <= each.device for each in readings)
 
 
 def test_a_graph_needs_memory_for_transients_twice() -> None:
-    """By the same readings: 3 of 13 would exceed an eager bound."""
+    """Three of the 13 graphs exceed the upper bound of an eager step."""
     graphs = [each for each in own_readings() if each.is_sound and each.case.execution is Execution.GRAPH]
     eager = [
         need_of(
@@ -303,7 +299,7 @@ def test_a_graph_needs_memory_for_transients_twice() -> None:
 
 
 def test_overheads_are_as_large_as_a_context_and_a_driver() -> None:
-    """An H200 shows 615 MiB in use with nothing running; a context of torch takes about 0.5 GiB more."""
+    """An idle H200 shows 615 MiB in use; torch's CUDA context takes about 0.5 GiB more."""
     classes = load_allowance().classes
     assert 1.0 * GIB < classes[CardClass.HBM].overhead_bytes < 1.6 * GIB
     assert 0.5 * GIB < classes[CardClass.GDDR].overhead_bytes < classes[CardClass.HBM].overhead_bytes
@@ -327,7 +323,7 @@ RADEONS_OF_8_GIB = ("amd-radeon-rx-5700-8gb", "amd-radeon-rx-7700s-8gb")
 @pytest.mark.parametrize("name", ["resnet50", "vgg16"])
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_FP16])
 def test_a_step_that_ran_on_a_radeon_is_not_refused_there(key, name, precision) -> None:
-    """The class of other vendors has readings from cards of 256 GB; alone it lets no step fit on a card of 8 GB."""
+    """The readings of other vendors' cards come from 256 GB cards; by those alone, no step would fit on 8 GB."""
     batches = {r.batch_size for r in READINGS if r.kind == "ran" and r.gpu_key == key}
     assert batches == {12}  # as in all published rows of these cards
     profile, spec = load_profiles()[name], load_specs()[key]
@@ -357,7 +353,7 @@ def test_a_published_step_counts_only_for_its_line_of_cards_with_enough_memory()
 
 
 def test_memory_fit_recovers_known_parameters() -> None:
-    """Known overhead and factor, five models, no noise: found up to the rounding of the file."""
+    """Without noise, the fit finds the overhead and factor of five models up to the rounding of the file."""
     traced = np.arange(1, 21) * GIB
     made = TABLE[:20].assign(
         model=[f"model {n % 5}" for n in range(1, 21)],

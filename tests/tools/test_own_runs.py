@@ -1,4 +1,4 @@
-"""The user's own runs join the published rows as further cells, and the fit to both is used."""
+"""The user's own runs join the published rows, and the fit to both is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from predict.runs import run_of
 
 from gpubench import files
-from gpubench.models import Case, Execution, Framework, TaskKind
+from gpubench.models import Execution, Framework, TaskKind
 from gpubench.predict.calibration import load_calibration, own_calibration_path
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import FITTED_VENDOR, Question, case_for
@@ -29,7 +29,7 @@ def vgg16():
 
 
 def runs(vgg16, *, factor=1.0):
-    """Two GPUs measured here, at the roofline's speed and a factor on the second."""
+    """Make runs of two GPUs at their predicted speed; the second is faster by the factor."""
     found = []
     for key, share in ((H200, 1.0), (T4, factor)):
         question = Question(profile=vgg16)
@@ -40,7 +40,7 @@ def runs(vgg16, *, factor=1.0):
 
 @pytest.fixture(scope="module")
 def few_rows():
-    """Published rows of only one source, which own runs join; with all sources each fit would take ten seconds."""
+    """Fit only one source of published rows, because a fit to all takes ten seconds; the value is their number."""
 
     def of_one_source(task, vendors):
         table = fitted_on(task, vendors)
@@ -53,7 +53,7 @@ def few_rows():
 
 @pytest.fixture(scope="module")
 def plain(few_rows, vgg16):
-    """A calibration with both."""
+    """Calibrate to those rows and to runs at the predicted speed."""
     return calibrate.calibrate(runs(vgg16), fitted="2026-11-20")
 
 
@@ -69,13 +69,15 @@ def test_own_runs_join_the_fit_and_correct_their_card(few_rows, vgg16, plain):
 
 def test_cpu_eager_and_inference_runs_do_not_join_the_fit(vgg16):
     case = case_for(Question(profile=vgg16), SPECS[T4])
-    change = {f: getattr(case, f) for f in case.__struct_fields__}
     others = [
-        Case(**(change | {"execution": Execution.EAGER})),
-        Case(**(change | {"task": TaskKind.INFER})),
-        Case(**(change | {"gpu_count": 2})),
-        Case(**(change | {"workload_version": 99})),
-        Case(**(change | {"framework": Framework.KERAS_TORCH})),
+        msgspec.structs.replace(case, **change)
+        for change in (
+            {"execution": Execution.EAGER},
+            {"task": TaskKind.INFER},
+            {"gpu_count": 2},
+            {"workload_version": 99},
+            {"framework": Framework.KERAS_TORCH},
+        )
     ]
     assert own_table([run_of(T4, *((other, 10.0) for other in others))]) is None
     assert own_table([run_of("cpu", (case, 10.0), backend="cpu")]) is None

@@ -1,4 +1,4 @@
-"""The law of power limits, refitted to the published readings and evaluated on cards that the fit has not seen.
+"""The power-limit law, refitted to the published readings and evaluated on cards that the fit has not seen.
 
 Readings: You and others 2023, Zeus, NSDI (traces of four cards, Apache-2.0). ``python
 tests/tools/test_power_law.py`` writes the shipped fit.
@@ -27,13 +27,13 @@ BOARD_W = {
 }
 JOB = ["gpu", "model", "batch_size", "optimizer"]
 MEANT = 0.85
-"""Share of the readings of a card left out that the intervals must contain."""
+"""The share of a left-out card's readings that the intervals must contain."""
 LAW = {"time": ([1, 1, 4], [0.3, 0.05, 0.5], [3, 20, 50]), "power": ([1, 4], [0.3, 0.5], [3, 50])}
 
 
 @cache
 def readings() -> pd.DataFrame:
-    """Each capped reading over the same job's at full board power."""
+    """Return each power-limited reading relative to the same job at full board power."""
     table = pd.read_csv(PUBLISHED)
     table["optimizer"] = table.notes.str.extract(r"optimizer (\w+)", expand=False)
     table["board_w"] = table.gpu.map(BOARD_W)
@@ -60,7 +60,7 @@ def _log_power(law, ratio):
 
 
 def fitted(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Both steps, by least squares that are robust to a few outliers."""
+    """Fit the steps of time and power by least squares that are robust to a few outliers."""
     ratio = rows.power_limit_w / rows.mean_power_w_full
 
     def fit(form, seen, start, low, high):
@@ -72,13 +72,13 @@ def fitted(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def share_of_board(rows: pd.DataFrame) -> list[float]:
-    """Median, 5 % and 95 % of uncapped power over board power, each model on each card once."""
+    """Return the median, 5 % and 95 % quantiles of uncapped over board power; each model on a card counts once."""
     share = (rows.mean_power_w_full / rows.board_w).groupby([rows.gpu, rows.model]).median()
     return [float(share.quantile(at)) for at in (0.5, 0.05, 0.95)]
 
 
 def left_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """The log errors of each reading by a law without its card, with its power measured or assumed."""
+    """Return each reading's log errors by a law without its card, with its uncapped power measured or assumed."""
     found = []
     for gpu in rows.gpu.unique():
         others, mine = rows[rows.gpu != gpu], rows[rows.gpu == gpu]
@@ -102,7 +102,7 @@ def left_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ends(errors: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
-    """5 % and 95 % of the errors by kind, each for its worst card."""
+    """Return the 5 % and 95 % quantiles of the errors by kind, each from its worst card."""
     by_card = errors.groupby(["kind", "gpu"])[["time", "energy"]]
     low, high = by_card.quantile(0.05).groupby("kind").min(), by_card.quantile(0.95).groupby("kind").max()
     return {
@@ -112,7 +112,7 @@ def ends(errors: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
 
 
 def law_of(rows: pd.DataFrame) -> dict:
-    """The shipped law."""
+    """Fit the law as it is shipped."""
     time, power = fitted(rows)
 
     def rounded(numbers):

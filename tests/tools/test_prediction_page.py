@@ -1,4 +1,4 @@
-"""Figures in the text of docs/prediction-evidence.md and others: each is recomputed from the shipped data."""
+"""The figures in the text of docs/prediction-evidence.md and docs/limits.md, recomputed from the shipped data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from decode_fit import decode_readings
-from outcomes import outcome_of
+from outcomes import ADDED, one_vote_each, outcome_of
 from scipy.stats import binomtest
 
 from gpubench.folders import data_rows
@@ -40,7 +40,7 @@ from tools.evaluate import (
     scaling_figures,
     weighted_quantile,
 )
-from tools.published import DATA, Table, fitted_on, published_rows, shipped
+from tools.published import DATA, fitted_on, published_rows, shipped
 
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/prediction-evidence.md"
@@ -57,7 +57,7 @@ HALF = (Precision.AMP_FP16, Precision.AMP_BF16)
 
 @cache
 def words_of(page: str) -> str:
-    """A page in one line."""
+    """Return the text of a page as one line."""
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
@@ -88,7 +88,7 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 
 def pairs_at(prefix: str, *architectures: str, exact: bool = False) -> dict:
-    """Figures of the pairs of a model family with a target of these architectures."""
+    """Return the figures of a model family's pairs whose target has one of these architectures."""
     table, pairs = outcome().table, outcome().pairs
     named = [m == prefix if exact else m.startswith(prefix) for m in table.base_model[pairs.y]]
     return figures(outcome(), np.array(named) & np.isin(table.architecture[pairs.y], architectures))
@@ -181,7 +181,7 @@ def over_a_b200(gpu_key: str, name: str) -> float:
 
 
 def mlperfs_lora_over_a_b200(gpu_key: str, name: str) -> float:
-    """A 70B model on eight GPUs, in one round."""
+    """Return a card's speed over a B200's for 70B LoRA on eight GPUs, within one MLPerf round."""
     minutes = [
         median(
             run.minutes
@@ -198,7 +198,7 @@ def mlperfs_lora_over_a_b200(gpu_key: str, name: str) -> float:
 
 @cache
 def half_widths(name: str, precision: Precision | None) -> float:
-    """At the median GPU of NVIDIA, without measurements."""
+    """Return the median half-width over NVIDIA's GPUs, as a factor, with nothing measured."""
     cards = [spec for spec in load_specs().values() if spec.vendor == FITTED_VENDOR]
     question = question_of(load_profiles()[name], precision)
     found = estimate(question, cards, own=(), reference=reference_runs()).values()
@@ -227,7 +227,7 @@ def classes_on_new_cards() -> Iterator[str]:
 
 @cache
 def levels_on_an_h200(name: str) -> tuple[tuple[Precision, float, bool], ...]:
-    """Predicted over measured for each shipped reading, by a fit of levels alone, and whether the interval contains it."""
+    """Return predicted over measured speed of each shipped reading by levels alone, and whether the interval holds it."""
     found = []
     for step in h200_readings().cases:
         if step.workload == name:
@@ -343,8 +343,7 @@ def headline() -> Iterator[str]:
     table, pairs = found.table, found.pairs
     voters = {(table.harness[i], table.gpu_key[i]) for i in pairs.y}
     yield f"refitting without each of the {len(voters)} groups"
-    added = ("lambda-pytorch-v2", "gpu-insights-ver2", "milabench", "nikolasent")
-    first = np.array([not source.startswith(added) for source in table.source[pairs.y]])
+    first = np.array([not source.startswith(ADDED) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
     yield f"nikolasent ({first.sum():,} of these pairs): {mean} / {middle} %"
@@ -359,9 +358,9 @@ def headline() -> Iterator[str]:
 
 
 def between_harnesses(found: Outcome) -> list[float]:
-    """The difference between harnesses in the ratio of two GPUs, at equal model and precision.
+    """Return how much two harnesses differ in the ratio of two GPUs at equal model and precision.
 
-    Each harness has the median of its batches; each pair of harnesses counts once.
+    A harness's ratio is the median over its batches; each pair of harnesses counts once.
     """
     table, x, y = found.table, found.pairs.x, found.pairs.y
     per_sample = table.log_seconds - np.log(table.batch)
@@ -371,14 +370,6 @@ def between_harnesses(found: Outcome) -> list[float]:
     once = ratios[ratios.own < ratios.target].groupby([*keys]).log.median()
     alike = once.groupby(level=[*keys[:-1]])
     return [abs(math.expm1(one - two)) for _, each in alike for one, two in itertools.combinations(each, 2)]
-
-
-def one_vote_each(table: Table, y: np.ndarray) -> np.ndarray:
-    """Weights of some pairs as if there were no others."""
-    partners = np.bincount(y)[y]
-    voters = np.array([f"{table.harness[i]}|{table.gpu_key[i]}" for i in y])
-    rows = {voter: len(set(y[voters == voter])) for voter in set(voters)}
-    return 1 / (partners * np.array([rows[voter] for voter in voters]))
 
 
 def weak_spots() -> Iterator[str]:
@@ -432,7 +423,7 @@ def not_confirmed() -> Iterator[str]:
 
 
 def own_runs() -> Iterator[str]:
-    """Rows of the target's own harness are in the fit if only its GPU is left out."""
+    """If only the target GPU is left out, the fit includes rows of the target's harness."""
     without, with_them = (
         percent(float(committed(name, "all pairs")["mape"]), 1) for name in ("harness", "gpu")
     )
@@ -455,7 +446,7 @@ STATED = {
 
 
 WHOLE_EVALUATION = pytest.mark.slow
-"""For forward passes, which ``tests/tools/test_evaluate.py`` compares with the committed figures at each run."""
+"""Inference needs an evaluation of its own, and ``tests/tools/test_evaluate.py`` checks its figures at each run."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Reading measurements: usable rows are used, everything else is counted and named."""
+"""Reading published measurements: usable rows are used; all others are counted and named."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_shipped_rows_state_their_source():
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
 def test_each_shipped_row_states_how_it_was_measured(name):
-    """Execution, torch, input, optimizer and doubt are columns; an unstated value is empty, never guessed."""
+    """Execution, torch version, input, optimizer and doubt are columns; an unstated value is empty, never guessed."""
     with (DATA / name).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     trained = set(model_profiles().loc[TaskKind.TRAIN].index)
@@ -72,11 +72,11 @@ def test_each_shipped_row_states_how_it_was_measured(name):
     executions = {}
     for row in rows:
         executions.setdefault(row["source"], set()).add(row["execution"])
-    assert max(map(len, executions.values())) == 1  # the fit gives each source one host
+    assert max(map(len, executions.values())) == 1  # because the fit assumes one host per source
 
 
 def test_execution_columns_of_a_row_override_its_source(tmp_path):
-    """Whatever the source is called: no name replaces a fact that the row states."""
+    """A source's name implies nothing that the row states differently."""
     rows = [
         GOOD | {"execution": execution, "optimizer_in_step": optimizer, "data_input": "loader", "torch": "2.8",
                 "doubt": "two cards", "source": source}
@@ -108,8 +108,8 @@ def test_row_without_optional_columns_takes_the_facts_of_its_source_or_harness(t
     }  # fmt: skip
 
 
-def test_a_batch_that_is_not_stated_is_a_range(tmp_path):
-    """The middle is used, and the row says how far the ends are apart; an absurd range is ignored."""
+def test_an_unstated_batch_is_a_range(tmp_path):
+    """The middle of the range is used, and its ends give the spread; an absurd range is ignored."""
     given = [
         ("64", "", ""),
         ("0", "32", "512"),
@@ -201,7 +201,7 @@ def test_the_page_counts_the_shipped_and_the_fitted_rows():
     assert [count for count in counts if count not in part] == []
 
 
-def test_the_traffic_that_compiling_saves_is_separate():
+def test_only_the_rows_of_compiled_inference_count_as_compiled():
     table = fitted_on(TaskKind.INFER)
     compiled = table.arithmetic.compiled
     assert {str(s) for s in table.source[compiled]} == {
@@ -257,7 +257,7 @@ def test_every_unit_is_converted_to_seconds_per_step(tmp_path):
 
 @pytest.mark.parametrize("model", ["gnmt", "gpt2_large_s1024", "bert_base_squad+Adam"])
 def test_tokens_are_converted_to_samples_of_their_model(tmp_path, model):
-    """The same row as tokens and as sequences: 54, 1,024 and 384 tokens are one of them."""
+    """A row in tokens equals the row in sequences: one sequence is 54, 1,024 or 384 tokens."""
     of_one = {"gnmt": 54, "gpt2_large_s1024": 1024, "bert_base_squad+Adam": 384}[model]
     rows = [
         GOOD | {"source": unit, "model": model, "unit": unit, "value": str(value)}
@@ -331,8 +331,8 @@ def test_a_missing_or_binary_file_is_misuse(tmp_path):
 EIGHTY = [GOOD | {"value": str(100 + n), "source": f"lab {n}"} for n in range(80)]
 
 
-def spoilt(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
-    """80 good rows, one line of which is corrupted."""
+def corrupted(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
+    """Write 80 good rows, and corrupt one line."""
     lines = write_csv(path, EIGHTY).read_bytes().splitlines(keepends=True)
     lines[number - 1] = spoil(lines[number - 1])
     path.write_bytes(b"".join(lines))
@@ -350,7 +350,7 @@ def spoilt(path: Path, number: int, spoil: Callable[[bytes], bytes]) -> Path:
     ],
 )
 def test_a_broken_line_affects_only_itself(tmp_path, spoil, reason):
-    reading = read_csv(spoilt(tmp_path / "x.csv", 11, spoil))
+    reading = read_csv(corrupted(tmp_path / "x.csv", 11, spoil))
     assert reading.rows == 80
     assert len(reading.table) == 79
     assert reading.skipped == {reason: 1}
@@ -400,16 +400,16 @@ def test_a_broken_column_name_affects_only_that_column(tmp_path):
 
 def test_a_stray_quote_in_the_header_has_no_effect(tmp_path):
     for at in (b"source", b"model"):
-        path = spoilt(tmp_path / "x.csv", 1, lambda line, at=at: line.replace(at, b'"' + at))
+        path = corrupted(tmp_path / "x.csv", 1, lambda line, at=at: line.replace(at, b'"' + at))
         reading = read_csv(path)
         assert (len(reading.table), reading.skipped, reading.unread) == (80, {}, ())
 
 
 def test_quotes_that_close_on_their_line_are_read_normally(tmp_path):
     """Separators within quotes, doubled quotes, and quotes within a cell."""
-    path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'"lab, ""9"""'))
+    path = corrupted(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'"lab, ""9"""'))
     assert 'lab, "9"' in set(read_csv(path).table.source)
-    path = spoilt(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'lab "9'))
+    path = corrupted(tmp_path / "x.csv", 11, lambda line: line.replace(b"lab 9", b'lab "9'))
     assert 'lab "9' in set(read_csv(path).table.source)
 
 

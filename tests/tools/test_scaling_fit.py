@@ -1,4 +1,4 @@
-"""The shares of several GPUs are fitted to published jobs, with each harness left out in turn."""
+"""The fit of multi-GPU scaling to published jobs, with each harness left out in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.evaluate import scaling_figures
 
 
 def test_scaling_fit_matches_published_jobs_within_its_intervals():
-    """With each harness left out, a job without a similar one in another harness is the hard case."""
+    """With its harness left out, a job that resembles none in another harness is the hard case."""
     figures = scaling_figures()
     assert figures["jobs"] > 100
     assert figures["mape"] < 0.06

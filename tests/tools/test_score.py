@@ -1,4 +1,4 @@
-"""Scoring a file: the fit does not use it, order does not matter, bad rows are named."""
+"""Scoring a user's file: the fit does not use it, its order does not matter, and bad rows are named."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPUS = {"GTX 1080 Ti", "RTX 2080 Max-Q", "RTX 3090", "RTX A6000", "A100-PCIe-40G
 
 @pytest.fixture(scope="module")
 def rows():
-    """One source of the shipped rows under another name, as a third party's file."""
+    """Rename one source of the shipped rows, as if it were a third party's file."""
     with (DATA / "published.csv").open(encoding="utf-8", newline="") as file:
         chosen = [
             row for row in csv.DictReader(file) if row["source"] == "lambda-tensorflow" and row["gpu"] in GPUS
@@ -58,7 +58,7 @@ def test_the_order_of_the_rows_does_not_matter(rows, document, tmp_path):
 
 @pytest.mark.parametrize(("by", "near"), [(100, 0.015), (0.01, 0.07)])
 def test_constant_factor_on_all_values_barely_changes_the_score(rows, document, tmp_path, by, near):
-    """With another clock or unit no level is known; the figures then come from ratios alone, and stay close.
+    """In another unit no level is known, so the figures come from ratios alone, and stay close.
 
     If all GPUs seem slow, the intervals widen and cover more.
     """
@@ -82,7 +82,7 @@ def test_strange_rows_are_skipped_counted_and_named(rows, document, tmp_path):
 
 
 def test_different_column_layout_is_read_and_its_assumptions_are_listed(rows, document, tmp_path):
-    """Column names in another case, order and separator, extra columns, and no batch, mode or metric."""
+    """The file has upper-case names, another order and separator, an extra column, and no batch, mode or metric."""
     kept = ("value", "unit", "precision", "model", "gpu_key", "gpu", "math_mode")
     lines = [";".join([*(name.upper() for name in kept), "my note"])]
     lines += [";".join([*(row[name] for name in kept), "x"]) for row in rows]
@@ -140,14 +140,14 @@ def test_shipped_workload_is_scored_by_its_name(tmp_path):
     assert document["by_slice"]["class: transformer"]["pairs"] == 6
 
 
-def test_a_workload_is_described_like_the_published_profile_of_the_same_network():
-    """ResNet-50 is in both: one profile was traced from torchvision, the other from the workload."""
+def test_a_workload_has_the_totals_of_the_published_profile_of_its_network():
+    """ResNet-50 has two profiles: one traced from torchvision, the other from the workload."""
     found = totals_of(load_profiles()["resnet50"], TaskKind.TRAIN)
     published = model_profiles().loc[("train", "resnet50")]
     for column, value in found.items():
         if (
             column not in {"tokens_per_sample", "approximate"} and "chain" not in column
-        ):  # published: not known
+        ):  # published profiles lack these
             assert value == pytest.approx(published[column], rel=2e-3, abs=1e-4), column
 
 

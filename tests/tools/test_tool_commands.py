@@ -1,4 +1,4 @@
-"""The tools as a maintainer runs them, and the two commands that call them."""
+"""The tools as a maintainer runs them, and `gpubench predict calibrate`, which calls one."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def tool_here(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a tool in this process, which has its libraries already."""
+    """Run a tool in this process, which has already imported its libraries."""
     file = ROOT / "tools" / f"{name}.py"
     return called(partial(runpy.run_path, str(file), run_name="__main__"), file, *arguments)
 
 
 @pytest.mark.parametrize("day", ["2026-99-99", "2999-01-01"])
-def test_no_calibration_has_an_invalid_or_future_date(day, tmp_path):
+def test_an_invalid_or_future_date_is_refused(day, tmp_path):
     table = tmp_path / "calibration.json"
     done = tool_here("calibrate", "--date", day, "-o", str(table))
     assert (done.returncode, done.stdout, table.exists()) == (2, "", False)

@@ -18,7 +18,7 @@ PAGE = PATH.read_text(encoding="utf-8")
 
 
 def rows(text: str) -> dict[str, str]:
-    """The rows of the table by the names of their workloads, in order."""
+    """Return the table's rows by workload, in order."""
     _, *found = [line for line in text.splitlines() if line.count(" | ") == 6]
     return {row.split("`")[1]: row for row in found}
 
@@ -33,7 +33,7 @@ def test_the_table_matches_the_workloads() -> None:
 def test_generated_workload_table_is_complete_and_keeps_hand_written_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The page has a row for each workload; two are made again here, because all of them take seconds."""
+    """The page has a row for each workload. Only two are regenerated here, because all of them take seconds."""
     assert [*rows(PAGE)] == [*workload_names()]
     monkeypatch.setattr(workload_table, "workload_names", lambda: ("cnn", "lstm"))
     made = page()

@@ -1,4 +1,4 @@
-"""Makes the table of docs/workloads.md: ``python tests/tools/workload_table.py`` updates it."""
+"""The table of docs/workloads.md: ``python tests/tools/workload_table.py`` updates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = (
 
 
 def _row(name: str) -> str:
-    """The line of a workload in the table of the page."""
+    """Return a workload's row of the table."""
     workload, profile = load_workload(name), load_profiles()[name]
     sample, parameters, trained = profile.sample_shape, profile.parameters, profile.trainable_parameters
     trains = TaskKind.TRAIN in workload.tasks
