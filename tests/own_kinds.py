@@ -347,7 +347,7 @@ def build(n):
     ids, seen, labels = torch.randint(200, (n, 2)), torch.randint(100, (n, 3)), torch.randint(4, (n,))
     return net, (ids, seen), labels, nn.CrossEntropyLoss(), lambda _: Both(net)
 """
-"""A table's optimizer refuses gradients that are not sparse."""
+"""SparseAdam refuses gradients that are not sparse."""
 
 LAZY = """
 def build(n):
@@ -385,7 +385,7 @@ def build(n):
 
 
 def pair(init: str = "pass", body: str = "return self.second(self.first(x).relu())", **changes: str) -> str:
-    """Return a file of two layers with these lines in it; ``loss`` and ``optimizer`` are at its end."""
+    """Return the file of a two-layer model with these lines in it; ``loss`` and ``optimizer`` go at its end."""
     source = PAIR.replace("INIT", init).replace("BODY", body)
     ends = (
         changes.get("loss", "nn.CrossEntropyLoss()"),
@@ -607,7 +607,7 @@ DEEP_BY_PART = pair(
     optimizer="lambda _: torch.optim.AdamW([{'params': [p for p in net.parameters() if p.ndim > 1]}, "
     "{'params': [p for p in net.parameters() if p.ndim == 1], 'weight_decay': 0.0}])",
 )
-"""Its constructor reads values, as that of many vision models; its equal blocks are traced by a shorter copy."""
+"""Its constructor reads values, like those of many vision models; a shorter copy traces its equal blocks."""
 COMMAND_LINE = pair(
     head="import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--width', type=int, default=16)\n"
     "WIDTH = parser.parse_args().width\n"
@@ -663,7 +663,7 @@ def build(n):
     ids = torch.randint(50, (n, 6))
     return Net(), (ids, torch.arange(6).expand(n, 6) > 4), torch.randint(4, (n,)), nn.CrossEntropyLoss()
 """
-"""In eval mode torch makes a nested tensor of the unmasked tokens, which needs their values."""
+"""In eval mode torch makes a nested tensor of the unmasked tokens, for which it needs their values."""
 MIXED_TYPES = pair(
     init="self.first = self.first.bfloat16().requires_grad_(False); "
     "self.down, self.up = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.zeros(16, 2))",
@@ -695,7 +695,7 @@ EXPERTS = pair(
     "        h = torch._grouped_mm(h.to(self.experts.dtype), self.experts, offs=ends)\n"
     "        return self.second(h.to(x.dtype))",
 )
-"""The samples of each expert lie one after another, and one kernel multiplies all of them."""
+"""The samples of each expert are adjacent, and one kernel multiplies those of all experts."""
 FROZEN = pair(
     init="self.first = nn.Sequential(self.first, nn.BatchNorm1d(16)).eval().requires_grad_(False)",
     body="assert not self.first.training; return self.second(self.first(x).relu())",

@@ -1,4 +1,4 @@
-"""``gpubench run`` with an unusable GPU: real pynvml, and one line with the exit code."""
+"""``gpubench run`` on an unusable GPU, through the real pynvml: one line, and the exit code for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def typed(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
 
 
 def run(environment: dict[str, str], root: Path, *options: str) -> tuple[int, str]:
-    """The exit code, and the last printed line."""
+    """Return the exit code and the last line of stderr."""
     code, _, said = typed(environment, *RUN, "--results", str(root), *options)
     assert "Traceback" not in said
     return code, said.splitlines()[-1]
@@ -163,7 +163,7 @@ TAKEN = change(
 def test_unusable_gpu_or_cuda_visible_devices_is_explained(  # noqa: PLR0917 - fixtures and parameters
     inside_nvml, monkeypatch, tmp_path, machine: tuple, visible: str | None, code: int, said: str
 ) -> None:
-    """In this process: the driver says enough, so torch is not asked."""
+    """The driver says enough, so torch is not asked; thus this process can run the verb."""
     inside_nvml(machine[0], faults=machine[1:])
     built = torch_view.TorchBuild(version="2.13.0+cu130", cuda="13.0", hip=None)
     for module in ("probe", "select", "torch_view"):

@@ -1,4 +1,4 @@
-"""The short documents for scripts: everything for a decision in 8 kB, with the figures of the full ones."""
+"""Short documents for scripts: in 8 kB, what a decision needs, with the same figures as the full documents."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_page_has_an_example_for_each_verb():
     assert {each[0] for each in EXAMPLES} == {"rank", "memory", "predict"}
 
 
-def test_a_question_that_no_offer_answers_has_the_exit_code_on_the_page_and_no_document():
+def test_a_question_that_no_offer_answers_exits_as_documented_without_a_document():
     (example,) = (each for each in EXAMPLES if "--budget-usd" in each)
     asked = [*example[:-2], "--json", "--brief"]
     asked[asked.index("--budget-usd") + 1] = "0.01"

@@ -1,4 +1,4 @@
-"""The help of every verb is printed as written."""
+"""Help texts are printed as written, for people."""
 
 from __future__ import annotations
 

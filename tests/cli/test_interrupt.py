@@ -43,7 +43,7 @@ def test_ctrl_c_twice_kills_a_child_that_hangs_and_keeps_the_file(tmp_path):
     assert children
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(1)
-    assert process.poll() is None  # the first one waits for the current round
+    assert process.poll() is None  # the first signal waits for the current round
     os.killpg(process.pid, signal.SIGINT)
     watch = Stopwatch()
     _, err = process.communicate()

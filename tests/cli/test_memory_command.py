@@ -23,7 +23,7 @@ FIGURES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Any:
-    """Run the verb without any results; return exit code, stdout and stderr."""
+    """Return a function that runs the verb without any results and returns exit code, stdout and stderr."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
         done = here("memory", *arguments, "--results", tmp_path)
@@ -73,7 +73,7 @@ def test_each_suggested_fix_has_its_own_figures(ask: Any) -> None:
 
 def test_memory_verdict_and_its_parts_are_printed_on_the_terminal(ask: Any) -> None:
     _, out, _ = ask("resnet50", "--gpu", "nvidia-tesla-t4-16gb")
-    assert re.search(r"(?m)^T4 +\d+ +fits \(needs ", out), "by the name that every verb has for it"
+    assert re.search(r"(?m)^T4 +\d+ +fits \(needs ", out), "every verb calls it by this name"
     assert "nvidia" not in out
     assert "optimizer state" in out
     assert "fastest convolution" not in out
@@ -150,7 +150,7 @@ def test_a_model_that_only_generates_runs_inference_by_default(ask: Any) -> None
 
 
 def test_large_numbers_have_separators_wherever_they_appear(ask: Any) -> None:
-    """Sentences on batches, micro-batches, and the need of each of several GPUs."""
+    """They are in sentences on batches, on micro-batches and on what each of several GPUs needs."""
     batch = "300000000"
     _, out, _ = ask("transformer", "--gpu", "rtx-4090", "--batch-size", batch)
     assert f"batch {300_000_000:,}" in out
@@ -163,7 +163,7 @@ def test_large_numbers_have_separators_wherever_they_appear(ask: Any) -> None:
 
 
 def test_memory_of_a_compiled_step_includes_figures_for_a_compiled_loss(ask: Any) -> None:
-    """They appear next to the figures that decide the verdict; only compiled steps have them."""
+    """Only compiled steps have these figures, next to those that decide the verdict."""
     asked = "transformer", "--gpu", "rtx-4090"
     compiled, eager = (
         json.loads(ask(*asked, "--execution", how, "--json")[1]) for how in ("compile", "eager")
@@ -211,7 +211,7 @@ def test_memory_verdict_of_a_card_is_consistent_everywhere(ask: Any, execution: 
 
 
 def test_with_several_cards_the_answer_names_the_card_of_the_top_figures(ask: Any) -> None:
-    """The cards belong to different classes: the GeForce is named, in either order; a single card needs no name."""
+    """The cards are of different classes, so the answer names the GeForce; a single card needs no name."""
     radeon, geforce = "amd-radeon-rx-7700s-8gb", "nvidia-geforce-rtx-4090-24gb"
     both = "vgg16", "--gpu", f"{radeon},{geforce}", "--batch-size", "12", "--execution", "eager"
     answer = json.loads(ask(*both, "--json")[1])

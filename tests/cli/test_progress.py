@@ -1,4 +1,4 @@
-"""The line before a run: the amount of work and its duration."""
+"""The lines before, during and after a run: the work ahead, the progress, and what the run shows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_progress_line_starts_with_the_time_and_shows_the_rate() -> None:
     line = live.line()
     assert line.startswith("0:00  rounds 0:00 of at most 5:00  2/6 cnn")
     assert line.endswith("  1,280 images/s ±2.0 %  timed, round 1")
-    assert " W" not in line, "what the device does not report"
+    assert " W" not in line, "the device does not report its power"
     live.note(
         RoundDone(
             timed=True, round=Round(steps=10, wall_s=0.5), half_width=0.02, power_w=652.4, temperature_c=61
@@ -61,14 +61,14 @@ def test_the_progress_line_starts_with_the_time_and_shows_the_rate() -> None:
     )
     assert live.line().endswith("±2.0 %  652 W  61 °C  timed, round 2")
     live.note(CaseBegan(case=samples.case("vgg16", 64), launch=0, number=3, total=6))
-    assert "images/s" not in live.line(), "of the case before"
+    assert "images/s" not in live.line(), "the rate was that of the case before"
     live.note(RoundDone(timed=True, round=Round(steps=10, wall_s=330.0)))
     assert live.line().startswith("0:00  rounds 5:31, past 5:00: slow steps  3/6 vgg16"), (
-        "no bound is dropped"
+        "a bound stays after it has passed"
     )
     live.note(CaseBegan(case=samples.case("vgg16", 64), launch=0, number=4, total=8, most_s=400.0))
     assert live.line().startswith("0:00  rounds 5:31 of at most 6:40  4/8"), (
-        "an eager case in place of a graph"
+        "an eager case takes the place of a graph"
     )
 
 
@@ -87,7 +87,7 @@ def told(
     monkeypatch: pytest.MonkeyPatch,
     run: Run | None = None,
 ) -> list[str]:
-    """The output of a run of one case at eighty columns."""
+    """Return the lines that a run of one case prints at eighty columns."""
     monkeypatch.setenv("COLUMNS", "80")
     run = run or samples.h200_run()
     prepared = Prepared(
@@ -123,7 +123,7 @@ def test_the_last_lines_of_a_run_are_the_answer_and_the_gain(
 def test_each_certain_gain_from_mixed_precision_gets_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU, where all cases are steady: the seven of the suite, with micro-benchmarks."""
+    """A run on a GPU, where the seven cases of the suite are steady, with micro-benchmarks."""
     of_suite = {("cnn", "fp32"), ("lstm", "fp32"), ("vgg16", "fp32")}
     of_suite |= {(name, "amp-bf16") for name, _ in of_suite} | {("resnet50", "amp-bf16")}
     whole = samples.h200_run()
@@ -145,7 +145,7 @@ def test_each_certain_gain_from_mixed_precision_gets_a_line(
 def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six cases on a busy machine, each with every finding that this causes, and micro-benchmarks."""
+    """Six cases, each with every finding that a busy machine causes, and micro-benchmarks."""
     told_apart = ("HOST_BUSY", "NOISY", "NOT_CONVERGED", "NOT_STEADY", "SHORT_LOOK")
     doubts = tuple(Finding(kind=FindingKind(kind), value=0.87, limit=0.5) for kind in told_apart)
     four = samples.cpu_run().measurements
@@ -159,7 +159,7 @@ def test_a_quick_run_of_a_cpu_is_reported_in_sixty_lines(
     printed = told(samples.case("vgg16", 64), tmp_path, capsys, monkeypatch, busy)
     assert len(printed) <= 60
     named = [line for line in printed if re.match("(cnn|lstm|vgg16) (fp32|amp-bf16) batch ", line)]
-    assert len(named) == 6, "a case is a line"
+    assert len(named) == 6, "one line for each case"
     assert all(line.endswith("  3 4 5 6 7") for line in named)
     for number, kind in enumerate(told_apart, 3):
         start = next(i for i, line in enumerate(printed) if line.startswith(f"{number} "))
@@ -196,7 +196,7 @@ def test_a_gain_with_an_interval_that_contains_one_is_no_difference() -> None:
 
 
 def test_closing_line_never_claims_a_gain_that_the_page_omits() -> None:
-    """Neither the page nor the last line of a run shows a gain with bounds that differ by more than half."""
+    """Neither the page nor the last line of a run shows a gain if its bounds differ by more than half."""
     amp, fp32 = (
         next(
             m

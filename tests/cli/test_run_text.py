@@ -64,7 +64,7 @@ def both(task: TaskKind, batch_size: int) -> tuple[Measurement, Measurement]:
 
 
 def said(run: Run, key: str) -> tuple[list[str], list[dict[str, str]]]:
-    """The sentences of a section in its brief form, and the rows of its table by column."""
+    """Return the sentences of a section in its brief form, and the rows of its table by column."""
     told = next((getattr(each, key) for each in (of_cases, device) if hasattr(each, key)), None)
     shown = brief(of_run(run), key) if told is None else unexplained(told(of_run(run)))
     parts = [getattr(part, "twin", part) for part in shown]
@@ -174,7 +174,7 @@ def test_an_interval_of_one_launch_is_labeled_as_of_one_process() -> None:
     assert ["from one process" in row["Throughput, 95 % interval"] for row in rows] == [True, False]
     assert outcome(amp, 0).endswith(" images/s, from one process")
     assert outcome(twice, 1).endswith(" images/s")
-    assert " (launch 2: 1,280): 85" in outcome(twice, 1), "the figure of the launch itself, then of both"
+    assert " (launch 2: 1,280): 85" in outcome(twice, 1), "first the figure of this launch, then that of both"
 
 
 def test_one_thread_is_singular() -> None:

@@ -1,4 +1,4 @@
-"""Each screen at the widths of terminals: whole words, and no more lines than fit."""
+"""Each screen at common terminal widths: whole words, and no more lines than fit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SCREENS = {
     ("probe",): 30,
     ("offers", "list", "--provider", "aws"): None,
 }
-"""The maximum lines of each command's first screen; None if the user asked for everything."""
+"""The maximum number of lines on each command's first screen; None if the user asked for everything."""
 PLACELESS = {"list", "probe"}
 
 
 def words(lines: list[str]) -> set[str]:
-    """The words of a screen; a long name may be broken after punctuation."""
+    """Return the words of a screen; a long name may be broken after punctuation."""
     return {word for line in lines for word in re.sub(r"[(),;·─._-]", " ", line).split()}
 
 

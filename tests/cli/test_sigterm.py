@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("heeded_signals")]
 
 WITHIN_S = 3.0
 UNLESS_LOADED_S = 9.0
-"""Limit of the wall time, since a loaded machine never has an idle processor. A child that gets extra time takes
-ten seconds."""
+"""Limit on wall time, which counts because a loaded machine never has an idle processor. A grace period for a
+child would take ten seconds."""
 
 PROGRAM = """
 import os, sys
@@ -70,7 +70,7 @@ TWO = (*OWN, "--gpus", "2")
 
 @pytest.fixture
 def slow_server() -> Iterator[tuple[str, threading.Event]]:
-    """Address of a server that never answers, and an event that is set by a request."""
+    """Yield the address of a server that never answers, and an event that its first request sets."""
     over, asked = threading.Event(), threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ class Command:
     def assert_ends_on_sigterm(
         self, arguments: Sequence[str], is_reached: Callable[[psutil.Process], bool], *, hangs: str = ""
     ) -> str:
-        """Start it, send SIGTERM once it reaches a point, check the promises; return its stderr."""
+        """Start a command, send SIGTERM once it reaches a point, and check how it ends; return its stderr."""
         with self.start(arguments, hangs) as process:
             try:
                 seen = psutil.Process(process.pid)
@@ -132,7 +132,7 @@ class Command:
         return err
 
     def told(self, line: str) -> Callable[[psutil.Process], bool]:
-        """Whether a child has reported this."""
+        """Return a check whether a child has reported this line."""
         return lambda _: self.reports.exists() and line in self.reports.read_text()
 
 
@@ -142,7 +142,7 @@ def command(tmp_path: Path) -> Command:
 
 
 def heeds(process: psutil.Process) -> bool:
-    """Whether a process has its own handler for SIGTERM."""
+    """Tell whether a process has its own handler for SIGTERM."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
@@ -224,4 +224,4 @@ def test_a_command_that_is_killed_keeps_the_seeds_that_were_trained(command: Com
     (run,) = store.read_runs(command.folder / "results").runs
     (row,) = run.quality
     assert row.runs
-    assert not row.is_reached  # no figure is given for fewer seeds than this
+    assert not row.is_reached  # too few seeds for a figure

@@ -1,4 +1,4 @@
-"""Startup stays light: the everyday verbs load none of the heavy libraries."""
+"""Startup stays light: everyday verbs load no heavy library."""
 
 from __future__ import annotations
 

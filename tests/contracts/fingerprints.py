@@ -1,11 +1,11 @@
-"""Digests of the computation of a workload: they differ whenever numbers of two versions are not comparable.
+"""Digests of what a workload computes: they differ whenever figures of two versions are not comparable.
 
-They use facts that stay the same between torch releases (2.13 or later) and machines: the calls in the
-workload's own code (torch's modules count as one call, whatever they do inside), and the outputs of the tiny
-model, to two digits, for weights and inputs that do not come from torch's random numbers. The loss alone
-would not suffice: a newly initialized network has a loss near ln(classes) whatever it computes, and dropout
-does not show in eval mode. Settings with default values are left out, because torch adds new ones. The
-digests of ``augment`` are valid for the kornia of constraints.txt, because it calls kornia's functions.
+They use facts that are the same for all machines and torch releases from 2.13 on: the calls in the workload's
+own code (a module of torch counts as one call, whatever it does inside), and the outputs of the tiny model, to
+two digits, for weights and inputs that do not come from torch's random numbers. The loss alone would not
+suffice, because a newly initialized network has a loss near ln(classes) whatever it computes, and dropout does
+not show in eval mode. Settings at their defaults are left out, because torch adds new ones. The digests of
+``augment`` are valid for the kornia in constraints.txt, because it calls kornia's functions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fingerprint(workload: Workload) -> dict[str, str]:
 
 
 def facts(workload: Workload) -> Iterator[tuple[str, str]]:
-    """Yield each kind of fact with its digest, those of the tiny model first: they take less time."""
+    """Yield each kind of fact with its digest, those of the tiny model first, because they take less time."""
     assert workload.tiny is not None
     trained = TaskKind.TRAIN in workload.tasks
     tiny = workload.tiny(8, 0)
@@ -115,7 +115,7 @@ def _watched(model: nn.Module, inside: list[bool], found: list[Any]) -> Iterator
 
 
 def _settings(module: nn.Module) -> Any:
-    """The constructor arguments of a module, if it stores them; defaults are left out, because torch adds new ones."""
+    """Return the constructor arguments that a module stores, without defaults, because torch adds new ones."""
     defaults = {name: value for kind in type(module).__mro__ for name, value in _defaults(kind).items()}
     kept = {name: getattr(module, name) for name in sorted(defaults) if hasattr(module, name)}
     return _plain({name: value for name, value in kept.items() if _differs(value, defaults[name])})
@@ -123,7 +123,7 @@ def _settings(module: nn.Module) -> Any:
 
 @cache
 def _defaults(made_by: Any) -> dict[str, Any]:
-    """The parameters of a function or class with their defaults; none for C code without a signature."""
+    """Return the parameters of a function or class with their defaults; none for C code without a signature."""
     try:
         return {name: known.default for name, known in inspect.signature(made_by).parameters.items()}
     except (TypeError, ValueError):
@@ -135,7 +135,7 @@ def _differs(value: Any, default: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Shapes of tensors, settings unchanged, and the type of anything else."""
+    """Return the shape of a tensor, a setting unchanged, and the type of anything else."""
     if isinstance(value, Tensor):
         return ["tensor", *value.shape]
     if isinstance(value, (list, tuple)):
@@ -148,13 +148,13 @@ def _plain(value: Any) -> Any:
 
 
 def _first(batch: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
-    """Inputs and targets; if there are several inputs, the first."""
+    """Return inputs and targets; if there are several inputs, the first."""
     inputs, targets = batch
     return inputs[0] if isinstance(inputs, tuple) else inputs, targets
 
 
 def _data(task: Task) -> list[Any]:
-    """The distribution of the batches."""
+    """Describe the distribution of the batches."""
     found: list[Any] = [len(task.batches)]
     for inputs, targets in map(_first, task.batches):
         drawn = inputs.float()
@@ -173,10 +173,9 @@ def _optimizer(task: Task) -> list[Any]:
 
 
 def _outputs(task: Task) -> list[float]:
-    """Outputs of the tiny model in eval mode: the differences between the samples of a batch, scaled and
-    rounded.
+    """Return how the tiny model's outputs differ between the samples of a batch, scaled and rounded.
 
-    A model that returns its loss has one output: the loss, of a model in float32.
+    The model is in eval mode and float32. One that returns its loss has that as its only output.
     """
     drawn = random.Random(0)  # a stream that no version of Python or torch changes
     given, (inputs, _) = task.batches[0][0], _first(task.batches[0])
@@ -198,7 +197,7 @@ def _outputs(task: Task) -> list[float]:
 
 
 def _drawn(random_number: Callable[[], float], like: Tensor) -> Tensor:
-    """Values that preserve the size of a signal from layer to layer: scales from 0.5 to 1.5, all else around 0."""
+    """Draw values that preserve the size of a signal from layer to layer: scales from 0.5 to 1.5, others around 0."""
     flat = torch.tensor([random_number() for _ in range(like.numel())]).view_as(like)
     if like.dim() == 1:
         return 0.5 + flat

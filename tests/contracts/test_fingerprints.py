@@ -81,9 +81,9 @@ def test_change_of_a_docstring_keeps_the_fingerprint(module: str) -> None:
 
 
 def _edited(reference: str, before: str, after: str) -> Workload:
-    """The workload of a file in which one text is replaced by another, wherever it occurs.
+    """Return the workload of a file in which one text replaces another, wherever it occurs.
 
-    ``vgg16 of vgg16_transfer`` edits a file that the workload's own imports.
+    ``vgg16 of vgg16_transfer`` edits ``vgg16``, which the file of ``vgg16_transfer`` imports.
     """
     name, _, of = reference.partition(" of ")
     load_workload("cnn")  # makes the package known

@@ -1,6 +1,6 @@
 """The contract of every price source.
 
-Each has a class here that inherits it, and one test finds sources without one.
+A class for each source inherits it, and one test finds sources without a class.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytest.importorskip("boto3")
 
 
 class SourceContract:
-    """Subclass this, and name the source and its answers in order; none if the source signs its own requests."""
+    """Subclass this, and name the source and its recorded answers, in order."""
 
     name: str
     answers: ClassVar[tuple[str, ...]] = ()
@@ -57,7 +57,7 @@ class SourceContract:
             assert name == name.lower().strip()
             assert name.replace("-", "").isalnum()
 
-    def test_quotes_name_provider_price_gpu_and_source(self):
+    def test_quotes_name_provider_instance_and_source(self):
         quotes = self.quotes()
         assert quotes
         for quote in quotes:
@@ -124,7 +124,7 @@ class TestGpuRentalPrices(SourceContract):
 
 
 SIGNS_BY_ITSELF = {"aws"}
-"""boto3 sends these requests; tests/offers/test_price_sources.py checks them with botocore's stubber."""
+"""Sources whose requests boto3 sends; tests/offers/test_price_sources.py checks them with botocore's stubber."""
 
 
 def test_every_source_keeps_the_contract():

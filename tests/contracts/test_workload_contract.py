@@ -1,4 +1,4 @@
-"""The contract of every workload: each is tested by its name, some also with facts computed by hand."""
+"""The contract of every workload; for some, it also checks facts computed by hand."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ CHECKPOINTING = [how for how in Checkpointing if HAS_SELECTIVE or how is not Che
 
 
 class WorkloadContract:
-    """The tests of a workload that need only its module."""
+    """Tests that need only the module of a workload."""
 
     name: str
     train_ratio: tuple[float, float] = (1.0, 3.0)
     is_traced = True
-    """Whether the default run traces it; if it takes long and is similar to another, only the slow tests do."""
+    """Whether the default tests trace it; if that takes long and another workload is similar, only the slow tests do."""
 
     @property
     def workload(self) -> Workload:
@@ -228,7 +228,7 @@ def _on_meta(name: str) -> Task:
 
 
 def _first(batch: tuple[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets; if there are several inputs, the first."""
+    """Return inputs and targets; if there are several inputs, the first."""
     inputs, targets = batch
     return inputs[0] if isinstance(inputs, tuple) else inputs, targets
 
@@ -260,7 +260,7 @@ class StatedContract(WorkloadContract):
     batches: tuple[int, ...]
     classes: int
     optimizer: tuple[str, float, float | None] = ("Adam", 1e-4, None)
-    """Its kind, its learning rate and its momentum."""
+    """Its class, learning rate and momentum."""
     parameters: int
     trainable: int | None = None
     forward_flops: float
@@ -445,7 +445,7 @@ class TestBertTransfer(StatedContract):
 
     @property
     def forward_flops(self) -> float:
-        """As many as the whole classifier: pooler and head are the same."""
+        """As many as those of bert_base, because pooler and head are the same."""
         return load_profiles()["bert_base"].forward_flops_per_sample
 
     def test_the_encoder_keeps_nothing_for_a_backward_pass_and_drops_nothing(self) -> None:
@@ -538,7 +538,7 @@ class LlamaContract(StatedContract):
 
     @property
     def forward_flops(self) -> float:  # type: ignore[override]
-        """2 per weight and token, plus both attention products over the whole square."""
+        """Two per weight and token, plus both attention products over the whole square."""
         weights = self.layers * (
             2 * self.width * (self.width + self.narrow) + 3 * self.width * self.forward_width
         )
@@ -555,7 +555,7 @@ class LlamaContract(StatedContract):
             assert task.model(*task.batches[0][0]).shape == ()
 
     def test_the_shipped_profile_matches_a_new_trace(self) -> None:
-        """Traced with only a few layers: the whole model takes a minute and is for the slow tests."""
+        """Compare what needs no trace; tracing the whole model takes a minute and is for the slow tests."""
         shipped = load_profiles()[self.name]
         assert shipped.parameters == self.parameters
         assert shipped.forward_flops_per_sample == pytest.approx(self.forward_flops, rel=1e-12)
@@ -582,7 +582,7 @@ class LlamaContract(StatedContract):
         assert trained == self.profile.trainable_parameters == (self.trainable or self.parameters)
 
     def test_a_full_size_step_runs_on_the_cpu(self) -> None:
-        """It takes minutes and 16 GB: it is measured on a GPU, and here only its shapes are traced."""
+        """A step takes minutes and 16 GB, so only a GPU runs it; its memory is traced."""
         assert self.profile.memory
 
     def test_every_recipe_computes_the_same_loss_and_gradients(self) -> None:
@@ -628,7 +628,7 @@ class TestLlama8bLora(LlamaContract):
 
     @pytest.mark.slow
     def test_memory_without_loss_chunks_matches_the_reference(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The same without chunks: 18.5, 22.0 and 29.0 GiB."""
+        """Without chunks, the reference has 18.5, 22.0 and 29.0 GiB."""
         monkeypatch.setattr("gpubench.profile.cache.TRACE_LIMIT_S", 300.0)
         (train,) = profile_of(self.name, {"loss_chunks": 1}).memory
         peaks = [train.peak(batch).at(batch) / 2**30 for batch in (1, 2, 4)]
@@ -646,12 +646,11 @@ class TestLlama8bQlora(LlamaContract):
 
     @property
     def dtype(self) -> torch.dtype:
-        """As built; its base is quantized on the device."""
+        """The type as built, because its base is quantized on the device."""
         return torch.bfloat16
 
     def test_its_memory_matches_the_chunked_reference(self) -> None:
-        """The base of LoRA minus the savings of 4 bits, plus the largest layer unpacked through 64-bit
-        indices.
+        """It is LoRA's, minus what 4 bits save, plus the largest layer unpacked through 64-bit indices.
 
         By hand: 6,979,321,856 weights of the blocks at 2 bytes become 0.5 + 1/64 bytes plus a factor of 2
         bytes for each 16,384.
@@ -772,8 +771,7 @@ class TestAugment(StatedContract):
         assert self.workload.tasks == (TaskKind.INFER,)
         assert self.profile.train == ()
 
-    def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
-        assert not hasattr(self, "classes")
+    test_the_number_of_scores_matches_the_stated_classes = None  # type: ignore[assignment]  # it has none
 
     def test_the_optimizer_matches_the_stated_one(self) -> None:
         assert [*self.tiny().model.parameters()] == []
@@ -805,7 +803,7 @@ class TestAugment(StatedContract):
 
 
 class TestAugmentVideo(TestAugment):
-    """The same for clips, except that all frames of a clip share their random parameters."""
+    """The same for clips; all frames of a clip share their random parameters."""
 
     name = "augment_video"
     shape = (16, 3, 256, 340)
@@ -852,7 +850,7 @@ def _flops_by_kind(profile: WorkloadProfile) -> dict[OperatorKind, float]:
 
 
 def _bytes(profile: WorkloadProfile) -> tuple[float, float]:
-    """Bytes per sample and per step, without the optimizer's."""
+    """Return the bytes per sample and per step, without those of the optimizer."""
     rest = [o for o in profile.train if o.kind is not OperatorKind.OPTIMIZER]
     return sum(o.count * o.bytes_per_sample for o in rest), sum(o.count * o.bytes_fixed for o in rest)
 
@@ -862,7 +860,7 @@ def _stated() -> set[str]:
     return {kind.name for kind in kinds if hasattr(kind, "name")}
 
 
-for _name in sorted({*workload_names()} - _stated()):  # their modules describe everything
+for _name in sorted({*workload_names()} - _stated()):  # nothing is stated about these
     _title = f"Test{_name.title().replace('_', '')}"
     globals()[_title] = type(_title, (WorkloadContract,), {"name": _name, "__module__": __name__})
 

@@ -1,6 +1,6 @@
-"""Executes every command of the pages as written, page by page and line by line, in one folder per page.
+"""Execute every command on the pages as written, line by line, in one folder per page.
 
-One run is measured here in a fraction of a second. A line that measures stores and prints that run, so that
+One run is measured here in a fraction of a second. Every line that measures stores and prints that run, so
 only the minutes of measuring are left out.
 """
 
@@ -64,7 +64,7 @@ ELSEWHERE = {
         "cli/test_run_on_several.py::test_two_processes_on_a_cpu_are_compared_with_one_and_reported"
     ),
 }
-"""Prefixes of lines that need a network, a new environment, minutes or cards, and the test that executes each."""
+"""Prefixes of lines that need a network, a new environment, minutes or GPUs, and the test that executes each."""
 
 CONFIG = {
     "model_type": "llama",
@@ -77,25 +77,25 @@ CONFIG = {
     "vocab_size": 64,
     "max_position_embeddings": 8192,
 }
-"""Prefix of the Hugging Face model that a page calls PATH."""
+"""Configuration of the Hugging Face model that a page calls PATH."""
 
 ANSWERS = {"check": {0, 1}, "share": {0, 1}, "compare": {0, 1, 6}, "doctor": {0, 1}}
-"""Exit codes of verbs that judge; all others end with 0."""
+"""Exit codes of verbs that judge; all others exit with 0."""
 
 
 SHELL = {"", "sh", "bash"}
 SHOWN = {"text", "csv", "json", "python", "toml", "mermaid"}
-"""Kinds of blocks without commands: program output, a file, code."""
+"""Kinds of blocks without commands: program output, files, code."""
 
 
 def fences_of(text: str) -> list[tuple[str, str]]:
-    """Each fenced block of a page, as its kind and its lines."""
+    """Return each fenced block of a page as its kind and its text."""
     pieces = re.split(r"^```([^\n`]*)\n", text, flags=re.MULTILINE)
     return list(zip((kind.strip() for kind in pieces[1::4]), pieces[2::4], strict=True))
 
 
 def unread(text: str) -> list[str]:
-    """Lines of a page that look like commands but are not read; each block of an unknown kind counts."""
+    """Return what looks like a command but is not executed: prompts, and blocks of an unknown kind."""
     found = []
     for kind, body in fences_of(text):
         if kind not in SHELL | SHOWN and "gpubench" in body:
@@ -106,7 +106,7 @@ def unread(text: str) -> list[str]:
 
 
 def lines_of(page: Path) -> list[str]:
-    """Each command of a page's shell blocks, and of the tables of questions."""
+    """Return each command in a page's shell blocks and tables of questions."""
     text = page.read_text(encoding="utf-8")
     blocks = [body for kind, body in fences_of(text) if kind in SHELL]
     commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
@@ -125,7 +125,7 @@ def elsewhere(line: str) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_documented_command_is_hidden_from_execution(page):
-    """A block of another kind, or a prompt before the command, would exclude it from execution."""
+    """A command in a block of another kind, or after a prompt, would not be executed."""
     assert not unread(page.read_text(encoding="utf-8"))
 
 
@@ -142,7 +142,7 @@ def test_commands_exempted_from_this_test_are_run_by_another():
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> Session:
-    """A run of this machine."""
+    """Measure a run on this machine."""
     brief = msgspec.structs.replace(
         QUICK, timed_s=0.5, warmup_steps=2, warmup_least_s=0.0, warmup_most_s=0.3, round_s=0.01, curve_steps=2
     )
@@ -157,7 +157,7 @@ def measured(tmp_path_factory) -> Session:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, measured):
-    """A folder with results, runs of another machine, and everything that a line of a page may name."""
+    """Make a folder with results, runs of another machine, and whatever else a line of a page may name."""
     results = tmp_path / "results"
     shutil.copytree(produce.RESULTS, results)
     shutil.copytree(produce.RESULTS, tmp_path / "runs")
@@ -174,12 +174,8 @@ def place(tmp_path, monkeypatch, measured):
     return tmp_path
 
 
-HERE = [
-    page
-    for page in PAGES
-    if page.name != "cookbook.md"
-    and not all(map(elsewhere, lines_of(page)))  # that page is made from its answers
-]
+# The cookbook is made from the answers to its commands.
+HERE = [page for page in PAGES if page.name != "cookbook.md" and not all(map(elsewhere, lines_of(page)))]
 
 
 @pytest.mark.slow
@@ -200,7 +196,7 @@ def test_documented_commands_do_what_the_page_says(page, place):
             variables={"GPUBENCH_RESULTS": str(place / "results"), FOLDER_VARIABLE: ""},  # the shipped tables
         )
         if "this CPU has no bf16 instructions" in err:
-            continue  # and it says so in a line: there is nothing to measure here
+            continue  # it says so in one line; there is nothing to measure here
         assert code in ANSWERS.get(arguments[0], {0}), (line, code, err)
         assert out or err, line
         if kept:

@@ -1,4 +1,4 @@
-"""Figures that pages state about comparisons with readings match the shipped tables."""
+"""Where pages compare predictions with readings, their figures match the shipped tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def off_by(model: str) -> float:
-    """Largest relative error over the rows of a model without a fitted reading."""
+    """Return the largest relative error over the rows of a model that no fit used."""
     classes = load_allowance().classes
     rows = [reading for reading in READINGS if reading.model == model]
     assert len(rows) == 6
@@ -45,7 +45,7 @@ def off_by(model: str) -> float:
 
 
 def class_row(words: str, card_class: CardClass) -> str:
-    """First columns of the table of fitted classes."""
+    """Return the first columns of a row in the table of fitted classes."""
     fitted = load_allowance().classes[card_class]
     return f"| {words} | {fitted.overhead_bytes / MIB:,.0f} MiB | {fitted.factor} |"
 
@@ -60,7 +60,7 @@ def sharded_gib() -> float:
 
 
 def left_out_row(words: str, group: str, digits: int = 1) -> str:
-    """Row of the table of models left out."""
+    """Return a row of the table in which each model is left out of the fit."""
     score = scores()[group]
     error, above = (
         f"{100 * score.mean_error:.{digits}f} %",
@@ -70,7 +70,7 @@ def left_out_row(words: str, group: str, digits: int = 1) -> str:
 
 
 def told_bytes(reading: Any) -> float:
-    """Likely figure for a reading: memory in use, or held by torch's allocator."""
+    """Return the likely figure for a reading: memory in use, or memory that torch's allocator holds."""
     allowance = load_allowance().classes[CardClass.HBM]
     if reading.kind == "reserved":
         return allowance.factor * reading.traced_bytes
@@ -82,7 +82,7 @@ def error_of(rows: list[Any]) -> float:
 
 
 def source_row(words: str, read: str, count: int, error: float) -> str:
-    """Row of the table of readings of known length and recipe."""
+    """Return a row of the table of readings of known length and recipe."""
     return f"| {words} | {read} | {count} | {100 * error:.1f} % |"
 
 
@@ -97,7 +97,7 @@ def own_row(words: str, least_bytes: float) -> str:
 
 
 def rows_that_set_nothing(words: str) -> str:
-    """Without VGG16 and its transfer at strict fp32, which include cuDNN's memory for convolutions."""
+    """Return the row without VGG16 and its transfer at strict fp32, where cuDNN needs memory for convolutions."""
     rows = [
         r
         for r in own_readings()
@@ -107,7 +107,7 @@ def rows_that_set_nothing(words: str) -> str:
 
 
 def sound_row(words: str, executions: set[Execution]) -> str:
-    """Row of the table of own readings of memory in use and reserved."""
+    """Return a row of the table of our own readings of memory in use and reserved memory."""
     rows = [r for r in own_readings() if r.is_sound and r.case.execution in executions]
 
     def cells(pairs: list[tuple[float, float]]) -> str:
@@ -122,13 +122,16 @@ def sound_row(words: str, executions: set[Execution]) -> str:
 def reserved_row(
     words: str, outcomes: list[ReservedOutcome], least: float = 0, most: float = math.inf
 ) -> str:
-    """Row of own readings of reserved memory, selected by size."""
+    """Return a row of our own readings of reserved memory, selected by size."""
     errors = [each.error for each in outcomes if least < each.reserved <= most]
     return source_row(words, "reserved", len(errors), fmean(errors))
 
 
 def reserved_without_it(least: float, *, twice: bool) -> str:
-    """Mean error of likely reserved memory without the fixed part; transients count once, or twice in a graph."""
+    """Return the mean error of likely reserved memory without its fixed part.
+
+    If ``twice``, transients of a graph count twice, as they do in gpubench.
+    """
     errors = []
     for r in sound_readings():
         assert r.need.reserved.value is not None
@@ -139,7 +142,7 @@ def reserved_without_it(least: float, *, twice: bool) -> str:
 
 
 def by_cause() -> str:
-    """The effect of the transients alone, over all and over those above 1 GiB."""
+    """Return what the transients alone change, over all readings and over those above 1 GiB."""
     return (
         f"brings the 18 to {reserved_without_it(0, twice=True)} %, and those above 1 GiB from "
         f"{reserved_without_it(GIB, twice=False)} to {reserved_without_it(GIB, twice=True)} %"
@@ -147,7 +150,7 @@ def by_cause() -> str:
 
 
 def fixed_part_ends() -> str:
-    """The value of the fixed part with one model left out."""
+    """Return the range of the fixed part as fitted without one of the models."""
     sound = sound_readings()
     found = [
         fit_fixed_bytes([r for r in sound if r.case.workload != model]) / MIB
@@ -157,7 +160,7 @@ def fixed_part_ends() -> str:
 
 
 def likely_in_use() -> str:
-    """Mean errors of the likely memory in use, over all sound readings and over graphs."""
+    """Return the mean errors of likely memory in use, over all sound readings and over graphs."""
 
     def error(rows: list[Held], *, twice: bool = True) -> str:
         errors = []
@@ -185,7 +188,7 @@ def compiled_ratio() -> str:
 
 
 def compiled_row(words: str, source: str) -> str:
-    """Row of a source with a compiled loss, by the share fitted without it."""
+    """Return the row of a source with a compiled loss, predicted from the share fitted without it."""
     score = score_compiled_loss(TABLE)[source]
     return source_row(words, "reserved", score.readings, score.mean_error)
 
@@ -203,7 +206,7 @@ def a_card_by_the_others() -> str:
 
 
 def without_scores() -> str:
-    """The same with two float32 score matrices subtracted from the trace first."""
+    """Return the error if two float32 score matrices are first subtracted from the trace."""
     known = TABLE[TABLE.compiles_loss & TABLE.seq_len.notna()]
     scores = 2 * 4 * known.batch_size * known.seq_len.astype(int) * 128_256
     rows = known.assign(traced_bytes=known.traced_bytes - scores)
@@ -215,7 +218,7 @@ def own(workload: str, precision: Precision) -> Held:
 
 
 def own_pair(workload: str, precision: Precision, between: str) -> str:
-    """Tensors, measured and predicted, in MiB."""
+    """Return the tensors, measured and predicted, in MiB."""
     read = own(workload, precision)
     return f"{read.allocated / MIB:,.0f}{between}{read.need.allocated.value / MIB:,.0f}"
 

@@ -62,7 +62,7 @@ def test_the_parts_of_a_ranking_in_python_exist_as_named():
 
 
 def commands() -> list[tuple[str, str]]:
-    """Each line of a shell block, and each command between backticks of a table, that begins with gpubench."""
+    """Return each command that begins with gpubench, in a shell block or between backticks, with its page."""
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

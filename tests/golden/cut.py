@@ -1,8 +1,8 @@
-"""Makes the frozen fixture; run it again only if the columns of a table or the format of a file change.
+"""Make the frozen fixture. Run this again only if the columns of a table or the format of a file change.
 
 ``python tests/golden/cut.py tables`` cuts the shipped tables to the rows named below, ``runs`` builds the
-stored runs, ``calibration`` fits the cut measurements. ``offers.csv`` was written by hand. Changed figures in
-the shipped tables are no reason to run it, because the fixture is independent of them.
+stored runs, and ``calibration`` fits the cut measurements. ``offers.csv`` was written by hand. The fixture is
+independent of the figures in the shipped tables, so a changed figure is no reason to run this.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ GPUS = (
 MODELS = ("resnet50", "bert_base_squad", "ssd", "densenet201", "vgg13", "vgg16", "alexnet", "gnmt")
 SOURCES = ("lambda-pytorch-22.09", "lambda-pytorch-20.10", "lambda-pytorch-20.01", "xhmy-torch-benchmark")
 VERSION = "0.0.1"
-"""The version in the stored runs. It must not be that of a release, because that one is normalized."""
+"""The version in the stored runs: never one that was released, because the goldens replace the current version."""
 WORKLOADS = ("augment", "cnn", "lstm", "resnet50", "vgg16")
 
 
 def tables() -> None:
-    """Cut the shipped tables, with unchanged rows."""
+    """Cut the shipped tables to some of their rows, unchanged."""
     _cut("gpus.csv", lambda row: row["key"] in GPUS)
     _cut("card_prices.csv", lambda row: row["gpu_key"] in GPUS)
     _cut("chips.csv", lambda row: row["gpu_key"] in GPUS)
@@ -101,13 +101,13 @@ def runs() -> None:
 
 
 def sound_run() -> Run:
-    """A run without doubts: the cases that the host does not limit, and one out of memory."""
+    """Return a run without doubts: cases that the host does not limit, and one out of memory."""
     run = samples.h200_run()
     return msgspec.structs.replace(run, measurements=tuple(m for m in run.measurements if not m.findings))
 
 
 def doubtful_run() -> Run:
-    """A run of the same card two days before: slower, noisy, throttled, and cases without a figure."""
+    """Return a run of the same card two days earlier: slower, noisy and throttled, with cases that have no figure."""
     slow = (Finding(kind=FindingKind.THROTTLED, value="SwThermalSlowdown"),)
     capped = (Finding(kind=FindingKind.POWER_CAPPED, value=0.8, limit=0.95),)
     allowed = (Finding(kind=FindingKind.THROTTLED_ALLOWED, value="SwPowerCap"),)

@@ -41,7 +41,7 @@ Text = str | None
 
 
 def _flat(name: str, fields: dict[str, Any]) -> type[msgspec.Struct]:
-    """A struct with intervals as three keys, as ``gpubench.interval.flat`` writes them."""
+    """Define a struct that has three keys for an interval, as ``gpubench.interval.flat`` writes them."""
     found: dict[str, Any] = {}
     for field, kind in fields.items():
         ends = (field, f"{field}_low", f"{field}_high") if kind is Interval else ()
@@ -157,6 +157,6 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def schema_text(name: str) -> str:
-    """Return the file of a schema; money is printed as a number."""
+    """Return the content of a schema's file, in which money is a number."""
     text = json.dumps(schema(name), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     return re.sub(r'"format": "decimal",\n\s*"type": "string"', '"type": "number"', text)

@@ -1,6 +1,6 @@
-"""Updates the goldens: ``python tests/golden/make.py values`` or ``words``, never both in one commit.
+"""Update the goldens: ``python tests/golden/make.py values`` or ``words``, never both in one commit.
 
-The labels of figures on the page and in Markdown are words: updating words updates them if no figure changes.
+Figures on the page and in Markdown have labels, which are words: updating words updates them if no figure changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from golden.produce import EXPECTED, LAYERS, VALUES, frozen_tables
 
 
 def only_figures(text: str) -> list[str]:
-    """The lines of a file of figures, without their labels."""
+    """Return the lines of a file of figures without their labels."""
     return [re.sub(r"^.*: ", "", line) for line in text.splitlines()]
 
 
@@ -37,7 +37,7 @@ def renew(layer: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a golden that differs."""
+    """Write a golden if it differs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
@@ -49,5 +49,5 @@ if __name__ == "__main__":
         sys.exit(f"name one layer: {' or '.join(LAYERS)}")
     with frozen_tables():
         renew(sys.argv[1])
-    # The pages made from the same answers and keys.
+    # Some pages are made from the same answers and keys.
     subprocess.run([sys.executable, str(EXPECTED.parent / "pages.py")], check=True)

@@ -1,4 +1,4 @@
-"""Makes the generated pages: cookbook, settings, JSON Schemas, and the first screen of the README.
+"""Make the generated pages: cookbook, settings, JSON Schemas, and the first screen of the README.
 
 ``python tests/golden/pages.py`` writes all of them; a test compares them with today's output. All except the
 README come from the frozen tables and runs of ``tests/golden``, so a new price changes no other page.
@@ -83,7 +83,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("compare", DOUBTFUL, SOUND, "--fail-over", "3%"),
     ),
 )
-"""Ten questions: a heading, a sentence, and the command that answers."""
+"""Ten questions, each with its heading, a sentence, and the command that answers it."""
 
 _DATED = {"rank", "offers"}
 

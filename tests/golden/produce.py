@@ -1,10 +1,9 @@
-"""The output of gpubench for the frozen fixture: each golden by its name, and the only place that normalizes
-it.
+"""Produce each golden: the output of gpubench for the frozen fixture. Only this file normalizes output.
 
-Some parts belong to the machine or to a release instead of the fixture, and are replaced or left out: the path of the
-results folder (``<results>``), gpubench's version (``<version>``), the sizes of the plotly script and of the data in
-the page (``<size>``); floating-point figures beyond six significant digits, which processors may round differently;
-and ``launches`` of a run in JSON documents, the raw rounds, which are in the golden of the run's file.
+It replaces or leaves out what depends on the machine or the release instead of the fixture: the path of the results
+folder (``<results>``), gpubench's version (``<version>``), and the sizes of the plotly script and of the data in the
+page (``<size>``). Floating-point figures keep six significant digits, because processors may round the others
+differently. JSON documents leave out ``launches``, the raw rounds, which are in the golden of the run's file.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ VERBS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Each verb that needs neither a device nor a network, with its options."""
 SETTINGS: Mapping[str, Mapping[str, float]] = {"rank-job": {"spot_lost": 0.1, "startup_minutes": 10}}
-"""Additional settings in a file of its folder."""
+"""Settings that a verb reads from a file in its folder."""
 
 
 def environment(columns: int) -> dict[str, str]:
-    """The environment of a verb: the frozen tables and runs, no folder of this user, one width."""
+    """Return the environment of a verb: frozen tables and runs, no folder of this user, one width."""
     nowhere = str(DATA / "nowhere")
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_TERMINALS}
     return inherited | {
@@ -82,7 +81,7 @@ def environment(columns: int) -> dict[str, str]:
 
 @contextmanager
 def frozen_tables() -> Iterator[None]:
-    """Read the frozen tables inside the block, and the shipped ones again after it; no cache survives."""
+    """Read the frozen tables inside the block and the shipped ones after it; no cache survives."""
     _forget_tables()
     try:
         with patch.dict(os.environ, environment(120), clear=True):
@@ -92,7 +91,7 @@ def frozen_tables() -> Iterator[None]:
 
 
 def _forget_tables() -> None:
-    """Empty every cache of gpubench's modules, even those without rows of a table."""
+    """Empty every cache of gpubench's modules, whether or not it holds rows of a table."""
     for name, module in list(sys.modules.items()):
         if name == "gpubench" or name.startswith("gpubench."):
             for value in list(vars(module).values()):
@@ -101,7 +100,7 @@ def _forget_tables() -> None:
 
 
 class _Stream(io.TextIOWrapper):
-    """A UTF-8 stream that says whether it is a terminal."""
+    """A UTF-8 stream that claims to be a terminal, or not to be one."""
 
     def __init__(self, *, terminal: bool) -> None:
         super().__init__(io.BytesIO(), encoding="utf-8", newline="")
@@ -143,7 +142,7 @@ _SIZE = re.compile(r"\b\d[\d.,]* (?:[KMG]i?)?B\b")
 
 
 def normalized(text: str) -> str:
-    """Replace everything that belongs to this machine or this release."""
+    """Replace everything that depends on this machine or this release."""
     text = _ESCAPES.sub("", text).replace(str(RESULTS), "<results>")
     text = re.sub(rf"(?<![\d.]){re.escape(gpubench.__version__)}(?!\.?\d)", "<version>", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
@@ -162,12 +161,12 @@ def _rounded(value: object) -> object:
 
 
 def _json(text: str) -> str:
-    """A document with one value per line, rounded."""
+    """Return a document with one rounded value per line."""
     return normalized(json.dumps(_rounded(json.loads(text)), indent=1, ensure_ascii=False))
 
 
 def _csv(text: str) -> str:
-    """A table with its floating-point cells rounded."""
+    """Return a table with its floating-point cells rounded."""
     rows = csv.reader(io.StringIO(text))
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows([_cell(cell) for cell in row] for row in rows)
@@ -191,7 +190,7 @@ _LINES = {
 
 
 class _Visible(html.parser.HTMLParser):
-    """The text of a page, one line for each block or row of a table."""
+    """Collects the text of a page, one line for each block or table row."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -220,7 +219,7 @@ class _Visible(html.parser.HTMLParser):
 
 
 def visible_text(page: str) -> str:
-    """The visible text of the page, with cells of a table separated by ``|``."""
+    """Return the visible text of a page, with table cells separated by ``|``."""
     parser = _Visible()
     parser.feed(_RAW.sub(lambda found: _SIZE.sub("&lt;size&gt;", found[0]), page))
     lines = []
@@ -240,9 +239,9 @@ _NUMBER = re.compile(
 
 
 def figures(text: str) -> str:
-    """Every figure in a text of headings, tables and sentences, one line per row or sentence.
+    """Return every figure in a text of headings, tables and sentences, one line per cell or sentence.
 
-    The format is ``section / row / column: figures`` for a cell, ``section: figures`` for a sentence.
+    A cell gives ``section / row / column: figures``, a sentence ``section: figures``.
     """
     lines, section, head = [], "", []
     for line in text.splitlines():
@@ -257,7 +256,7 @@ def figures(text: str) -> str:
         if not head:
             head = cells
             continue
-        for column, cell in list(zip(head, cells, strict=False)):
+        for column, cell in zip(head, cells, strict=False):
             if found := _NUMBER.findall(cell):
                 label = "" if cell == cells[0] else f" / {cells[0]}"
                 lines.append(f"{section}{label} / {column}: {' '.join(found)}")

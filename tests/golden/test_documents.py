@@ -27,7 +27,7 @@ GOLDENS = [
 
 
 def closed(part):
-    """The same schema, closed: it refuses a key that it does not name."""
+    """Return the schema closed, so that it refuses a key that it does not name."""
     if isinstance(part, list):
         return [closed(each) for each in part]
     if not isinstance(part, dict):
@@ -37,7 +37,7 @@ def closed(part):
 
 
 def without_launches(part):
-    """A golden without the raw rounds that ``produce.py`` cuts out."""
+    """Return a golden with no raw rounds in place of those that ``produce.py`` cuts out."""
     if isinstance(part, list):
         return [without_launches(each) for each in part]
     if not isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""The output of gpubench for a frozen fixture, compared with its earlier output: see README.md in this folder."""
+"""The output of gpubench for a frozen fixture is the stored one: see README.md in this folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _frozen():
 
 
 def differences(expected: str, now: str, layer: str, name: str) -> str:
-    """A short unified diff, and the command that accepts the new output."""
+    """Return a short unified diff, and the command that accepts the new output."""
     before, after = (
         (text.replace(',"', ',\n"') if text.count("\n") < 2 else text) for text in (expected, now)
     )
@@ -89,6 +89,6 @@ def test_a_page_is_compared_as_text_and_rows():
 
 @pytest.mark.parametrize("columns", produce.WIDTHS)
 def test_a_terminal_is_as_wide_as_it_says(columns):
-    """The width reaches the tables; otherwise both widths would be the same golden."""
+    """If the width did not reach the tables, the goldens of both widths would be the same."""
     _, out, _ = run("compare", produce.SOUND, produce.DOUBTFUL, columns=columns, terminal=True)
     assert columns - 30 < max(map(len, normalized(out).splitlines())) <= columns

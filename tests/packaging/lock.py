@@ -1,7 +1,6 @@
-"""Writes CI's constraints: constraints.lock, constraints.txt made from it, and constraints-run.txt made from
-that.
+"""Write CI's constraints: constraints.lock, from it constraints.txt, and from that constraints-run.txt.
 
-After a change of the requirements, or of a version in constraints.txt, on Linux with CPython 3.11:
+Do this after changing the requirements or a version in constraints.txt, on Linux with CPython 3.11:
 
     PIP_CONSTRAINT=$PWD/constraints.txt pip install --dry-run --ignore-installed --report report.json -e '.[dev]'
     python tests/packaging/lock.py report.json
@@ -37,18 +36,18 @@ OF_THE_MACHINE = {
 
 
 def pins(path: Path) -> list[str]:
-    """The lines of a file of constraints, without its comments."""
+    """Return the lines of a constraints file without its comments."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
 def all_constraints(torch: str) -> str:
-    """The content of constraints.txt: a torch, and all of the lock."""
+    """Return the content of constraints.txt: a torch, and all of the lock."""
     return ALL_HEAD + "".join(f"{line}\n" for line in (torch, *(pin.split()[0] for pin in pins(LOCK))))
 
 
 def run_constraints() -> str:
-    """The content of constraints-run.txt."""
+    """Return the content of constraints-run.txt."""
     named = ((canonicalize_name(line.partition("==")[0]), line) for line in pins(ALL))
     return RUN_HEAD + "".join(
         f"{line.replace('==', '<=')}\n" for name, line in named if name not in OF_THE_MACHINE

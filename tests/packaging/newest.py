@@ -1,11 +1,11 @@
-"""Runs the test suite with the newest packages from pip, and reports the result in one line.
+"""Run the test suite with the newest packages from pip, and report the result in one line.
 
     [NEWEST_LIMIT_S=SECONDS] python tests/packaging/newest.py [ARGUMENTS OF PYTEST]
     python tests/packaging/newest.py --install
 
-CI does this last, in its remaining time. It never fails, because the current change does not cause a
-new release; the line is for people. Most of the time of the first part, the installation, is saved if it has
-been done before: with ``--install``, while the slow tests wait.
+CI does this last, in its remaining time. It never fails, because the change under test did not cause the new
+releases; the line is for people. ``--install`` installs the packages beforehand, while the slow tests wait,
+which saves most of the installation time later.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MOST_NAMES = 12
 
 
 def environment_of(outer: Mapping[str, str]) -> dict[str, str]:
-    """Variables for the new environment: it comes first on the path, and no constraint is inherited."""
+    """Return the variables for the new environment: first on the path, with no inherited constraint."""
     kept = {name: value for name, value in outer.items() if "CONSTRAINT" not in name}
     return kept | {"VIRTUAL_ENV": str(FOLDER), "PATH": f"{FOLDER / 'bin'}{os.pathsep}{outer['PATH']}"}
 
 
 def run(command: str, limit_s: float) -> int | None:
-    """Run a shell command with all its children; None if it did not end in time."""
+    """Run a shell command; return its exit code, or kill it with all its children after the limit: None."""
     with LOG.open("ab") as log:
         process = subprocess.Popen(
             ["bash", "-c", command],
@@ -56,7 +56,7 @@ def run(command: str, limit_s: float) -> int | None:
 
 
 def summary_of(report: Path) -> str:
-    """The result of a pytest report in JUnit format, in words other than pytest's closing line."""
+    """Summarize a pytest report in JUnit format, in other words than pytest's closing line."""
     cases = [*ET.parse(report).getroot().iter("testcase")]
     broken = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = sum(case.find("skipped") is not None for case in cases)
@@ -75,7 +75,7 @@ def install(limit_s: float) -> int | None:
 
 
 def outcome(arguments: Sequence[str], limit_s: float) -> str:
-    """Install and run; return the result."""
+    """Install the packages and run the suite; return the result in words."""
     if limit_s <= 0:
         return "not tried for lack of time"
     began_s = time.monotonic()

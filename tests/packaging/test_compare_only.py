@@ -1,4 +1,4 @@
-"""``pip install .`` without extras: it has what comparing and fetching prices need, no more, and no network."""
+"""``pip install .`` without extras installs only what comparing and fetching prices need."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_grou
 
 @pytest.fixture(scope="module")
 def wheelhouse(tmp_path_factory) -> Path:
-    """A folder with the wheel of this checkout and the wheels of its dependencies."""
+    """Make a folder with the wheel of this checkout and those of its dependencies."""
     folder = tmp_path_factory.mktemp("wheels")
     subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "-w", folder, str(ROOT)], check=True)
     return folder
@@ -60,7 +60,7 @@ def wheelhouse(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(wheelhouse, tmp_path_factory) -> Path:
-    """The programs of an empty environment with gpubench installed from that folder only."""
+    """Make an environment with gpubench installed from that folder alone; return its folder of programs."""
     folder = tmp_path_factory.mktemp("plain")
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     pip = (folder / "bin" / "python", "-m", "pip", "install", "-q", "--no-index", "--find-links", wheelhouse)
@@ -113,7 +113,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def catalogs(tmp_path) -> Iterator[str]:
-    """The URL at which this machine serves one of the catalogs that gpuhunt reads."""
+    """Serve one of the catalogs that gpuhunt reads; yield the URL on this machine."""
     folder = tmp_path / "site" / "gcp"
     (folder / "20261118").mkdir(parents=True)
     (folder / "version").write_text("20261118")
@@ -126,8 +126,8 @@ def catalogs(tmp_path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_refresh_that_a_ranking_advises_works_in_it(programs, catalogs, tmp_path):
-    """Each source answers or says in one line why not: only this machine is reached, nothing through a proxy."""
+def test_the_refresh_that_a_ranking_advises_works_without_extras(programs, catalogs, tmp_path):
+    """Each source answers or says in one line why not; only this machine can be reached, since the proxy is dead."""
     nowhere = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https", "all")}
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environment |= {"GPUHUNT_CATALOG_URL": catalogs, "GPUBENCH_RESULTS": str(tmp_path / "results")} | nowhere

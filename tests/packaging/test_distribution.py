@@ -89,7 +89,7 @@ def test_every_data_file_of_the_source_is_in_the_wheel(wheel):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> set[str]:
-    """Files of the source distribution, by their path in the repository."""
+    """Build the source distribution; return the path of each file in the repository."""
     with tarfile.open(_built("sdist", tmp_path_factory)) as packed:
         return {name.partition("/")[2] for name in packed.getnames()}
 
@@ -151,7 +151,7 @@ def test_an_installed_wheel_has_every_workload_of_the_repository(wheel, tmp_path
 
 
 def test_release_workflow_needs_no_secret_and_requires_a_matching_tag():
-    """The index trusts the identity of the last job: it needs no key, and that job does nothing except sign."""
+    """The index trusts the identity of the last job, so that job needs no key and runs no code of ours."""
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
     assert workflow["permissions"] == {"contents": "read"}

@@ -1,4 +1,4 @@
-"""A hint names the missing package with our bounds; no text installs gpubench from a name on the index."""
+"""A hint names the missing package with our bounds; no text installs gpubench by its name on the index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BY_INDEX = re.compile(
 
 
 def texts() -> Iterator[Path]:
-    """All text that people read or the program prints, except the tests."""
+    """Yield every file that people read or the program prints, except tests."""
     for folder in ("gpubench", "workloads", "docs", "examples", "results/example", "results/example-cpu"):
         kinds = {".py", ".pyi", ".md", ".html", ".js", ".j2", ".csv", ".ipynb"}
         yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in kinds)

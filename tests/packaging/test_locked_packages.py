@@ -1,4 +1,4 @@
-"""CI's lock lists everything that it installs, at the versions of constraints.txt, with hashes."""
+"""The lock lists everything that CI installs, at the versions of constraints.txt, with hashes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def told() -> dict[str, str]:
 
 
 def test_the_constraints_are_a_torch_and_the_lock(locked, told):
-    torch = told.pop("torch")
-    assert told == locked, RENEW
+    torch = told["torch"]
+    assert told == locked | {"torch": torch}, RENEW
     assert ALL.read_text(encoding="utf-8") == all_constraints(f"torch=={torch}"), RENEW
     assert not LEFT_OUT & locked.keys()
 
 
-def test_the_main_command_has_those_versions_as_upper_bounds_and_no_torch(told):
+def test_the_setup_command_has_these_versions_as_upper_bounds_and_no_torch(told):
     assert RUN.read_text(encoding="utf-8") == run_constraints(), RENEW
     held = [Requirement(line) for line in pins(RUN)]
     assert {canonicalize_name(each.name): str(each.specifier) for each in held} == {
@@ -68,7 +68,7 @@ UNBROKEN = frozenset({"amdsmi", "jinja2", "platformdirs", "psutil", "pyopencl", 
 
 
 def test_upper_bounds_follow_breaking_or_missing_major_versions(locked):
-    """torch has none: an environment that has one keeps it."""
+    """torch has no upper bound, so that an environment keeps the torch it has."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {
         name: lines for name, lines in project["optional-dependencies"].items() if name not in {"test", "dev"}
@@ -93,17 +93,17 @@ def test_upper_bounds_follow_breaking_or_missing_major_versions(locked):
 
 
 def test_a_workflow_with_write_access_installs_by_hash():
-    for path in (ROOT / ".github" / "workflows").iterdir():
-        text = path.read_text(encoding="utf-8")
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").iterdir()]
+    writing = [text for text in texts if "contents: write" in text]
+    assert writing
+    for text in writing:
         installs = [line for line in text.splitlines() if "pip install" in line]
-        if "contents: write" in text:
-            assert installs
-            assert all("--no-deps" in line for line in installs)
-            assert "--require-hashes -r constraints.lock" in installs[0]
+        assert all("--no-deps" in line for line in installs)
+        assert "--require-hashes -r constraints.lock" in installs[0]
 
 
 def asked_for(lines: Iterable[str], extras: frozenset[str]) -> Iterator[Requirement]:
-    """The dependencies of these requirements."""
+    """Yield the dependencies among these lines that apply here with these extras."""
     for line in lines:
         requirement = Requirement(line)
         environments = [{"extra": extra} for extra in extras or {""}]
@@ -112,7 +112,7 @@ def asked_for(lines: Iterable[str], extras: frozenset[str]) -> Iterator[Requirem
 
 
 def test_the_lock_lists_everything_that_tests_and_linters_install(locked):
-    """Beyond the project's own requirements, as far as the installed versions are the locked ones."""
+    """Dependencies of a package count too if its installed version is the locked one."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     left = [*asked_for(project["dependencies"], frozenset()), *asked_for(extras["dev"], frozenset())]

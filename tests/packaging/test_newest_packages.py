@@ -71,7 +71,7 @@ def test_a_command_that_does_not_end_is_killed_with_its_children(tmp_path, monke
     ("failing", "status"), [("", 0), ("mypy", 1), ("pytest", 1), ("python", 0), ("python3", 0)]
 )
 def test_only_mypy_can_fail_the_build_from_the_background(tmp_path, failing, status):
-    """The part of the script with background processes, with programs that only end."""
+    """Run the part of the script with background processes; its programs are replaced by ones that exit at once."""
     part, _, rest = f"trap wait EXIT{CI_RUN.partition('trap wait EXIT')[2]}".partition("\n\n# CPU time of")
     assert (part.count(" & "), rest.count(" & ")) == (3, 0)
     for name in ("mypy", "pytest", "python", "python3"):

@@ -1,7 +1,6 @@
-"""Tests everything that depends on torch under one version: ``python tests/packaging/torch_versions.py
-2.4.1``.
+"""Test everything that depends on torch under one version of it.
 
-The version ``newest`` is the newest on pip's index. The script makes an environment with ``.[run]``, the
+VERSION may be ``newest``, the newest on pip's index. The script makes an environment with ``.[run]``, the
 tools of the tests and each extra that is compatible with this torch; it names the others with the reason, and
 their tests are skipped. The last line printed is the result. The environment stays in FOLDER
 (build/torch/VERSION by default) and is reused; a CUDA build of torch takes several gigabytes.
@@ -46,7 +45,7 @@ def wanted() -> tuple[list[str], dict[str, list[str]]]:
 
 
 def constraints(folder: Path) -> Path:
-    """Write CI's constraints, except for torch and its own dependencies."""
+    """Write CI's constraints, except for torch and its dependencies, as exact versions."""
     text = (ROOT / "constraints-run.txt").read_text(encoding="utf-8")
     path = folder / "constraints.txt"
     path.write_text(text.replace("<=", "=="), encoding="utf-8")
@@ -56,7 +55,7 @@ def constraints(folder: Path) -> Path:
 def install(python: Path, held: Path, *requirements: str) -> str | None:
     """Install into the environment; return pip's reason for refusing, or None."""
     command = [python, "-m", "pip", "install", "--upgrade", *requirements]
-    environment = os.environ | {"PIP_CONSTRAINT": str(held)}  # in place of the constraints set for pip
+    environment = os.environ | {"PIP_CONSTRAINT": str(held)}  # instead of the constraints that pip was given
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     if ended.returncode == 0:
         return None
@@ -107,7 +106,7 @@ def main(version: str, folder: Path) -> int:
         print(line, end="", flush=True)
         last = line.strip() or last
     status = ended.wait()
-    whole = " in " in last  # the summary of pytest
+    whole = " in " in last  # pytest's summary says how long it took
     print(f"torch {torch}: {last if whole else f'pytest was ended before its summary (status {status})'}")
     return status
 

@@ -59,7 +59,7 @@ def offer(gpu_key: str = H100, price: float | str = 2.0, **changes) -> Offer:
 
 
 def estimate(gpu_key: str, rate: float, width: float | None = None, basis="predicted", **changes) -> Estimate:
-    """``width`` is the factor of the interval: 1.2 is rate / 1.2 to rate x 1.2."""
+    """Build an estimate; a ``width`` of 1.2 means an interval from rate / 1.2 to rate x 1.2."""
     fields = {
         "case": Case(
             workload="vgg16",
@@ -86,7 +86,7 @@ def evidence_of(answers: Mapping[str, Mapping[str, Estimate | Refusal]]) -> Evid
 
 
 def scaler(workload, spec, count, alone) -> Scaling:
-    """Nine tenths for every machine."""
+    """Scale every machine to nine tenths of the sum of its GPUs."""
     return Scaling(0.9, 0.9, 0.9, "modeled")
 
 
@@ -132,12 +132,12 @@ def judge(request, offers, evidence_for, *, drawer=None, **known) -> Ranking:
 
 
 def said(ranking: Ranking) -> str:
-    """All sentences of a ranking."""
+    """Return all sentences of a ranking as one text."""
     return " ".join(each.text for each in ranking.sentences)
 
 
 def log_normal(estimates, n, seed):
-    """Independent log-normal draws with the estimate as their 90 % interval."""
+    """Draw independent log-normal rates whose 90 % interval is that of the estimate."""
     random = np.random.default_rng(seed)
     noise = random.standard_normal((len(estimates), n))
     spread = np.array([0 if e.low is None else np.log(e.high / e.low) / 2 / 1.6449 for e in estimates])
@@ -145,7 +145,7 @@ def log_normal(estimates, n, seed):
 
 
 def measurement(case: Case, rate: float, **launch) -> Measurement:
-    """A case measured at this throughput, with three rounds that agree to 1 %."""
+    """Measure a case at this throughput, in three rounds that agree to 1 %."""
     step_s = case.batch_size * case.gpu_count / rate
     rounds = tuple(Round(steps=10, wall_s=10 * step_s * share) for share in (0.99, 1.0, 1.01))
     return Measurement(case=case, status=Status.OK, launches=(Launch(index=0, rounds=rounds, **launch),))

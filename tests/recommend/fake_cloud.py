@@ -1,7 +1,7 @@
-"""A cloud of folders for the tools that a trial's script calls: ``sky``, ``rsync`` and ``uv``.
+"""Stand-ins for the tools that a trial's script calls: ``sky``, ``rsync`` and ``uv``.
 
-A machine is an empty folder below ``$FAKE_CLOUD``, its home. The commands of a task really run there, in a
-shell in child processes. Only the finished run is changed: it names the device ``$FAKE_DEVICE`` instead of
+A machine is a folder below ``$FAKE_CLOUD``, empty at first, which is its home directory. The commands of a task
+really run there, each in a child shell. Only the finished run is changed: it names the device ``$FAKE_DEVICE`` instead of
 this CPU, and omits the finding that parallel tests kept the CPU busy.
 """
 
@@ -28,7 +28,7 @@ def sky(verb: str, *words: str) -> int:
     file = words[-1]
     home = CLOUD / words[words.index("--cluster") + 1]
     task = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    home.mkdir(parents=True)  # a machine of that name that is still up is an error
+    home.mkdir(parents=True)  # fails if a machine of this name is still up
     work = shutil.copytree(task["workdir"], home / "sky_workdir")
     machine = {
         "HOME": str(home),

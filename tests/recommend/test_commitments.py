@@ -12,7 +12,7 @@ THREE = YEAR | {"term_years": 3}
 
 
 def test_commitment_pays_off_from_its_price_ratio_to_on_demand():
-    """2.00 against 3.20 is 62.5 %, and 1.28 for three years 40 %; the other seller has no such price."""
+    """2.00 against 3.20 is 62.5 %, and 1.28 for three years 40 %; the other seller has no price for a term."""
     prices = [
         offer(H100, 3.2, provider="gcp"),
         offer(H100, 2.0, **YEAR),

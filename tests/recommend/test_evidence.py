@@ -80,7 +80,7 @@ def test_several_gpus_with_gradients_in_buckets_may_not_fit_although_one_does():
     found = gather(largest, [RTX4090], NOTHING)
     one = found.answers["vgg16"][RTX4090]
     assert found.without_room("vgg16", load_specs()[RTX4090], 8, one) is None, (
-        "a few fewer are nearly as good"
+        "a slightly smaller batch is nearly as good"
     )
     case = msgspec.structs.replace(alone[RTX4090].case, gpu_count=8, parallel_mode=ParallelMode.DDP)
     rows = (measurement(alone[RTX4090].case, 80), measurement(case, 600))
@@ -91,7 +91,7 @@ def test_several_gpus_with_gradients_in_buckets_may_not_fit_although_one_does():
     assert (told.fits, told.ran) == (True, True)
     assert "it ran here" in told.text()
     need = need_of(question_of(batch_size=360), case, load_specs()[RTX4090], ())
-    assert told.need.device == need.device, "of one of eight GPUs, which also holds gradients in buckets"
+    assert told.need.device == need.device, "each of eight GPUs also holds gradients in buckets"
 
 
 def test_a_model_of_blocks_is_sharded_if_ddp_does_not_fit():
@@ -104,7 +104,7 @@ def test_a_model_of_blocks_is_sharded_if_ddp_does_not_fit():
     scaled = msgspec.structs.replace(request, precision="amp-fp16")
     found = gather(scaled, [RTX4090], NOTHING)
     asked = *asked[:3], found.answers["transformer"][RTX4090]
-    assert " 8 GPUs" in found.without_room(*asked), "FSDP does not agree on the scale of gradients"
+    assert " 8 GPUs" in found.without_room(*asked), "FSDP ranks do not agree on a gradient scale"
 
 
 def test_a_measurement_on_the_cpu_anchors_no_gpu_and_is_used_only_there():
@@ -269,7 +269,7 @@ def test_a_latency_limit_selects_the_batch_with_the_most_throughput_within_it():
 
 
 def test_concurrent_jobs_use_their_measured_slowdown():
-    """Four jobs at 1,800/s each; one alone runs at 2,000/s: 0.9. Without a run of that number it is 1."""
+    """Four jobs at 1,800/s each; one alone runs at 2,000/s: 0.9. Without a run of as many jobs it is 1."""
     case = case_on(H100)
     at_once = msgspec.structs.replace(case, gpu_count=4, parallel_mode=ParallelMode.INDEPENDENT)
     runs = (run_of(H100, measurement(case, 2000), measurement(at_once, 7200)),)
@@ -332,7 +332,7 @@ def test_scaling_is_measured_if_runs_contain_it():
 
 
 def test_power_is_the_median_of_what_runs_measured():
-    """300 J in 1 s on one GPU, and 1,000 J in 2 s: 300 and 500 W, 400 W on average."""
+    """300 J in 1 s and 1,000 J in 2 s are 300 and 500 W; their median is 400 W."""
     case = case_on(H100)
     first = measurement(case, 2000, energy_j=300.0, energy_region_s=1.0)
     second = measurement(case, 2000, energy_j=1000.0, energy_region_s=2.0)
@@ -362,7 +362,7 @@ def test_a_users_run_comes_before_the_shipped_one(tmp_path):
 
 
 def test_a_users_run_predicts_a_rented_card_to_5_percent_at_best(tmp_path):
-    """Processes on one card agree to 0.1 %; another card of the model in another host does not."""
+    """Processes on one card agree to 0.1 %; another card of the same model, in another host, does not."""
     from gpubench import rank
 
     rounds = tuple(Round(steps=10, wall_s=2.133 * share) for share in (0.9999, 1.0, 1.0001) * 8)
@@ -412,7 +412,7 @@ def test_a_measured_gpu_that_no_table_has_is_an_answer_by_its_name(tmp_path):
         60.0
     )
     slice_of_it = msgspec.structs.replace(run, device=msgspec.structs.replace(device, mig_enabled=True))
-    assert not measured_by_the_user(question_of(), [slice_of_it], ()), "not the whole GPU"
+    assert not measured_by_the_user(question_of(), [slice_of_it], ()), "a slice is not the whole GPU"
 
 
 def test_shipped_reference_run_is_not_described_as_run_here():

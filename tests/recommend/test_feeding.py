@@ -47,7 +47,7 @@ def test_a_feed_bound_row_is_flagged():
 
 
 def test_chances_reflect_uncertainty_of_the_feeding_assumption():
-    """Fed at 1,500/s for 1 USD, against 1,600/s on other GPUs for 1.15: at twice the images the first costs more."""
+    """Fed at 1,500/s for 1 USD, against 1,600/s on other GPUs for 1.15: at half of its assumed rate, the first costs more."""
     fed, free = offer(H100, 1.0, vcpus=10, instance="fed"), offer(A100, 1.15, instance="free")
     rates = RATES | {A100: estimate(A100, 1600.0, 1.01)}
     chances = {row.offer.instance: row.p_best for row in of_photographs([fed, free], rates, **JOB).rows}

@@ -45,14 +45,14 @@ ASKED = {
         "a desk",
     )
 }
-"""The answer to these options is on the screen, in addition to the usual content."""
+"""Questions with an option that the screen also answers, which takes more words."""
 
 
 RANKED: dict[str, Ranking] = {}
 
 
 def ranked_once(request: RankRequest) -> Ranking:
-    """The width of a screen changes nothing of its ranking."""
+    """Rank each question once, because the width of the screen does not affect the ranking."""
     asked = repr(request)
     if asked not in RANKED:
         RANKED[asked] = ranked(request)
@@ -175,7 +175,7 @@ def test_a_provider_note_that_looks_like_a_mark_is_not_explained_as_one():
 
 
 def test_deadline_and_budget_act_on_the_default_job():
-    """24 h of one A100 within 30 h and 60 USD: each row keeps both limits at the upper end."""
+    """24 h of one A100 within 30 h and 60 USD: the upper end of each row meets both limits."""
     found = rank(deadline_hours=30, budget_usd=60, draws=50)
     assert found.job.is_default
     assert found.rows

@@ -1,8 +1,8 @@
 """Forty questions of buyers with their answers, on a small market with fixed prices.
 
-Each row has the question, the sum that gives the answer, which can be redone by hand from the tables below,
-and the answer. Throughput has no interval here, and several GPUs work on one job at 0.9 of their sum, so a
-sum is enough.
+Each row has the question, the arithmetic, which can be redone by hand from the tables below, and the answer.
+Arithmetic is enough, because throughput has no interval here, and several GPUs always work on one job at 0.9
+of their sum.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RATES = {H100: 3000.0, A100: 1000.0, RTX5090: 900.0, L4: 400.0, T4: 200.0}
 """Samples/s of one GPU."""
 
 SLOWER = {H100: 1200.0, A100: 500.0, RTX5090: 100.0, L4: 100.0, T4: 50.0}
-"""For a second workload."""
+"""Samples/s of one GPU in a second workload."""
 
 MARKET = [
     offer(H100, 6.00, provider="aws", instance="p5.4xlarge", region="us-east-1"),
@@ -74,12 +74,12 @@ JOB = {"samples": 108e6}
 
 
 def ask(**options: Any) -> Ranking:
-    """Rank the market; value is samples per dollar, or for a job its cost."""
+    """Rank the market by samples per dollar, or for a job by its cost."""
     return builders.rank_of(MARKET, RATES, **options)
 
 
 def ask_both(**options: Any) -> Ranking:
-    """Rank it by two workloads."""
+    """Rank the market by two workloads."""
     request = check(
         RankRequest(**{"draws": 50, "relative": True, "startup_minutes": 0, "host_lost": 0} | options)
     )
@@ -97,29 +97,29 @@ def best(**options: Any) -> Row:
 
 
 def at(row: Row) -> str:
-    """The place of a row: its provider and instance."""
+    """Return the provider and instance of a row."""
     return f"{row.offer.provider} {row.offer.instance}"
 
 
 def value(**options: Any) -> tuple[str, float]:
-    """The best, and the work that a dollar buys there [millions of samples]."""
+    """Return the best place, and the work that a dollar buys there [millions of samples]."""
     row = best(**options)
     return at(row), row.samples_per_usd.value / 1e6
 
 
 def job(**options: Any) -> tuple[str, float, float]:
-    """The best for a job, its hours and its dollars."""
+    """Return the best place for a job, its hours and its dollars."""
     row = best(**JOB | options)
     return at(row), row.hours.value, row.cost_usd.value
 
 
 def of(place: str, **options: Any) -> Row:
-    """The row of one place."""
+    """Return the row of one place."""
     return next(row for row in ask(**options).rows if at(row) == place)
 
 
 class Question(NamedTuple):
-    """A question, the sum, the options, and the answer."""
+    """A question, the arithmetic, the call that asks it, and the answer."""
 
     words: str
     sum: str
@@ -230,13 +230,13 @@ class Feed:
 
 
 def quote(gpu: str, price: float, memory_gib: float | None = None, **changes: Any) -> Quote:
-    """A feed's price of one GPU."""
+    """Return a feed's price for one GPU."""
     fields = {"provider": "feed", "instance": gpu, "region": None, "gpu": gpu, "gpu_memory_gib": memory_gib}
     return Quote(**fields | {"gpu_count": 1, "price": price, "source": "a feed"} | changes)
 
 
 def a_cent_for_a_b300() -> tuple[str, list[str]]:
-    """Rank with a B300 at a cent: the best, and the excluded offers."""
+    """Rank with a B300 at a cent; return the best place, and who was excluded as an outlier."""
     b300 = "nvidia-b300-sxm-270gb"
     honest = [
         offer(b300, 6.5, provider="lambda", instance="b300"),
@@ -250,7 +250,7 @@ def a_cent_for_a_b300() -> tuple[str, list[str]]:
 
 
 def three_old_cards() -> list[str]:
-    """Rank a V100 at 0.19 and 0.20 next to 3.06: two similar prices confirm each other."""
+    """Rank V100s at 0.19 and 0.20 next to 3.06; two similar prices confirm each other."""
     v100 = "nvidia-tesla-v100-sxm2-16gb"
     prices = {"runpod": 0.19, "verda": 0.20, "aws": 3.06, "azure": 3.06}
     found = builders.rank_of(
@@ -260,7 +260,7 @@ def three_old_cards() -> list[str]:
 
 
 def the_a100_pair() -> list[tuple[str, float]]:
-    """Read both A100 under one name: the memory distinguishes them."""
+    """Read quotes for two A100s of one name; their memory distinguishes them."""
     pair = [
         quote("A100 SXM4", price, memory, provider="vast", kind="marketplace")
         for price, memory in ((0.70, 40.0), (0.90, 80.0))
@@ -271,7 +271,7 @@ def the_a100_pair() -> list[tuple[str, float]]:
 
 @pytest.fixture
 def after_an_empty_answer(tmp_path) -> Callable[[], tuple[str, float]]:
-    """Refresh twice, the second time with an empty answer: its state, and the remaining price."""
+    """Return a function that refreshes twice, at last with an empty answer, and returns state and price."""
 
     def run() -> tuple[str, float]:
         feed = Feed([quote("T4", 0.4, 16.0), Complete(pricings=(Pricing.ON_DEMAND,))], [])
@@ -284,7 +284,7 @@ def after_an_empty_answer(tmp_path) -> Callable[[], tuple[str, float]]:
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """The message for a question that cannot be answered."""
+    """Return the message for a question that cannot be answered."""
     with pytest.raises(MisuseError) as caught:
         call()
     return str(caught.value).partition(";")[0]
@@ -324,7 +324,7 @@ def _alike(mine: Any, theirs: Any) -> bool:
 
 @pytest.fixture
 def rankings(monkeypatch) -> list[Ranking]:
-    """Every ranking that a question makes on the way to its answer."""
+    """Collect every ranking that a question makes on the way to its answer."""
     made: list[Ranking] = []
     really = judge
 
@@ -366,7 +366,7 @@ WITHOUT_A_RANKING = {
 
 
 def test_an_empty_answer_after_a_full_one_keeps_the_prices(after_an_empty_answer):
-    """The failure is reported, and 0.40 of the day before stays."""
+    """The failure is reported, and the price of the day before, 0.40, stays."""
     assert after_an_empty_answer() == ("failed", 0.4)
 
 

@@ -1,4 +1,4 @@
-"""A job's needs on the host: a row is excluded if a column shows that it lacks them; unknown facts are named."""
+"""What a job needs of its host: an offer that states less is excluded, and facts that it does not state are named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.profile import profile_of
-from gpubench.recommend.factors import NOTHING_ASKED, need_of
+from gpubench.recommend.factors import GATES, NOTHING_ASKED, HostNeed, lacks, need_of, unsaid
 from gpubench.units import GIB
 
 from .builders import H100, offer, rank_of, said
@@ -25,7 +25,7 @@ TABLE = {
 
 @pytest.fixture
 def asked(tmp_path):
-    """Rank the user's hosts, each with its name and its columns."""
+    """Return a function that ranks a user's hosts, each given by its name and its columns."""
 
     def ask(workload, /, *, options=None, **hosts):
         path = tmp_path / "hosts.csv"
@@ -48,7 +48,7 @@ def reason(ranking, name):
 
 
 def test_loading_takes_1_2_times_the_weights_and_4_gib_per_gpu():
-    """8.03e9 weights at 2 bytes are 16.06e9 B: x 1.2 are 17.9 GiB, plus 4 GiB for each GPU."""
+    """8.03e9 weights of 2 bytes are 16.06e9 B; 1.2 times that is 17.9 GiB, plus 4 GiB for each GPU."""
     need = need_of([profile_of("llama_8b_lora")], "train", 0)
     weights = profile_of("llama_8b_lora").parameters * 2
     assert need.ram_bytes(1) == pytest.approx(1.2 * weights + 4 * GIB)
@@ -111,11 +111,17 @@ def test_unknown_facts_of_a_host_are_listed_with_the_jobs_needs(asked):
 
 
 def test_without_host_requirements_nothing_is_excluded():
-    assert NOTHING_ASKED.disk_bytes == NOTHING_ASKED.weights_bytes == 0
+    """Without any need, a byte of memory and disk is enough, and no unstated fact is named."""
+    tiny = offer(H100, ram_bytes=1, disk_bytes=1)
+    need = HostNeed(weights_bytes=GIB, disk_bytes=GIB)
+    assert [bool(lacks(gate, NOTHING_ASKED, tiny)) for gate in GATES] == [False, False, False]
+    assert [bool(lacks(gate, need, tiny)) for gate in GATES] == [True, True, False]
+    assert not [*unsaid(offer(H100), NOTHING_ASKED)]
+    assert len([*unsaid(offer(H100), need)]) == 3
 
 
 def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
-    """At equal speed the host takes 1.5 % longer for the work: one failure a week, which the answer states."""
+    """At equal speed the host takes 1.5 % longer, for one failure a week, which the answer states."""
     job = {"samples": 3000 * 3600 * 100, "startup_minutes": 10, "host_lost": None}
     offers = [offer(H100, "1.00"), offer(H100, "2.00", provider="vast", kind="marketplace")]
     ranking = rank_of(offers, {H100: 3000.0}, draws=1, **job)

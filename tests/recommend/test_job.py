@@ -22,7 +22,7 @@ from .builders import A100, H100, L4, offer, rank_of
 RATES = {H100: 3000.0, L4: 500.0, A100: 1500.0}
 
 APART = math.exp(math.hypot(math.log(1.05), math.log(1.006)))
-"""The difference between two cards of one model in two hosts."""
+"""Factor by which two cards of one model differ in two hosts."""
 
 
 def of_default(offers, rates=RATES, **options):
@@ -61,7 +61,7 @@ def test_reference_gpu_is_uncertain_only_by_machine_differences(width, startup):
 
 
 def test_a_common_error_cancels_in_a_ratio():
-    """A common error affects all GPUs equally: the job takes half of the hours on an H100, for certain."""
+    """A common error affects all GPUs equally, so an H100 certainly takes half of the hours."""
 
     def together(estimates, n, seed):
         error = np.random.default_rng(seed).standard_normal(n) * 0.3

@@ -141,10 +141,8 @@ def test_several_workloads_use_the_geometric_mean_and_a_mix_adds_times():
     assert [part.samples_per_s for part in rows[0].parts] == [200, 800]
 
 
-def test_the_weakest_basis_names_a_combination():
+def test_a_combination_has_the_weakest_basis_of_its_parts():
     from gpubench.recommend.speeds import combine
-
-    from .builders import log_normal
 
     tables = {"a": {H100: estimate(H100, 200, basis="measured")}, "b": {H100: estimate(H100, 800)}}
     assert combine(tables, {}, log_normal, 10, 0).estimates[0].basis == "predicted"
@@ -422,7 +420,7 @@ def test_the_python_function_accepts_plain_words_and_numbers(tmp_path):
 
 
 def test_the_document_states_each_fact_once():
-    """An H100 at 2 USD/h; the answers are rows, and one of two offers excluded for one reason is the example."""
+    """The answers refer to rows; of two offers excluded for the same reason, one is the example."""
     offers = [offer(H100), offer(L4, 1, kind="historic"), offer(L4, 2, kind="historic"), offer(L4, 0.2)]
     asked = {"samples": 1e8, "limit": 1, "hour_worth_usd": 2}
     ranking = rank_of(offers, {H100: 3000.0, L4: 200.0}, width=1.2, **asked)
@@ -456,7 +454,7 @@ def test_the_document_states_each_fact_once():
 
 
 def test_an_answer_that_is_not_among_the_rows_follows_them():
-    """An L4 at 0.1 USD/h is the cheapest, an H100 at 2 USD/h the fastest: even with a limit of one row there are two."""
+    """An L4 at 0.1 USD/h is the cheapest and an H100 at 2 USD/h the fastest, so a limit of one row gives two."""
     ranking = rank_of([offer(H100), offer(L4, 0.1)], {H100: 3000.0, L4: 500.0}, samples=1e8, limit=1)
     written = document(ranking)
     assert len(ranking.rows) == 1
@@ -525,9 +523,10 @@ def test_a_recent_price_needs_no_refresh(price_date):
 
 
 def test_a_frame_has_the_same_columns_as_the_json():
-    frame = rank_of([offer(H100), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0}).to_frame()
+    ranking = rank_of([offer(H100), offer(L4, 0.4)], {H100: 3000.0, L4: 500.0})
+    frame = ranking.to_frame()
     assert list(frame["gpu_key"]) == [H100, L4]
-    assert "samples_per_usd" in frame.columns
+    assert list(frame.columns) == list(document(ranking)["rows"][0])
 
 
 def test_hostile_names_reach_no_terminal():
@@ -579,7 +578,9 @@ def test_offers_of_the_same_gpus_add_up_in_a_toss_up():
     cheapest = ranking.answers["cheapest"]
     assert dict(each[::2] for each in cheapest.toss_up) == pytest.approx(chances)
     assert cheapest.p_best == pytest.approx(chances[cheapest.row.offer.gpu_key])
-    fastest = ranking.answers["fastest"]  # two offers of it finish at the same time, and share its chance
+    fastest = ranking.answers[
+        "fastest"
+    ]  # both offers of this GPU finish at the same time and share its chance
     assert fastest.p_best == pytest.approx(2 * fastest.row.p_fastest)
 
 
@@ -603,7 +604,7 @@ def test_a_deadline_is_met_even_if_the_start_up_is_long():
 
 
 def test_the_link_of_a_private_host_is_less_certain_than_that_of_a_cloud():
-    """At eight GPUs nine tenths remain, so the error of the link changes them by one tenth of it."""
+    """Eight GPUs keep nine tenths of their speed, so an error of the link counts by one tenth."""
     offers = [offer(H100, 8.0, gpu_count=8, kind=kind, provider=kind) for kind in ("vm", "marketplace")]
     ranking = rank_of(offers, {H100: 1000.0}, width=1.1, samples=1e9)
     width = {
@@ -614,7 +615,7 @@ def test_the_link_of_a_private_host_is_less_certain_than_that_of_a_cloud():
 
 
 def test_streams_of_inference_share_the_work_and_the_cost_is_that_of_the_instance():
-    """1e9 samples at 8,000/s are 34.7 h; eight GPUs at 16 USD are paid for all of them."""
+    """1e9 samples at 8,000/s take 34.7 h; the instance costs 16 USD/h for its eight GPUs together."""
     offers, rates = [offer(H100, 16.0, gpu_count=8)], {H100: 1000.0}
     (row,) = rank_of(offers, rates, task="infer", samples=1e9).rows
     assert row.hours.value == pytest.approx(1e9 / 8000 / 3600)

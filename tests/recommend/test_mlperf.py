@@ -1,4 +1,4 @@
-"""Published MLPerf runs and their cost today, compared with arithmetic by hand."""
+"""Published MLPerf runs and their cost today, checked by hand."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_shipped_table_names_known_gpus_rounds_and_sources() -> None:
     assert len(runs) == 786
     assert {r.gpu_key for r in runs} <= load_specs().keys()
     assert {r.round for r in runs} == {"v3.0", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1"}
-    for r in runs:  # a system with the memory of its cards in its name means the card with that memory
+    for r in runs:  # if a system's name states a memory size, its card has that size
         named = {int(size) for size in re.findall(r"(?<!x)(\d+)\s?GB", r.system, re.IGNORECASE)} & set(
             SIZES_GB
         )

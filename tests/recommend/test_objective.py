@@ -44,14 +44,14 @@ def test_spot_losses_count_in_the_order_of_offers():
 
 
 def test_a_data_set_is_uploaded_before_the_first_step_at_an_uncertain_speed():
-    """45 GB at 100 Mbit/s are 3,600 s: one more hour of rent, half or twice of it in nine of ten cases."""
+    """45 GB at 100 Mbit/s are 3,600 s: one more hour of rent; in nine of ten cases half to twice that."""
     given = {"samples": 3000 * 3600 * 5.0, "startup_minutes": 0}
     (known,) = rank_of([offer(H100, 2.0)], {H100: 3000.0}, 1.2, **given).rows
     ranking = rank_of([offer(H100, 2.0)], {H100: 3000.0}, 1.2, **given, dataset_gb=45)
     (sent,) = ranking.rows
     assert (known.hours.value, sent.hours.value) == (pytest.approx(5), pytest.approx(6))
     assert sent.cost_usd.value == pytest.approx(12)
-    assert 1.3 < sent.hours.high - 6 < 1.6  # the errors of an hour of speed and one of upload add as squares
+    assert 1.3 < sent.hours.high - 6 < 1.6  # errors of an hour, in speed and in upload, add in quadrature
     assert any(
         "60 minutes before the first step, 45 GB of upload included" in note for note in ranking.said("asked")
     )

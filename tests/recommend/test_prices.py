@@ -106,7 +106,7 @@ def test_a_marketplaces_price_for_all_hosts_is_treated_as_a_list_price():
 
 
 def test_no_price_of_this_marketplace_has_changed_in_the_shipped_tables():
-    """Hosts of Vast moved by a half within two months; at RunPod the same GPU costs the same on each day."""
+    """Prices of Vast's hosts moved by half within two months; at RunPod a GPU costs the same on every day."""
     of_each: dict[tuple[str, int], dict[str, set[float]]] = {}
     for each in data_table("offers.csv", Offer):
         is_ask = each.kind == "marketplace" and each.pricing is Pricing.ON_DEMAND
@@ -127,7 +127,7 @@ def test_a_fresh_listing_is_uncertain_and_a_list_price_is_not():
 
 
 def test_fresh_listing_of_a_private_host_is_never_almost_certainly_the_best(tmp_path):
-    """The cheapest of six current hosts had one exact price, and thus a chance of over 99 %."""
+    """With an exact price, the cheapest of six current hosts would have a chance of over 99 %."""
     hosts = [
         Quote(
             provider="vast",
@@ -163,7 +163,7 @@ def test_fresh_listing_of_a_private_host_is_never_almost_certainly_the_best(tmp_
     found = rank("resnet50", results=tmp_path, gpu=["RTX 4090"], as_of="2026-11-20", limit=100)
     rows = {row.offer.instance: row for row in found.rows if row.offer.price_date == "2026-11-20"}
     first = rows["h0"]
-    told = first.usd_per_hour  # 0.14, drawn slightly toward the other hosts and the clouds' level
+    told = first.usd_per_hour  # 0.14, pulled slightly toward the other hosts and the clouds' level
     assert 0.14 < told.value < 0.15
     assert told.low < told.value / 1.312 * 1.001
     assert told.high > told.value * 1.312 * 0.999

@@ -90,7 +90,7 @@ def test_ranks_and_ties_are_consistent(market):
     ranks = [row.rank for row in rows]
     assert ranks == sorted(ranks)
     assert ranks[0] == 1
-    assert sum(row.p_best for row in rows) == 1 or abs(sum(row.p_best for row in rows) - 1) < 1e-9
+    assert sum(row.p_best for row in rows) == pytest.approx(1, abs=1e-9)
     for row in rows:
         partners = [other for other in rows if other is not row and other.rank == row.rank and other.tie]
         assert not row.tie or partners or row.p_best < 0.5
@@ -141,7 +141,7 @@ FILTERS = {"provider": "provider", "gpu": "gpu_key", "region": "region", "count"
 
 @cache
 def without_a_filter(workload):
-    """The rows of everything that ranks on the shipped prices, by offer."""
+    """Return the row of every offer that ranks on the shipped prices."""
     return {row.offer: row for row in gpubench.rank(workload, **SHIPPED).rows}
 
 

@@ -1,4 +1,4 @@
-"""Buyers' questions on the shipped prices, by the command itself; each sum is recomputed here from the tables."""
+"""Buyers' questions to the command itself, on the shipped prices; each figure is recomputed here from the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AS_OF = date(2026, 11, 20)
 
 @cache
 def ask(*words: str, **given: Any) -> dict[str, Any]:
-    """The JSON of a question, under settings."""
+    """Return the JSON answer to a question under these settings."""
     with settings(**given):
         done = CliRunner().invoke(app, ["rank", *words, "--as-of", AS_OF.isoformat(), "--json"])
     assert done.exit_code == 0, done.output
@@ -38,7 +38,7 @@ def ask(*words: str, **given: Any) -> dict[str, Any]:
 
 @cache
 def answer(*words: str, **given: Any) -> Ranking:
-    """The ranking behind the JSON of a question, for fields that the document lacks."""
+    """Return the ranking behind a JSON answer, for fields that the document lacks."""
     kept: list[Ranking] = []
     with settings(**given), pytest.MonkeyPatch.context() as patch:
         patch.setattr("gpubench.recommend.rank.document", lambda ranking, _: kept.append(ranking) or {})
@@ -50,16 +50,16 @@ def answer(*words: str, **given: Any) -> Ranking:
 
 @cache
 def table(name: str) -> list[dict[str, str]]:
-    """The rows of a shipped table."""
+    """Return the rows of a shipped table."""
     with (files("gpubench") / "data" / name).open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 
 def expected(offer: Offer) -> float:
-    """The expected price from the table alone: a list price, or a host's price that returns to the overall middle.
+    """Return the expected price from the table alone: a list price, or a host's price on its way to the median.
 
-    RunPod has one price of a GPU for all its hosts. The middle of an even number of asking prices is a geometric mean.
-    If clouds list the GPU, 0.56 of their median counts as another half listing.
+    RunPod sets one price per GPU for all its hosts. The median is taken of the logarithms of the asking prices.
+    If clouds list the GPU, 0.56 of their median counts as half a listing more.
     """
     listed = float(offer.price_usd_per_hour)
     if offer.kind != "marketplace" or offer.provider == "runpod":
@@ -101,9 +101,10 @@ def expected(offer: Offer) -> float:
 
 
 def test_the_cheapest_answer_without_named_gpus():
-    """An RTX 3090 at Vast, asked 0.130 on 2026-10-04: 47 days keep 0.5 ^ (47 / 30) = 0.338 of the way to 0.220.
+    """An RTX 3090 at Vast was listed at 0.130 on 2026-10-04; the median is 0.220.
 
-    So 0.220 x (0.130 / 0.220) ^ 0.338 = 0.184 USD/h. At 0.53 of an A100, 24 h are 24 / 0.53 + 1/6 h.
+    After 47 days 0.5 ^ (47 / 30) = 0.338 of the difference remains: 0.220 x (0.130 / 0.220) ^ 0.338 = 0.184 USD/h.
+    At 0.53 of an A100's speed, 24 A100 hours take 24 / 0.53 + 1/6 h.
     """
     dollars = ("--hour-worth", "0", "--gpu", "rtx 3090")
     row, in_memory = ask(*dollars)["rows"][0], answer(*dollars).rows[0]
@@ -210,7 +211,7 @@ def test_the_jobs_of_a_month_determine_the_number_of_machines():
 
 
 def test_the_command_that_refreshes_is_named_only_for_those_it_reads():
-    """No source reads the prices of Lium and CoreWeave; one reads those of Azure."""
+    """No source reads the prices of Lium; one reads those of Azure."""
     notes = answer("resnet50", "--count", "1", "--sort", "time").said("note")
     (aged,) = [note for note in notes if "fetches today's from" in note]
     read = aged.partition("fetches today's from ")[2].removesuffix(".")
@@ -249,7 +250,7 @@ def test_purchase_answer_lists_the_assumptions_behind_the_compared_rent():
 
 
 def test_a_wider_choice_never_costs_more():
-    """Whatever the prices are, the first row is the best of its choice, and a wider choice has no worse one."""
+    """The first row is the best of its offers, so with more offers it is never worse, whatever the prices are."""
 
     def least(*words, **given):
         rows = ask(*words, **given)["rows"]

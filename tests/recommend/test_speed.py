@@ -56,7 +56,7 @@ def test_a_hundred_thousand_offers_are_ranked(offers, rates):
 
 
 def test_offer_beyond_the_detailed_rows_gets_its_own_chance_or_none(monkeypatch):
-    """Four equal offers share the win; below the detailed rows a fourth with an uncertain old price is not drawn."""
+    """Four equal offers share the win; of five with old prices, the two below the detailed rows are not drawn."""
     alike = [offer(H100, 2.0, instance=str(place)) for place in range(4)]
     rows = rank_of([*alike, offer(L4, 4.0)], {H100: 3000.0, L4: 500.0}, width=1.01, samples=1e8).rows
     assert [row.p_best for row in rows] == pytest.approx([0.25] * 4 + [0])

@@ -17,7 +17,7 @@ from .builders import H100, offer, rank_of, said
 JUST = 1e-6
 """Relative step to each side of a break-even."""
 MOST_LOST = 9.9
-"""Shares of lost work from 10 on are not accepted."""
+"""A share of lost work of 10 or more is not accepted."""
 
 EXTRAS = st.fixed_dictionaries(
     {
@@ -33,7 +33,7 @@ EXTRAS = st.fixed_dictionaries(
 
 
 def both(usd, on_demand_usd, *, count=1, **extras):
-    """Rows of one machine: spot, and on demand."""
+    """Return the rows of one machine on spot and on demand."""
     same = {"instance": "same", "gpu_count": count}
     offers = [
         offer(H100, f"{usd:.9f}", pricing=Pricing.SPOT, **same),
@@ -60,7 +60,7 @@ def test_spot_is_cheaper_exactly_up_to_its_break_even(extras, usd, times, count,
 
 def test_start_up_and_disk_count_in_the_break_even_of_spot():
     """1.08e8 / 3,000 / 3600 = 10 h and half an hour. On demand at 2.00, with a disk for 0.10 an hour:
-    10.5 x 2.10 = 22.05 USD, which are 20.045 h at 1.10: 19.545 of work, 0.9545 lost. The prices alone say 1."""
+    10.5 x 2.10 = 22.05 USD, which are 20.045 h at 1.10: 19.545 of work, 0.9545 lost. The prices alone would allow 1."""
     extras = {"samples": 1.08e8, "startup_minutes": 30, "storage_usd_per_month": 73}
     assert both(1.0, 2.0, **extras)[0].spot_break_even == pytest.approx(0.9545, abs=1e-4)
 

@@ -77,7 +77,7 @@ def asked_of(tmp_path: Path, rows: list[dict[str, object]], **options: object) -
 
 
 def uncautioned(ranking: Ranking) -> list[str]:
-    """Return the answers that are bait, with no caution in the answer that names their GPU."""
+    """Return the names of the answers that are bait and have no caution about their GPU."""
     told = [each for each in ranking.said("caution") if each.startswith("Check before you pay: ")]
     parts = [part for each in told for part in each.split("; ")]
     every_host = re.compile(
@@ -111,7 +111,7 @@ def test_confirmed_bait_price_can_win(tmp_path):
     assert ranking.answers["cheapest"].row.offer.instance.startswith("bait")
 
 
-def test_a_price_of_ones_own_after_the_day_of_the_question_is_not_left_out_in_silence(tmp_path):
+def test_a_users_price_dated_after_the_question_is_set_aside_with_a_caution(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text(
         "provider,instance,gpu_key,gpu_count,price_date,on_demand_usd_per_h\n"
@@ -122,8 +122,8 @@ def test_a_price_of_ones_own_after_the_day_of_the_question_is_not_left_out_in_si
     assert f"1 row, mine.csv: mine late (price of 2026-11-25, after {AS_OF})" in aside
 
 
-def test_a_table_without_days_is_refused_for_a_question_about_an_earlier_day(tmp_path):
-    """Its prices are of the day of the file, which is today."""
+def test_a_table_without_dates_is_refused_for_a_question_about_an_earlier_day(tmp_path):
+    """Prices without a date have that of the file, which is today."""
     path = tmp_path / "mine.csv"
     path.write_text("gpu_key,on_demand_usd_per_h\nH100 SXM,2\n")
     with pytest.raises(MisuseError, match=rf"no usable offer: 1 price row .* after {AS_OF}"):

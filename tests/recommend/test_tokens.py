@@ -47,7 +47,7 @@ def generated():
     ],
 )
 def test_bf16_of_another_vendor_follows_from_the_rate_in_its_row(gpu, precision, runs):
-    """Another vendor's target is not a compute capability; NVIDIA's is, and hardware support begins at 8.0."""
+    """On AMD a rate in the row means support; on NVIDIA a compute capability of at least 8.0 does."""
     question = question_of(load_profiles()["llama_1b"], precision, batch_size=1)
     answer = case_for(question, require_spec(gpu))
     assert isinstance(answer, Refusal) != runs
@@ -92,10 +92,7 @@ def test_a_ranking_shows_the_cost_of_a_million_tokens():
     assert done.returncode == 0
     shown = done.stdout
     head = next(line for line in shown.splitlines() if line.startswith("GPUs and offer"))
-    assert [each in head for each in ("prompts of one static batch", "generated in one static batch")] == [
-        True,
-        True,
-    ]
+    assert all(each in head for each in ("prompts of one static batch", "generated in one static batch"))
     assert "Static batch: " in shown
 
 
@@ -144,7 +141,7 @@ def test_a_generation_without_token_times_is_refused_under_a_latency_limit():
 
 
 def test_a_ranking_shows_the_token_time_that_its_limit_applies_to():
-    """It replaces the time of the whole batch, which is far above any limit on a token; the column has its name."""
+    """The time of the whole batch, far above any limit on a token, is secondary; the column is named accordingly."""
     asked = ("llama_8b", "--gpu", "h100", "--batch-size", "8", "--max-latency-ms", "50")
     shown = here("rank", *asked, "--table", "--explain", COLUMNS="700").stdout
     row = rank("llama_8b", gpu="h100", batch_size=8, max_latency_ms=50).rows[0]

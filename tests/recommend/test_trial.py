@@ -50,7 +50,7 @@ SOURCE = "./gpubench-source[run]"
 
 @pytest.fixture(autouse=True)
 def _no_packing(monkeypatch, request):
-    """Reading every file of the package takes a second; the tests of that are below."""
+    """Skip reading every file of the package, which takes a second, except in tests that ask for ``packs``."""
     if "packs" not in request.fixturenames:
         monkeypatch.setattr(trial, "package_to_install", lambda: (SOURCE, {"gpubench-source/a.py": b"a"}))
 
@@ -281,7 +281,7 @@ SCHEMAS = Path(__file__).parents[1] / "data" / "schemas"
 
 
 def faults(value, schema):
-    """Parts of a task that do not match the schema of a tool."""
+    """Return what in a task does not match the schema of a tool."""
     return [each.message for each in jsonschema.Draft202012Validator(schema).iter_errors(value)]
 
 
@@ -319,7 +319,7 @@ def test_invalid_task_fails_the_dstack_schema():
 
 @pytest.mark.network
 def test_skypilot_and_dstack_accept_the_tasks_themselves():
-    """Opt-in: it needs pip install skypilot dstack, which are not our dependencies."""
+    """Opt-in: it needs ``pip install skypilot dstack``, which are not our dependencies."""
     configurations = pytest.importorskip("dstack._internal.core.models.configurations")
     row = row_of(GIVEN[0])
     given = tasks_of(row, work_of(row, VGG16, 5), 5)["dstack"]
@@ -381,7 +381,7 @@ def test_no_run_is_fetched_for_a_model_that_gpubench_does_not_measure(tmp_path):
 def test_the_script_always_shuts_down_its_machine_and_asks_again_in_the_original_folder(
     tmp_path, monkeypatch, launched
 ):
-    """Tools that record their calls replace the real ones; the slow test runs those."""
+    """Tools that record their calls replace the real ones; test_trial_loop.py runs the tasks on a fake cloud."""
     tools, asked_in, log = tmp_path / "tools", tmp_path / "asked here", tmp_path / "log"
     tools.mkdir()
     asked_in.mkdir()
@@ -513,13 +513,13 @@ def test_a_sharded_job_is_measured_as_one():
 
 
 def test_independent_jobs_are_measured_on_one_gpu():
-    """Generation runs as many jobs as GPUs, also by default."""
+    """Generation runs one job per GPU by default."""
     request = RankRequest(workloads=("llama_8b",), as_of=date(2026, 11, 20))
     run = run_of(row_of(offer(H100, 24.0, gpu_count=8)), request, {"llama_8b": "llama_8b"}, 10)
     assert (run.gpus, run.jobs) == (1, None)
 
 
-def test_the_batch_that_a_limit_of_latency_chose_is_measured():
+def test_the_batch_that_meets_a_latency_limit_is_measured():
     row = msgspec.structs.replace(row_of(offer(H100)), batch_size=7)
     asked = RankRequest(workloads=("vgg16",), task="infer", max_latency_ms=20.0)
     assert run_of(row, asked, NAMES, 10).batch_size == 7
@@ -668,4 +668,5 @@ def test_the_best_of_several_gpus_of_one_name_is_tried():
             [offer(A100, 1.0, provider="gcp"), offer(H100, 3.0, provider="aws")], {A100: 1700, H100: 3000}
         )
     )
-    assert choose(rows, None)[0].gpu_key == A100
+    assert {choose(rows, name)[0].gpu_key for name in ("sxm", "80gb")} == {A100}
+    assert choose(rows, "h100")[0].gpu_key == H100

@@ -29,7 +29,7 @@ DATA = {
 
 @cache
 def data_called(name: str) -> ReportData:
-    """Each sample once: sections read it and cannot change it."""
+    """Return a sample, made once, because sections cannot change it."""
     return DATA[name]()
 
 
@@ -40,7 +40,7 @@ def markdown_of(name: str) -> str:
 
 @cache
 def block_of(section: str, name: str) -> Block | None:
-    """A section's output for a sample; the tests below read it and cannot change it."""
+    """Return a section's output for a sample, made once, because the tests below only read it."""
     return data.block_of(section, data_called(name))
 
 
@@ -76,9 +76,8 @@ class SectionContract:
     def test_figures_follow_the_schema_of_plotly(self, section: str):
         for name, charts in _charts_of(section):
             for figure in charts.figures:
-                made = graph_objects.Figure(
-                    figure.figure
-                )  # refuses a property or a value that plotly does not know
+                # Plotly refuses a property or a value that it does not know.
+                made = graph_objects.Figure(figure.figure)
                 assert len(made.data) == len(figure.figure["data"]), name
 
     def test_section_block_appears_in_the_markdown_page(self, section: str):
@@ -88,7 +87,7 @@ class SectionContract:
 
 
 def _charts_of(section: str) -> list[tuple[str, Charts]]:
-    """The charts of a section, each with the name of its sample."""
+    """Return the charts of a section, each with the name of its sample."""
     blocks = ((name, block_of(section, name)) for name in DATA)
     return [
         (name, part) for name, block in blocks if block for part in block.parts if isinstance(part, Charts)
@@ -96,7 +95,7 @@ def _charts_of(section: str) -> list[tuple[str, Charts]]:
 
 
 def texts(block: Block) -> list[str]:
-    """Every text of a block, in reading order."""
+    """Return every text of a block, in reading order."""
     found = [block.title]
     for part in block.parts:
         match part:

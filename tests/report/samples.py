@@ -48,7 +48,7 @@ TODAY = date(2026, 11, 20)
 FEW_MODELS = ("resnet50", "vgg16", "llama_8b_lora")
 H200 = "nvidia-h200-sxm-141gb"
 
-# ms per step (eager, graph): as large as on an H200; vgg16 as measured on one
+# ms per step (eager, graph), of the size they have on an H200; those of vgg16 were measured there
 H200_STEPS_MS = {
     ("cnn", 512, Precision.FP32): (2.07, 1.125),
     ("cnn", 512, Precision.TF32): (1.92, 0.81),
@@ -131,7 +131,7 @@ def case(
 
 
 PROOFS = {"precision_errors": {"matmul": 1e-7}, "control_errors": {"matmul": 3e-4}}
-"""The errors of strict fp32 against float64, and of TF32, which shows."""
+"""Errors against float64: tiny for strict fp32, visible for TF32."""
 
 
 def measurement(
@@ -448,7 +448,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=http://x.test/a onerror=al
 
 
 def hostile_data() -> ReportData:
-    """Markup, escapes and control characters in every field from outside."""
+    """Return data with markup, escapes and control characters in every field that comes from outside."""
     text = HOSTILE
     device = DeviceProfile(
         backend="cuda",

@@ -20,7 +20,7 @@ NAMES = {
 
 
 def named(name: str):
-    """A run with this name for its device, workload and environment."""
+    """Return a run with this name for its device, workload and environment."""
     run = samples.h200_run()
     first = run.measurements[0]
     case = msgspec.structs.replace(first.case, workload=name or "x", sample_unit=name or "image")

@@ -28,9 +28,9 @@ REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 
 
 def written(*runs, own_offers: int = 0):
-    """Write the page of a folder with these runs, as the command does, ranking the shipped offers with them.
+    """Return a function that writes the page of a folder with these runs, as the command does.
 
-    It answers for a few models, or for all of them in a test of its size.
+    The page answers for a few models, or for all of them if it ranks ``own_offers``, as in the test of its size.
     """
 
     def write(path: Path) -> None:
@@ -46,7 +46,7 @@ def written(*runs, own_offers: int = 0):
 
 
 def gathered(*runs, own_offers: int):
-    """The data of a page for a folder with these runs."""
+    """Return the data of a page for a folder with these runs."""
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             write_run(Path(folder), run)
@@ -55,7 +55,7 @@ def gathered(*runs, own_offers: int):
 
 
 def rendered(*runs):
-    """Write the page of runs with a ranking made for tests; it has no calculator."""
+    """Return a function that writes a page of runs with a made-up ranking and no calculator."""
     return lambda path: report(path, data=samples.report_data(*runs))
 
 
@@ -73,7 +73,7 @@ ASKED = ("ten", "shipped", "nothing")
 
 @pytest.fixture(scope="module")
 def browser():
-    """Plotly's page stays in memory between pages of one browser: one launch serves all tests of this file."""
+    """Start one browser for all tests of this file; Plotly's script stays in its memory between pages."""
     if CHROMIUM is None:
         reason = (
             "no chromium on the path (apt install chromium); GPUBENCH_REQUIRE_BROWSER=1 makes this a failure"
@@ -138,7 +138,7 @@ def visit(browser, files):
 
 @pytest.fixture(scope="module")
 def shared(browser, files):
-    """A page opened once; a test that opens a section of it closes it again."""
+    """Open each page once for this file; a test that opens a section closes it again."""
     visits = []
 
     @cache
@@ -163,7 +163,7 @@ def close_all(page) -> None:
 
 
 def is_drawn(page) -> list[bool]:
-    """For each visible chart, whether it has marks."""
+    """Return for each visible chart whether it has marks."""
     return page.eval_on_selector_all(
         ".chart",
         "all => all.filter(e => !e.closest('details:not([open])'))"
@@ -172,7 +172,7 @@ def is_drawn(page) -> list[bool]:
 
 
 def test_a_page_of_ten_devices_and_a_thousand_offers_can_be_emailed(files):
-    """A mailbox accepts 2 MiB; a tenth is left for the text of another section."""
+    """A mailbox accepts 2 MiB; 0.1 MiB is left for another section."""
     assert Path(files["ten"]).stat().st_size <= 1.9 * 2**20
 
 
@@ -194,14 +194,14 @@ WORDS = """bottom => {
 
 
 BOX = "all => all.filter(e => e.checkVisibility()).map(e => e.scrollWidth - e.clientWidth)"
-"""The hidden part of each table."""
+"""Returns the hidden width of each visible table [px]."""
 
 
 @pytest.mark.parametrize("name", list(PAGES))
 def test_the_page_opens_without_messages_or_requests_and_draws_every_chart(shared, name):
     """Its first screen is checked in passing, because opening a page takes longer than the check."""
     one = shared(name)
-    assert all(is_drawn(one.page))  # of what is open, at once
+    assert all(is_drawn(one.page))  # the charts that are open at the start
     assert one.page.evaluate(WORDS, 800) <= 120
     assert one.page.locator("h2").count() <= 9
     if name in ASKED:
@@ -270,7 +270,7 @@ def test_ten_devices_and_a_thousand_offers_are_rendered_in_two_and_a_half_second
 
 @pytest.mark.timing
 def test_script_takes_a_second_of_processor_time_at_most(browser, files):
-    """Time of the first visit; on a second one everything is compiled."""
+    """Only the first visit counts, because on a second one everything is compiled."""
     context = browser.new_context()
     page = context.new_page()
     session = context.new_cdp_session(page)
@@ -328,12 +328,11 @@ def test_the_raw_data_can_be_saved(shared):
 
 
 @pytest.mark.parametrize("name", ["shipped", "ten"])
-def test_a_printout_has_five_pages(shared, visit, name):
-    opened = visit if name == "shipped" else shared  # no screen has drawn the charts of the first
+def test_a_printout_has_at_most_five_pages(shared, visit, name):
+    opened = visit if name == "shipped" else shared  # the charts of the first have never been on a screen
     page = opened(name).page
-    for paper in (
-        ("A4", "Letter") if name == "ten" else ("Letter",)
-    ):  # the shorter one, and the longer page on both
+    # Letter is the shorter paper; the longer page is printed on both.
+    for paper in ("A4", "Letter") if name == "ten" else ("Letter",):
         pdf = page.pdf(format=paper)  # sends the events of a print
         assert len(re.findall(rb"/Type */Page\b", pdf)) <= 5
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")

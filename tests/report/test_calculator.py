@@ -1,4 +1,4 @@
-"""The page as a calculator: in a real Chromium it answers like `gpubench rank`, and its address contains the question."""
+"""The page as a calculator: in a real Chromium it answers like `gpubench rank`, and its address has the question."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def data(packed) -> dict:
 
 @pytest.fixture(scope="module")
 def engine(browser):  # noqa: F811
-    """A page with only the script that ranks and the shipped figures."""
+    """Open a page that has only the script that ranks."""
     context = browser.new_context()
     page = context.new_page()
     page.add_script_tag(content=package_text("report/templates/rank.js"))
@@ -110,7 +110,7 @@ def test_python_and_the_script_draw_the_same_numbers(engine):
 
 
 def settings(data: dict) -> list[dict]:
-    """Random questions that the page can answer, the same each time."""
+    """Return random questions that the page can answer, the same each time."""
     chosen, cases = random.Random(20261128), data["cases"]
     haves = sorted({offer["have"] for offer in data["offers"] if offer["have"]})
     return [
@@ -130,7 +130,6 @@ def settings(data: dict) -> list[dict]:
 
 
 def asked_of_the_library(case: dict, setting: dict, results: Path) -> RankRequest:
-
     def one(name: str) -> tuple[str, ...]:
         return () if setting[name] is None else (setting[name],)
 
@@ -163,13 +162,13 @@ ANSWER = """([packed, settings]) => {
 
 
 def key_of(row) -> tuple:
-    """The key that distinguishes an offer from all others, as in the script."""
+    """Return the key that distinguishes an offer from all others, as in the script."""
     usd = float(f"{row.usd_per_hour.value:.6g}")
     return offer_name(row.offer), row.offer.gpu_key, row.offer.gpu_count, usd
 
 
 def test_the_script_answers_as_the_library_does(engine, path, packed, data):
-    """Over random settings P(best) agrees within 0.2 points, dollars and hours within 0.1 %, and all answers match."""
+    """P(best) agrees within 0.2 percentage points, dollars and hours within 0.1 %, and all answers match."""
     answered = 0
     found = json.loads(engine.evaluate(ANSWER, [packed, settings(data)]))
     for setting, script in zip(settings(data), found, strict=True):
@@ -236,7 +235,7 @@ GO = """hash => location.hash === hash || new Promise((gone) => {
 
 @pytest.fixture(scope="module")
 def shown(browser, path):  # noqa: F811
-    """A page opened once for each width, then sent to other addresses; a test that fills a field restores it."""
+    """Open one page for each width and send it to an address; a test that fills a field restores it."""
     contexts = []
 
     @cache
@@ -311,7 +310,7 @@ def test_the_command_on_the_page_gives_the_same_answer(shown, path, asked):
 
 
 def figures_of(cell: str, figure: str) -> list[float]:
-    """The content of a cell, in hours or dollars."""
+    """Return the figures in a cell, in hours or dollars."""
     hours = {"days": 24, "h": 1, "min": 1 / 60, "s": 1 / 3600}
     unit = 1 if figure == "cost_usd" else next(of for name, of in hours.items() if f" {name}" in cell)
     return [float(each) * unit for each in re.findall(r"[\d.]+", cell.replace(",", ""))]
@@ -467,14 +466,14 @@ def test_nothing_runs_off_the_plot(shown):
 
 
 def test_no_dot_hides_the_name_of_an_answer(shown):
-    """On a phone there may be no free space for its name."""
+    """On a phone there may be no free space for a name, so it is drawn last."""
     page = shown(width=390)
     last = "all => all.slice(-3).map(e => [e.tagName, e.classList.contains('answer'), getComputedStyle(e).pointerEvents])"
     assert page.eval_on_selector_all("#hero > *", last) == [["text", True, "none"]] * 3
 
 
 def assert_told_alike(still, answered):
-    """Both have the same words. The script has six digits of each figure, so a last digit may round the other way."""
+    """Assert equal words; the script has six digits of each figure, so a last digit may round the other way."""
     number = re.compile(r"\d+(?:\.\d+)?")
     texts = [json.dumps(each) for each in (still, answered)]
     assert len({number.sub("0", text) for text in texts}) == 1
@@ -500,7 +499,7 @@ def test_a_model_without_its_own_job_is_answered_equally_with_and_without_script
     tmp_path,
     monkeypatch,
 ):
-    """Such a model's job, so many hours of one GPU, is a round number of samples on the page for every reader."""
+    """The job, a number of hours of one GPU, is shown as the same round number of samples to every reader."""
     samples.of_few_models(monkeypatch)
     made = report(tmp_path / "page.html", tmp_path, workload="vgg16", as_of=samples.TODAY)
     told = []

@@ -1,4 +1,4 @@
-"""The sections on host, memory, loss, telemetry, silicon, CPU, devices, input and prediction."""
+"""The sections on host, memory, loss, telemetry, micro-benchmarks, CPU, devices, prediction and owning."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_amp_states_peak_memory_and_loss_with_the_speedup():
 
 
 def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1)):
-    """A page with AMP and fp32 of one workload: fp32 takes 0.1 s a step; the peaks are those of AMP and fp32 [B]."""
+    """Return data with AMP and fp32 of one workload; fp32 takes 0.1 s a step, the peaks are of AMP and fp32 [B]."""
     rows = []
     ways = ((Precision.AMP_BF16, step_s, peaks[0]), (Precision.FP32, 0.1, peaks[1]))
     for precision, each_s, peak_bytes in ways:
@@ -112,7 +112,7 @@ def test_amp_states_its_own_peak_before_that_of_the_baseline():
 
 
 def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps_in_whole_rotations():
-    """Forty-nine common steps; a fifth is 9, whole rotations are 8: mean 1.3 against 1.0."""
+    """A fifth of 49 common steps is 9, in whole rotations 8: a mean of 1.3 against 1.0."""
     curves = {
         Precision.AMP_BF16: (*[9.0] * 41, *[1.5, 1.1] * 4),
         Precision.FP32: (*[9.0] * 41, *[1.0] * 8, 0.1),
@@ -167,7 +167,7 @@ def test_a_flagged_pair_is_grayed_out_and_never_in_the_headline():
     figure = next(p for p in block_of("amp", data).parts if isinstance(p, Charts)).figures[0].figure
     gray = [trace for trace in figure["data"] if trace["marker"]["symbol"].endswith("-open")]
     assert sum(len(trace["x"]) for trace in gray) == 8, (
-        "four of vgg16, and four that are host-bound when eager"
+        "four of vgg16, and four that are host-bound in eager execution"
     )
     assert {trace["marker"]["color"] for trace in gray} == {"#7a8594"}
 
@@ -195,7 +195,8 @@ def test_telemetry_names_the_reasons_for_a_reduced_clock():
     text = words_of("method", samples.report_data(samples.h200_run()))
     assert "SwPowerCap 30 %" in text
     assert "Energy per sample" in text
-    assert "Telemetry while" not in words_of("method", samples.report_data(samples.cpu_run()))
+    assert "Telemetry during" in text
+    assert "Telemetry during" not in words_of("method", samples.report_data(samples.cpu_run()))
 
 
 def test_micro_benchmarks_are_shown_with_the_dense_rate_of_their_precision():
@@ -259,7 +260,7 @@ def test_the_threads_are_shown_with_every_figure_of_the_cpu():
 
 
 def test_for_a_small_network_no_gpu_is_needed():
-    """4,540 images a second: a million in 220 s. VGG16 at 0.76 images a second is not among them."""
+    """At 4,540 images a second, a million take cnn 220 s; VGG16 makes only 0.76 images a second."""
     text = words_of("processor", samples.report_data(samples.cpu_run()))
     assert "For cnn no GPU is needed" in text
     assert "For lstm no GPU is needed" in text
@@ -306,7 +307,7 @@ def test_one_slow_case_does_not_make_the_cpu_slow():
     assert "too slow" not in text
 
 
-def test_without_training_the_section_is_silent_about_it():
+def test_without_training_the_section_says_so_and_names_no_limit():
     text = cpu_page(on_the_cpu(0.0141, task=TaskKind.INFER))
     assert "no reliable training" in text
     assert "15 min" not in text
@@ -336,7 +337,7 @@ def test_two_gpus_are_compared_on_equal_cases_with_an_interval():
     data = samples.report_data(samples.h200_run(), other_gpu())
     table = table_of("devices", data)
     assert {row[1] for row in table.rows} == {"NVIDIA H200", "NVIDIA L4"}
-    assert {row[3].split("\n")[0] for row in table.rows} == {"—", "1.00×"}, "three digits say it"
+    assert {row[3].split("\n")[0] for row in table.rows} == {"—", "1.00×"}, "a ratio has three digits"
 
 
 def test_roofline_point_matches_its_flops_and_bytes():
@@ -353,7 +354,7 @@ def test_roofline_point_matches_its_flops_and_bytes():
 
 @pytest.mark.parametrize("precision", [p for p in Precision if p is not Precision.FP32])
 def test_every_step_in_half_precision_moves_half_of_the_bytes(precision: Precision):
-    """For vgg16 at batch 64: 41.8 GB at 4 bytes per element, 20.9 at 2, and 2.8 for its optimizer in both."""
+    """vgg16 at batch 64 moves 41.8 GB at 4 bytes per element, 20.9 at 2, plus 2.8 for its optimizer either way."""
     made = samples.measurement(samples.case("vgg16", 64, precision), 0.04)
     (point,) = points_of(samples.report_data(samples.h200_run(measurements=(made,))))
     moved = 2.77e9 + 41.85e9 * (1.0 if precision is Precision.TF32 else 0.5)
@@ -363,7 +364,7 @@ def test_every_step_in_half_precision_moves_half_of_the_bytes(precision: Precisi
 def test_a_cpu_far_above_the_time_limit_is_clearly_too_slow():
     run = samples.cpu_run()
     text = words_of("processor", samples.report_data(run))
-    assert "For vgg16 (flagged" in text or "For vgg16 no" in text
+    assert "For vgg16 (flagged NOT_CONVERGED) a GPU is needed" in text
     assert "is undecided" not in text
 
 
@@ -403,7 +404,6 @@ def test_owning_is_compared_with_renting_the_same_work():
     assert table.rows[0][5].split("\n") == ["13,000 h", "4,000 h to never"]
     assert [line.partition(" %")[0] for line in table.rows[0][6].split("\n")] == ["50", "15"]
     assert table.rows[0][7].endswith("not pay off within 36 months at 40 %")
-    assert "of its life" not in " ".join(column.title for column in table.columns).lower()
     text = words_of("owning", samples.report_data())
     assert "depends on how" in text
     assert "25 to 90 %" in text
@@ -436,7 +436,7 @@ def test_a_page_about_the_cpu_still_includes_the_gpu_of_the_same_folder():
 
 
 def test_inference_states_median_and_tail_of_single_passes():
-    """A hundred passes of 1 to 100 ms: the median between 50 and 51, the tail near 99."""
+    """Of a hundred passes of 1 to 100 ms, the median is between 50 and 51, and the tail near 99."""
     m = samples.measurement(samples.case("resnet50", 64, task=TaskKind.INFER), 0.01, telemetry=False)
     passes = tuple(i / 1e3 for i in range(1, 101))
     timed = msgspec.structs.replace(
@@ -450,7 +450,7 @@ def test_inference_states_median_and_tail_of_single_passes():
 
 
 def test_generation_reports_first_token_time_and_tail_latency():
-    """By hand: prompts of 512 tokens in 0.5 s, then 20 ms a token, 90 ms at one in fifty."""
+    """A prompt of 512 tokens takes 0.5 s, then a token 20 ms, and one in fifty 90 ms."""
     case = msgspec.structs.replace(
         samples.case("llama_8b", 4, task=TaskKind.INFER), prompt_tokens=512, new_tokens=128, cache_tokens=640
     )
@@ -505,7 +505,7 @@ def test_excluded_offers_are_listed_by_reason():
 
 
 def test_scaling_is_shown_per_gpu_and_only_with_a_single_gpu_baseline():
-    """Four GPUs at 3,600/s, one at 1,000/s: 3.6 times, 90 %."""
+    """Four GPUs make 3,600/s and one 1,000/s: 3.6 times, 90 %."""
     one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
     four = msgspec.structs.replace(one, gpu_count=4)
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))
@@ -528,7 +528,7 @@ def test_a_row_states_the_parallel_mode_and_the_shared_batch():
 
 
 def test_jobs_and_recipes_of_one_workload_are_distinguished_wherever_its_rows_appear():
-    """On the terminal, on the page and in the chart, where two rows with one label would overlap."""
+    """In the chart, two rows with one label would overlap."""
     one = samples.case("llama_1b", batch=4, precision=Precision.BF16, execution=Execution.EAGER)
     cases = (
         one,

@@ -19,6 +19,7 @@ from gpubench.blocks.parts import PALETTE, Block, Paragraph
 from gpubench.errors import MisuseError, StorageError
 from gpubench.report.page import REPORT_VERSION, render, report
 from gpubench.sections import prices
+from gpubench.sections.data import ReportData
 
 from . import samples
 
@@ -27,12 +28,13 @@ TEXTS = {
     "gpu": lambda: samples.report_data(samples.h200_run(), samples.cpu_run()),
     "cpu": lambda: samples.report_data(samples.cpu_run()),
     "nothing": samples.report_data,
+    "empty": lambda: ReportData(today=samples.TODAY),
     "hostile": samples.hostile_data,
 }
 
 
 class Page(HTMLParser):
-    """What a browser would see: elements with attributes, the text of each script, and whether tags close."""
+    """What a browser would see: elements with attributes, the text of each script, and tags that do not close."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class Page(HTMLParser):
         self.comments.append(data)
 
     def script(self, name: str) -> str:
-        """The text of the script with this id."""
+        """Return the text of the script with this id."""
         ids = [attributes.get("id") for attributes in self.all("script")]
         return self.scripts[ids.index(name)]
 
@@ -208,7 +210,7 @@ def test_colors_stand_out_from_the_page_in_light_and_dark(light, dark):
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2.2 contrast ratio of two colors."""
+    """Return the WCAG 2.2 contrast ratio of two colors."""
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -220,7 +222,7 @@ def luminance(color: str) -> float:
 
 
 def test_contrast_of_black_on_white_is_21():
-    """The largest ratio that the definition allows."""
+    """This is the largest ratio that the definition allows."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
 
 

@@ -1,4 +1,4 @@
-"""Each section: its text on known input, and a contract that all of them keep."""
+"""Each section has the right text for known input, and all of them keep a contract."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .contract import SectionContract, texts
 
 
 def block_of(key: str, data) -> Block | None:
-    """The text of a section, or one of the tables under the heading of measurements."""
+    """Return a section, or as a section one of the parts of measurements, comparisons and devices."""
     if key in PLACES:
         return section_of(key, data)
     told = next(getattr(module, key) for module in (measured, compared, device) if hasattr(module, key))
@@ -90,7 +90,7 @@ def test_amp_is_compared_with_a_baseline_that_is_named():
 
 
 def test_a_speed_up_is_the_ratio_of_throughputs_with_errors_in_quadrature():
-    """fp32 at 100 ms and AMP at 20 ms, half-widths a and b: 5, times or divided by exp(hypot(ln(1+a), ln(1+b)))."""
+    """fp32 takes 100 ms and AMP 20 ms, with half-widths a and b: 5, times or over exp(hypot(ln(1+a), ln(1+b)))."""
     fp32 = samples.measurement(samples.case(precision=Precision.FP32), 0.1, 0.01)
     amp = samples.measurement(samples.case(precision=Precision.AMP_BF16), 0.02, 0.01)
     run = samples.h200_run(measurements=(fp32, amp))
@@ -154,14 +154,14 @@ def test_several_gpus_are_predicted_from_a_measured_one():
 
 
 def test_the_source_of_a_used_price_is_named_in_full():
-    """A ledger under CC BY requires its name and license: in the row of a document, and on the page."""
+    """A ledger under CC BY requires its name and license both in a document's row and on the page."""
     ledger = "GPU rental price data by gpurentalprices.com, CC BY 4.0, from https://example.org/" + "p" * 120
     row = samples.ranked(1, samples.offer("nvidia-l4-24gb", "0.71", source=ledger), 330.0)
     assert row.flat()["price_source"] == ledger
     assert ledger in words_of("prices", samples.report_data(ranking=samples.ranking(rows=(row,))))
 
 
-def test_the_rental_that_a_card_is_compared_with_is_named_whole_and_with_its_pricing_once():
+def test_the_rental_compared_with_a_card_is_named_in_full_and_its_pricing_once():
     reserved = "8x H100 SXM5 80GB at aws p5.48xlarge us-east-1 (reserved 1 y)"
     for against, pricing, shown in (
         (reserved, Pricing.RESERVED, reserved),

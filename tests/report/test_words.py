@@ -33,7 +33,7 @@ def test_many_cases_are_summed_up_in_one_line():
 @pytest.mark.parametrize("run", [samples.cpu_run, samples.h200_run])
 @pytest.mark.parametrize(("launches", "digits"), [(1, 3), (3, 4)])
 def test_a_figure_of_one_launch_has_three_digits(launches, digits, run, kind):
-    """3,611.5 images/s, every round within 0.01 %: other launches would differ by more."""
+    """At 3,611.5 images/s every round is within 0.01 %, but other launches would differ by more."""
     m = samples.measurement(samples.case("vgg16", 64), 64 / 3611.5, spread=1e-5, launches=launches)
     figures = re.findall(r"\b3,6[\d.]+", render(samples.report_data(run(measurements=(m,))), kind))
     assert figures
@@ -53,7 +53,7 @@ def test_owned_card_is_not_shown_as_an_offer_of_a_provider():
 
 
 def test_each_owned_machine_is_shown_with_its_own_utilization():
-    """Only one of them is the best to own, and the other has another share of busy hours in its cost."""
+    """Only one machine is the best to own; the cost of the other assumes another share of busy hours."""
     owned = {
         key: samples.choice(
             samples.ranked(

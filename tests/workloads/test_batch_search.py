@@ -107,7 +107,7 @@ def test_run_reports_which_cases_may_not_fit() -> None:
     both = [(each, 100.0) for each in cases[:2]]
     less = run_of(t4, *both, peak_memory_bytes=2 * GIB, peak_reserved_bytes=2 * GIB)
     more = run_of(t4, (cases[0], 100.0), peak_memory_bytes=90 * GIB, peak_reserved_bytes=90 * GIB)
-    assert doubts(made, profiles, small, [less]) == (), "what was measured replaces the model"
+    assert doubts(made, profiles, small, [less]) == (), "a measurement replaces the model"
     assert doubts(made, profiles, large, [more])[0].startswith("vgg16 fp32 batch 64: ")
 
 
@@ -156,7 +156,7 @@ def test_real_trials_run_out_of_memory_in_their_own_process(tmp_path: Path) -> N
     assert tried(10)
     first = launcher._child
     assert not tried(30)
-    assert launcher._child is None, "after out of memory the process is not trusted"
+    assert launcher._child is None, "a process that ran out of memory is not used again"
     assert tried(20)
     assert launcher._child is not first
     with pytest.raises(TrialFailedError, match="batch 13: ValueError: unlucky"):
@@ -173,7 +173,7 @@ def test_a_cpu_has_no_largest_batch() -> None:
 
 
 def trial(it_fits: Callable[[Case], bool | None]) -> Callable[[Launcher, PlannedCase], CaseDone]:
-    """A trial with the given result; None means a failure of another kind."""
+    """Return a trial with this result; None means a failure other than out of memory."""
 
     def tried(_: Launcher, planned: PlannedCase) -> CaseDone:
         found = it_fits(planned.case)
@@ -185,7 +185,7 @@ def trial(it_fits: Callable[[Case], bool | None]) -> Callable[[Launcher, Planned
 
 
 def test_every_case_gets_its_own_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with a GPU the trials are real; here the limit of each precision is given instead."""
+    """Trials on a GPU are real; here the limit of each precision is given instead."""
     limits = {Precision.FP32: 100, Precision.TF32: 0, Precision.AMP_BF16: 240}
     monkeypatch.setattr(Launcher, "try_batch", trial(lambda case: case.batch_size <= limits[case.precision]))
     profiles = {"vgg16": load_profiles()["vgg16"]}

@@ -1,4 +1,4 @@
-"""A Hugging Face config of a known family is answered from its shape, like its trace; others are traced."""
+"""A Hugging Face config of a known family is answered from its shape, as by a trace; others are traced."""
 
 from __future__ import annotations
 
@@ -99,9 +99,10 @@ def test_the_shape_gives_the_same_profile_as_a_trace(
 
 
 @pytest.mark.parametrize("end", ["", "/config.json"])
-def test_a_config_below_the_home_folder_is_found_because_no_shell_expands_its_tilde(
+def test_a_tilde_after_hf_means_the_home_folder(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No shell expands it there."""
     written(tmp_path, config())
     monkeypatch.setenv("HOME", str(tmp_path))
     found = config_of(f"hf:~/Small{end}")
@@ -215,7 +216,7 @@ MIXTRAL = config("mixtral", architectures=["MixtralForCausalLM"], num_hidden_lay
 def test_a_model_of_repeated_layers_is_derived_from_two_shorter_ones(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dense layers first, alternating local and global attention, experts: all figures are those of a full trace."""
+    """All figures are those of a full trace, even with dense first layers, alternating attention or experts."""
     pytest.importorskip("transformers")
     whole = load_own(written(tmp_path, fields))
     assert whole.shorter is not None

@@ -144,7 +144,7 @@ def test_closed_form_profile_matches_a_trace(traced: WorkloadProfile, alias: str
     assert mine.weights_bytes == pytest.approx(theirs.weights_bytes, rel=1e-4)
     for field in ("trained_bytes", "optimizer_bytes"):
         assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-4)
-    # its norms are one kernel each; transformers' norms are not, and keep more
+    # Norms are one kernel each in the closed form; those of transformers are not, and keep more.
     for told_bytes, traced_bytes in zip(_peaks(mine), _peaks(theirs), strict=True):
         assert -0.01 <= told_bytes / traced_bytes - 1 <= 0.06
 
@@ -234,7 +234,8 @@ def test_decoder_parameters_match_transformers_for_each_family(
 ) -> None:
     pytest.importorskip("transformers")
     architecture, fields, shape, within = HUB[kind]
-    # One of each kind where two kinds alternate; with adapters, which are small, the rest would weigh more.
+    # Two layers are one of each kind where kinds alternate; beside small adapters the rest of the model weighs
+    # more, so they take four.
     layers = 2 if trainable is Trainable.FULL else 4
     shape = msgspec.structs.replace(shape, layers=layers)
     fields = {
@@ -250,13 +251,13 @@ def test_decoder_parameters_match_transformers_for_each_family(
     )  # in chunks: an unchunked loss is modeled as in the trainers of transformers
     traced = trace_workload(load_workload(f"hf:{tmp_path}").at(recipe), 0).profile
     told = profile_at(shape, kind, recipe)
-    one_product = kind in {"gpt2", "gpt_neox"}  # for queries, keys and values: fewer adapters
+    one_product = kind in {"gpt2", "gpt_neox"}  # queries, keys and values share a product, so fewer adapters
     if trainable is Trainable.FULL or not one_product:
         left_out = layers * UNCOUNTED.get(kind, 0)
         assert told.parameters == traced.parameters - left_out
         trained = traced.trainable_parameters - (left_out if trainable is Trainable.FULL else 0)
         assert told.trainable_parameters == trained
-    if not shape.experts:  # a trace does not see into the products of all experts at once
+    if not shape.experts:  # a trace does not see inside a product of all experts at once
         assert told.forward_flops_per_sample == pytest.approx(traced.forward_flops_per_sample, rel=0.02)
     for told_bytes, traced_bytes in zip(_peaks(told.memory[0]), _peaks(traced.memory[0]), strict=True):
         assert told_bytes == pytest.approx(traced_bytes, rel=within)
@@ -286,7 +287,7 @@ def _peft_layers() -> list[dict[str, Any]]:
 
 
 def _of_one_layer(row: dict[str, Any], stack: Stack = Stack.PLAIN) -> tuple[float, int]:
-    """Predicted elements that a token moves in one layer, and kernels other than those that unpack."""
+    """Return the predicted elements that a token moves in one layer, and its kernels other than unpacking ones."""
     recipe = Recipe(checkpointing=row["checkpointing"], context_tokens=256, stack=stack)
     sizes = {name: int(row[name]) for name in ("width", "heads", "key_value_heads", "forward_width")}
     found = []
@@ -305,7 +306,7 @@ def _of_one_layer(row: dict[str, Any], stack: Stack = Stack.PLAIN) -> tuple[floa
 
 @pytest.mark.parametrize("row", _peft_layers(), ids=lambda row: "-".join(list(row.values())[:6]))
 def test_plain_stack_layer_runs_the_kernels_observed_in_peft(row: dict[str, Any]) -> None:
-    """Over 4 bits, counted in the bytes that float32 adds to the same layer over 16 bits; an element here has two."""
+    """Over a base in 4 bits, only the bytes that float32 adds to the layer over 16 bits are compared."""
     moved, kernels = _of_one_layer(row)
     assert kernels == pytest.approx(int(row["kernels"]) + int(row["products"]), rel=0.01)
     if row["trainable"] == "lora":
@@ -348,7 +349,7 @@ def test_speed_of_a_plain_stack_on_windows_is_in_the_interval() -> None:
 
 @pytest.mark.parametrize(("how", "read"), [("lora", 0.86), ("qlora", 0.71)])
 def test_fused_kernels_gain_as_much_over_a_plain_stack_as_published(how: str, read: float) -> None:
-    """On an A100 at 4,096 tokens and full checkpointing, as published for an 8B model."""
+    """The published ratios are for an 8B model on an A100, at 4,096 tokens with full checkpointing."""
     rates = []
     for stack in (Stack.PLAIN, Stack.FUSED):
         request = {how: True, "gpu": "A100 SXM 80GB", "batch_size": 1, "context": 4096, "stack": stack}

@@ -135,7 +135,7 @@ def test_references_to_a_users_own_model_are_recognized(reference: str, own: boo
     assert is_own(reference) is own
 
 
-def test_a_name_that_no_file_system_takes_is_no_file() -> None:
+def test_a_name_too_long_for_any_file_system_is_no_file() -> None:
     assert workload_named("a" * 300) == "a" * 300
     with pytest.raises(MisuseError, match="unknown workload"):
         load_workload("a" * 300)

@@ -20,7 +20,7 @@ from gpubench.sections.lists import prepared
 
 
 def prepares(images_per_s: float, workers: int = 4, frames: int = 1) -> PreparationRate:
-    """A rate known within 2 %."""
+    """Return a rate known within 2 %."""
     return PreparationRate(
         images_per_s=images_per_s,
         low=images_per_s * 0.98,
@@ -70,7 +70,7 @@ def test_a_verdict_is_certain_if_both_ends_of_the_intervals_agree(consumed, widt
 
 
 def test_each_verdict_states_the_traffic_of_the_link() -> None:
-    """300 images/s of 562,500 bytes as photographs, of 602,112 as tensors."""
+    """An image has 562,500 bytes as a photograph and 602,112 as a tensor; 300 pass each second."""
     (_, said) = prepared(
         FeedReport(remark=None, prepared=prepares(350), feedings=(feeding(consumes(300), prepares(350)),))
     )
@@ -132,7 +132,7 @@ def test_without_kornia_the_install_command_is_printed(monkeypatch: pytest.Monke
         measure_preparation(1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the workers of other systems do not inherit the fault")
+@pytest.mark.skipif(sys.platform != "linux", reason="workers on other systems do not inherit the patch")
 def test_a_worker_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("kornia")
     monkeypatch.setattr(timing, "_prepared", lambda *_: os._exit(3))

@@ -78,7 +78,7 @@ def case_of(workload: Workload) -> Case:
 
 
 def test_hugging_face_workload_has_its_folder_name_and_expected_parameter_count(config):
-    """Two layers of 2 x 32 x 32 + 2 x 32 x 16 + 3 x 32 x 64 and two norms; embedding, head and last norm."""
+    """Two layers have 2 x 32 x 32 + 2 x 32 x 16 + 3 x 32 x 64 and two norms; add embedding, head and last norm."""
     reference = config()
     profile = trace_workload(load_workload(reference), 0).profile
     assert profile.name == own_name(reference) == "hf:Small-Llama"
@@ -109,7 +109,7 @@ def test_hugging_face_model_runs_the_same_kernels_as_the_standard_decoder(config
 
 @pytest.mark.slow
 def test_the_loss_is_unchunked_by_default_and_chunks_are_suggested_if_they_help(config, traced_here):
-    """2,048 scores of 50,000 words, in float32 and more than once, are most of this small model's memory."""
+    """Scores of 50,000 words for each of 2,048 tokens, several times in float32, are most of this model's memory."""
     sizes = LLAMA | {"vocab_size": 50_000, "max_position_embeddings": 2048}
     assert load_workload(config(sizes)).recipe.loss_chunks == 1
     (answer,) = memory(config(sizes), gpu="RTX 3060", batch_size=16)
@@ -247,7 +247,7 @@ def test_a_torch_that_transformers_does_not_support_is_one_line(config, monkeypa
 def test_a_missing_file_and_too_long_a_context_are_one_line(config, tmp_path):
     with pytest.raises(MisuseError, match=f"there is no {tmp_path}/none/config.json") as missing:
         load_workload(f"hf:{tmp_path}/none/config.json")
-    assert missing.value.__cause__ is None  # so that no message of it names a log
+    assert missing.value.__cause__ is None  # so that its message names no log
     assert str(missing.value).endswith("or its folder"), "the name of the file says nothing about the model"
     with pytest.raises(MisuseError, match=r"65 tokens .* 64 tokens"):
         at(config(), context_tokens=65)
@@ -322,7 +322,7 @@ def test_a_ranking_has_the_memory_figures_of_the_memory_verb(config, monkeypatch
 
 @pytest.mark.usefixtures("traced_here")
 def test_a_model_is_built_once_and_announced_once_for_any_request(config, caplog, monkeypatch):
-    """Adapters, checkpointing and a context in one question: one process, one notice."""
+    """A question with adapters, checkpointing and a context takes one process; its files take another, unannounced."""
     monkeypatch.setattr(cache, "NOTICE_AFTER_S", 0.0)
     cache._say_once.cache_clear()
     started = []

@@ -1,4 +1,4 @@
-"""Inference: the measured cases, and the latency of single passes."""
+"""Inference: the cases that are measured, and the latency of single passes."""
 
 from __future__ import annotations
 

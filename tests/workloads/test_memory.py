@@ -1,4 +1,4 @@
-"""Peak memory by liveness, compared with real CPU steps and GPU figures, and its general properties."""
+"""Peak memory from liveness, compared with real CPU steps and GPU figures, and its general properties."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ SCRATCH = {
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     "aten::add",
 }
-"""CPU kernels that copy operands inside.
+"""CPU kernels that copy operands internally and free the copy when they end.
 
-Libraries reorder them, and a sum of two types first casts one of them whole, while a GPU's kernel casts as it
-reads. The copy is freed when the kernel ends.
+Their libraries reorder operands, and a sum of two types first casts one operand whole, whereas a GPU's kernel
+casts as it reads.
 """
 
 
 def real_peak_bytes(task: Task, *, is_amp: bool, accumulate: int = 1, keep_outputs: bool = True) -> int:
-    """Peak of the third step of a plain loop, from the memory events of torch's profiler.
+    """Return the peak of the third step of a plain loop, from the memory events of torch's profiler.
 
-    ``keep_outputs`` is whether the loop has a name for the model's outputs during the backward pass.
+    If ``keep_outputs``, the loop still refers to the model's outputs during the backward pass.
     """
     model = task.model.train()
     optimizer = task.optimizer([p for p in model.parameters() if p.requires_grad])
@@ -124,7 +124,7 @@ def real_peak_bytes(task: Task, *, is_amp: bool, accumulate: int = 1, keep_outpu
 
 
 def _levels(events: list[Any]) -> Iterator[int]:
-    """Allocated bytes after each moment; events within a kernel of ``SCRATCH`` count at its end."""
+    """Yield the allocated bytes after each moment; events within a kernel of ``SCRATCH`` count at its end."""
     spans = [(e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() in SCRATCH]
 
     def moment(at_ns: int) -> int:
@@ -173,7 +173,7 @@ def test_traced_peak_matches_a_real_step_with_gradient_accumulation(name: str, i
 
 
 FOUR_BYTES_A_SCORE = 4 * 1024 * 50_257 / GIB
-"""Control figures for one sequence of the transformer.
+"""Four bytes for each score of one sequence of the transformer [GiB], which its controls count once too often.
 
 In float32 the controls hold the outputs through the backward pass, which gpubench's loop does not. Under
 autocast they take the logarithms of ``cross_entropy`` in float32, as in torch's documentation but not in its
@@ -227,9 +227,7 @@ def test_a_trace_at_full_size_lies_on_the_shipped_lines(
 
 
 def test_a_language_model_needs_its_logits_in_float32() -> None:
-    """By hand 15.5 GB: in addition to weights, state and layers, a matrix of logits in half precision and two
-    in float32.
-    """
+    """By hand 15.5 GB: weights, state, layers, and a matrix of logits in half precision and two in float32."""
     profile = load_profiles()["transformer"]
     peak = planned_peak_bytes(profile, case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 16))
     assert peak - WORKSPACE_BYTES == pytest.approx(15.5e9, rel=0.01)
@@ -301,7 +299,7 @@ def test_attention_keeps_no_matrix_of_scores_in_any_caller() -> None:
 
 
 def test_cross_entropy_takes_its_logarithms_in_half_precision_under_cudas_autocast() -> None:
-    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, and 4 of their gradient; 2 of the scores."""
+    """By hand, per score: 2 bytes of logarithms, 4 cast for the sum, 4 of their gradient; if kept, 2 of the score."""
 
     def build(batch_size: int, _seed: int) -> Task:
         scores, words = torch.randn(batch_size, 4), torch.zeros(batch_size, dtype=torch.int64)
@@ -422,7 +420,7 @@ def test_a_trace_leaves_torch_unchanged() -> None:
 
 
 class Pairs(nn.Module):
-    """Each sample interacts with each other, as in a contrastive loss over the batch."""
+    """Each sample interacts with every other, as in a contrastive loss over the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -433,7 +431,7 @@ class Pairs(nn.Module):
 
 
 class Triplets(nn.Module):
-    """Each sample interacts with each pair of others."""
+    """Each sample interacts with every pair of samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -456,7 +454,7 @@ class InPieces(nn.Module):
 
 
 class UpTo(nn.Module):
-    """It accepts no batch above 50."""
+    """Accepts no batch above 50."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -482,7 +480,7 @@ def _own(model: Callable[[], nn.Module]) -> Workload:
 
 
 class LookedAtPairs(Pairs):
-    """The same, with a check of its bytes, which no trace can follow."""
+    """Pairs with a check of the input's bytes, which no trace can follow."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert x.untyped_storage()[0] >= 0
@@ -490,7 +488,7 @@ class LookedAtPairs(Pairs):
 
 
 class CheckedPairs(Pairs):
-    """The same with a check of a result, which a trace follows if it knows what was read."""
+    """Pairs with a check of the result, which a trace can follow if it knows what was read."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = super().forward(x)
@@ -499,7 +497,7 @@ class CheckedPairs(Pairs):
 
 
 class LookedAtLine(nn.Linear):
-    """Linear in the batch, with the same check."""
+    """A layer, linear in the batch, with a check of the input's bytes."""
 
     def __init__(self) -> None:
         super().__init__(64, 32)
@@ -602,7 +600,7 @@ def test_batches_made_by_numpy_are_not_enlarged_for_a_trace() -> None:
 def test_the_last_batch_along_pieces_of_lines_is_found_in_few_steps(
     bends: list[tuple[int, float]], last_slope: float, usable: float, accumulate: int
 ) -> None:
-    """Each piece is this many batches long, and each batch of it this many bytes."""
+    """A piece has its length in samples and the bytes of each sample."""
     looks: list[int] = []
 
     def spare_bytes(batch: int) -> float:
@@ -638,7 +636,7 @@ def test_more_samples_never_need_less_memory(
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_autocast_halves_no_weights_but_saves_activations(name: str) -> None:
-    """It needs less per sample; the copies of its weights come in addition."""
+    """A step needs less memory per sample, but copies of the weights in addition."""
     slopes = {
         s.is_amp: s.lines[-1].bytes_per_sample
         for s in load_profiles()[name].memory
@@ -672,7 +670,7 @@ def test_recomputed_blocks_save_memory_if_a_model_has_blocks() -> None:
 
 @pytest.mark.skipif(torch.__version__ < "2.5", reason="this torch has no selective checkpointing")
 def test_selective_checkpointing_keeps_attention_and_every_second_product() -> None:
-    """By hand, per layer and token at bf16: input, query, key, value, output and sums of attention, gate ..."""
+    """By hand, per layer in float32: its input, the first and the third product, and attention's output and sums."""
 
     class Layer(nn.Module):
         def __init__(self) -> None:
@@ -747,7 +745,7 @@ def test_data_parallel_gpus_have_a_second_copy_of_the_gradients() -> None:
     one, two = (_on(count, ParallelMode.DDP) for count in (1, 2))
     weights = 4 * load_profiles()["transformer"].parameters
     assert two.allocated.value - one.allocated.value == pytest.approx(weights, rel=0.01)
-    assert two.device.high - one.device.high > weights + GIB, "and communication takes some memory"
+    assert two.device.high - one.device.high > weights + GIB, "communication takes memory, too"
     assert _on(8, ParallelMode.DDP).device == two.device
 
 
@@ -766,7 +764,7 @@ def test_sharded_weights_shrink_with_the_gpus_and_activations_do_not() -> None:
 
 
 def test_a_model_without_blocks_is_gathered_in_full() -> None:
-    """VGG16: each of two GPUs stores half of weights and states, and all of the weights while it computes."""
+    """Each of two GPUs stores half of VGG16's weights and states, and all weights while it computes."""
     need = _on(2, ParallelMode.FSDP, "vgg16", batch=1)
     whole = 4 * load_profiles()["vgg16"].parameters
     assert need.parts.weights_bytes == pytest.approx(whole / 2, rel=0.01)
@@ -798,9 +796,10 @@ def test_adapters_need_neither_gradients_nor_states_of_the_weights() -> None:
 
 
 def test_adding_adapters_needs_as_much_memory_as_building_with_them() -> None:
-    """Llama 3 8B at 8,192 tokens equals four samples of 2,048; our workload has adapters only on attention.
+    """One sample of Llama 3 8B at 8,192 tokens equals four of 2,048.
 
-    On every linear layer adapters of rank 16 are 42 million parameters, with gradients and states 0.3 GiB.
+    Our workload has adapters only on attention; on every linear layer, adapters of rank 16 are 42 million
+    parameters, 0.3 GiB with gradients and states.
     """
     whole = load_profiles()["llama_8b_fsdp"]
     full = {**whole.recipe.fields, "checkpointing": Checkpointing.FULL}
@@ -951,7 +950,7 @@ def test_each_measured_memory_figure_replaces_its_predicted_one() -> None:
     assert [f.value for f in (here.allocated, here.reserved, here.device)] == [6.5 * GIB, 7 * GIB, 8 * GIB]
     assert here.device.low == here.device.high == 8 * GIB
     assert there.reserved == here.reserved
-    assert there.device.value < here.device.value, "a context takes less there"
+    assert there.device.value < here.device.value, "a CUDA context takes less on that class"
     assert there.device.low < there.device.value < there.device.high
     apart = need_of(profile, case, CardClass.HBM, measured=msgspec.structs.replace(measured, same_card=False))
     assert apart.device.low < 8 * GIB < apart.device.high < 9 * GIB
@@ -980,10 +979,9 @@ def test_cache_measured_with_a_peak_is_not_a_need() -> None:
 
 
 def test_strict_fp32_convolution_workspace_counts_as_a_memory_need() -> None:
-    """An H100 measured 7,989 MiB of tensors with 6,160 in the trace, and a run limited to less ended with an
-    error.
+    """An H100 measured 7,989 MiB of tensors, 6,160 of them in the trace; a run limited to less failed.
 
-    TF32 and layers without convolutions need none of it.
+    TF32 and layers without convolutions need no such workspace.
     """
     profile = load_profiles()["vgg16"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
@@ -1004,15 +1002,13 @@ def test_strict_fp32_convolution_workspace_counts_as_a_memory_need() -> None:
     )
     read = MeasuredMemory(allocated_bytes=7989 * MIB, card_class=CardClass.HBM, same_card=False)
     elsewhere = need_of(profile, case, CardClass.HBM, measured=read)
-    assert elsewhere.allocated.value == 7989 * MIB, "what was measured there is needed here"
-    assert elsewhere.algorithm_bytes == 0, "and includes what cuDNN took"
+    assert elsewhere.allocated.value == 7989 * MIB, "memory measured on that card is needed on this one"
+    assert elsewhere.algorithm_bytes == 0, "the measurement includes what cuDNN took"
 
 
 @pytest.mark.parametrize(("card_class", "mib"), [(CardClass.HBM, 32), (CardClass.GDDR, 8.125)])
 def test_cublas_keeps_a_workspace_for_each_thread_with_products(card_class: CardClass, mib: float) -> None:
-    """Autograd's own thread has the second workspace; its size is constant, and a likely figure includes it
-    as torch counts.
-    """
+    """Autograd's own thread has the second one; its size is constant, and likely tensors include it, as in torch."""
     profile = load_profiles()["vgg16"]
     for task, threads in ((TaskKind.TRAIN, 2), (TaskKind.INFER, 1)):
         for batch in (8, 64):
@@ -1022,7 +1018,7 @@ def test_cublas_keeps_a_workspace_for_each_thread_with_products(card_class: Card
             assert blas == threads * mib * MIB
             tensors = planned_peak_bytes(profile, case) - WORKSPACE_BYTES
             assert need.allocated.value == pytest.approx(tensors + blas)
-            assert need.parts.activations_bytes < tensors, "it is no activation"
+            assert need.parts.activations_bytes < tensors, "a workspace is no activation"
     bare = msgspec.structs.replace(
         profile, train=tuple(op for op in profile.train if op.kind is not OperatorKind.MATMUL)
     )
@@ -1046,7 +1042,7 @@ def test_a_measured_peak_replaces_the_model() -> None:
 
 
 def test_the_largest_batch_agrees_with_a_measurement_of_this_batch() -> None:
-    """A batch measured to fit is no larger than the largest, and one measured not to fit is."""
+    """A batch measured to fit is not above the largest batch, and one measured not to fit is above it."""
     profile = load_profiles()["resnet50"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 64)
     need = need_of(profile, case, CardClass.GDDR).device
@@ -1067,7 +1063,7 @@ def test_the_largest_batch_agrees_with_a_measurement_of_this_batch() -> None:
 
 
 def test_a_step_that_fits_only_eagerly_is_reported_so() -> None:
-    """Between the upper end of an eager step and that of a CUDA graph; beyond both it does not fit."""
+    """The card is between the upper ends of an eager step and a CUDA graph; below both the step does not fit."""
     profile = load_profiles()["transformer"]
     eager = case_of(profile, TaskKind.TRAIN, Precision.AMP_BF16, 8)
     graph = msgspec.structs.replace(eager, execution=Execution.GRAPH)
@@ -1134,7 +1130,7 @@ def test_a_compiled_step_may_need_less_than_the_eager_one_that_was_traced() -> N
 
 
 def test_frozen_weights_have_no_gradient_and_gradients_can_be_kept() -> None:
-    """VGG16's 553 MB of weights: the same of gradients, and of momentum; frozen layers have neither."""
+    """VGG16 has 553 MB of weights and as much of gradients and momentum; frozen layers have neither."""
     parts = {
         name: need_of(
             load_profiles()[name],
@@ -1196,7 +1192,7 @@ def test_a_batch_in_micro_batches_is_predicted_as_a_trace_that_keeps_gradients(
 
 
 def test_accumulated_gradients_count_on_each_of_several_gpus() -> None:
-    """Two GPUs, each with half of them sharded, or all of them and their buckets."""
+    """Each of two GPUs has half of the gradients if sharded, else all of them and their buckets."""
     profile = load_profiles()["bert_base"]
     whole = 4 * profile.trainable_parameters
     for mode, held in ((ParallelMode.FSDP, 0.5 * whole), (ParallelMode.DDP, 2 * whole)):
@@ -1213,7 +1209,7 @@ def test_accumulated_gradients_count_on_each_of_several_gpus() -> None:
 
 
 def test_a_micro_batch_of_one_that_may_fit_counts_as_a_batch_of_one_that_may_fit() -> None:
-    """The gradients are kept, so a batch of 1 alone would fit there."""
+    """Gradients are kept between micro-batches; without them a batch of 1 would fit."""
     profile = load_profiles()["transformer"]
     case = case_of(profile, TaskKind.TRAIN, Precision.FP32, 4)
     on = card(need_of(profile, case, CardClass.GDDR, accumulate=4).device.high / GIB - 0.1)
@@ -1244,7 +1240,7 @@ def test_a_model_that_no_trace_can_follow_gets_an_upper_bound_with_the_reason(
 
 
 def test_a_value_dependent_model_that_is_slow_on_the_cpu_gets_the_formula(tmp_path: Path) -> None:
-    """A GPT with one condition: out of time before its first step, and in the middle of it."""
+    """A GPT with one condition runs out of time before its first step, or in the middle of it."""
     text = GPT.replace("128_000, 2048, 768, 12, 12", "100, 16, 32, 1, 2")
     slow = text.replace(
         "        for layer in",
@@ -1307,7 +1303,7 @@ def _routed(wait: Callable[[int], None]) -> Workload:
 
 
 def test_an_expert_with_fewer_samples_in_a_larger_batch_is_no_contradiction() -> None:
-    """Two samples go to the first expert, four to the second one."""
+    """A batch of two goes to the first expert, a batch of four to the second."""
     fixed = _routed(lambda _: None)
 
     def build(batch_size: int, seed: int) -> Task:
@@ -1434,7 +1430,7 @@ def test_the_peak_with_any_share_of_the_gradients_is_the_highest_of_all_moments(
 
 
 @pytest.mark.parametrize("bytes_more", range(8))
-def test_of_two_lines_that_are_equal_without_gradients_the_higher_one_with_them_is_kept(
+def test_if_two_lines_are_equal_without_gradients_the_higher_one_with_them_is_kept(
     bytes_more: int,
 ) -> None:
     high, low = Moment(120 + bytes_more, 20), Moment(100 + bytes_more, 0)

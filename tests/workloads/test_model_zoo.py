@@ -18,7 +18,7 @@ Made = tuple[nn.Module, Any, Any, Callable[[Any, Any], torch.Tensor]]
 
 
 class Calls(nn.Module):
-    """A module made of parts and a function of them."""
+    """A module of named parts whose forward pass is a given function."""
 
     def __init__(self, call: Callable[..., Any], **parts: nn.Module) -> None:
         super().__init__()
@@ -103,11 +103,11 @@ def bags(n: int) -> Made:
 
 LSTM_FLOPS = 2 * 5 * (32 * 8 + 32 * 8)
 ZOO: dict[str, tuple[Callable[[int], Made], float, float]] = {
-    # forward FLOPs, and the factor of a training step
+    # forward FLOPs, and how many times as many a training step has
     "encoder": (encoder, 2 * (10 * 65_536 + 25_600) + 6_400, 3_859_200 / 1_368_320),
     "multihead": (multihead, 10 * 2 * 4 * 64 * 64 + 25_600, 814_080 / 353_280),
-    "packed": (packed, LSTM_FLOPS, 2.4),  # not fused by the tracer, the same work
-    "time first": (time_first, LSTM_FLOPS, 2.4),  # without the input gradient and that of the first state
+    "packed": (packed, LSTM_FLOPS, 2.4),  # the tracer does not fuse it, but the work is the same
+    "time first": (time_first, LSTM_FLOPS, 2.4),  # no gradient of the input or of the first state
     "conv1d": (conv1d, 2 * 18 * 8 * 12, 2),
     "conv3d": (conv3d, 2 * 6**3 * 8 * 27, 2),
     "checkpointed": (checkpointed, 256, 3),  # no input gradient, but the first layer is recomputed

@@ -19,7 +19,7 @@ class Outer(torch.optim.Optimizer):
 
 
 class Slots:
-    """An optimizer without attributes of its own choice."""
+    """An optimizer with slots, and thus without a ``__dict__``."""
 
     __slots__ = ("rate",)
 

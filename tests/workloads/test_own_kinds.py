@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -60,8 +61,8 @@ CASE = Case(
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
-    """``load(source)``: the workload of a file with this source."""
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Workload]:
+    """Return a function that loads the workload of a file with the given source."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def load_it(source: str) -> Workload:
@@ -69,11 +70,11 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[Workload]:
         path.write_text(HEAD + source, encoding="utf-8")
         return load_workload(str(path))
 
-    return partial(load_it)
+    return load_it
 
 
 def trace_as_built(workload: Workload) -> Traced:
-    """Trace a workload without other ways to train it, a failure of which would only leave them out."""
+    """Trace a workload as built; other ways to train it would be left out if they failed."""
     return trace_workload(workload, variants_s=0)
 
 
@@ -201,7 +202,7 @@ def test_lazy_layers_and_masked_encoders_are_traced_without_values(load, kind, m
     assert traced.profile.memory_untraced is None
     assert {type(each) for each in built} == {FakeTensor}
     sizes = {tensor.fake_device.type for tensor in built}
-    assert sizes == {"cpu"}, "as all tensors of a trace, which treats them as a GPU would"
+    assert sizes == {"cpu"}, "like all tensors of a trace, which treats them as a GPU would"
 
 
 def _noting(build, built, *args):
@@ -241,13 +242,13 @@ def test_a_models_own_autocast_is_traced_without_values_as_on_a_gpu(load):
     named = load(KINDS["own autocast"].replace("(x.device.type", "('cuda'"))
     assert profile_as_built(named).memory == here
     off = load(KINDS["own autocast"].replace("torch.bfloat16", "enabled=False"))
-    half = 2 * (8 + 256)  # of the input and of ReLU, beside ReLU's in float32
+    half = 2 * (8 + 256)  # for the input and ReLU's output, in addition to that output in float32
     saved_bytes = profile_as_built(off).memory[0].saved.bytes_per_sample
     assert here[0].saved.bytes_per_sample == saved_bytes + half
 
 
 def test_the_state_of_wrapped_optimizers_is_counted(load):
-    """Adam's for the biases, and a momentum for the weights."""
+    """The states are Adam's for the biases, and a momentum for the weights."""
     profile = profile_as_built(load(KINDS["two in one"]))
     state_bytes = 4 * (8 * 16 + 16 * 4) + 8 * (16 + 4)
     assert profile.optimizer_bytes_per_parameter * profile.parameters == pytest.approx(state_bytes)
@@ -261,7 +262,7 @@ def test_the_state_of_an_optimizer_that_names_the_model_is_counted_if_the_model_
     profile = profile_as_built(load(source))
     assert profile.optimizer_bytes_per_parameter == 8
     state_bytes = 8 * profile.parameters
-    assert state_bytes < profile.memory[0].optimizer_bytes < 1.1 * state_bytes, "and the numbers of steps"
+    assert state_bytes < profile.memory[0].optimizer_bytes < 1.1 * state_bytes, "plus the step counts"
 
 
 @pytest.mark.skipif(
@@ -299,7 +300,7 @@ def test_a_lazy_layer_takes_the_memory_of_one_with_its_sizes(load):
         sized = sized.replace(lazy, usual)
     assert "Lazy" not in sized
     lazily, at_once = (profile_as_built(load(source)).memory[0] for source in (KINDS["lazy"], sized))
-    assert lazily == at_once, "all of its batches too"
+    assert lazily == at_once, "the batches count, too"
 
 
 def test_the_memory_of_sparse_gradients_is_traced(load):
@@ -309,9 +310,7 @@ def test_the_memory_of_sparse_gradients_is_traced(load):
     assert touched <= step.peak(2).at(2) - step.peak(1).at(1) < dense
     (step, *_) = profile_as_built(load(TWO_TABLES)).memory
     state_bytes = 2 * 4 * (200 * 16 + 100 * 16 + 16 * 4 + 4)
-    assert state_bytes <= step.optimizer_bytes < 1.1 * state_bytes, (
-        "of an optimizer that takes no other gradients"
-    )
+    assert state_bytes <= step.optimizer_bytes < 1.1 * state_bytes, "SparseAdam takes no other gradients"
 
 
 @pytest.mark.skipif(
@@ -323,7 +322,7 @@ def test_a_product_of_grouped_samples_is_counted_and_its_memory_traced(load):
     assert profile.memory_untraced is None
 
 
-# Torch before 2.9 or so has no rule for it, so a formula gives the memory
+# Torch before about 2.9 has no rule for an all-reduce on meta, so a formula gives the memory.
 ALL_REDUCE_ON_META = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta")
 
 
@@ -347,7 +346,7 @@ def test_an_optimizer_made_by_a_function_updates_as_torch_does_on_a_gpu(load):
     together = peak("functools.partial(torch.optim.AdamW, foreach=True)")
     assert peak("lambda parameters: torch.optim.AdamW(parameters)") == together
     assert peak("lambda parameters: torch.optim.AdamW(parameters, foreach=False)") != together
-    assert peak("torch.optim.AdamW") < together, "which takes ``fused``"
+    assert peak("torch.optim.AdamW") < together, "this class takes ``fused``"
 
 
 def test_a_model_stored_mostly_in_half_precision_keeps_its_other_weights(load):
@@ -380,8 +379,8 @@ def test_attention_that_trains_only_on_a_gpu_is_refused_with_one_that_does_not()
 
 
 @pytest.mark.parametrize("several", ["{'optimizer': %s}", "[%s]", "(%s, None)"])
-def test_what_is_no_optimizer_is_refused_with_the_form_of_one_that_holds_several(load, several):
-    """As a hook of Lightning returns them."""
+def test_several_optimizers_are_refused_with_the_form_of_one_that_holds_them(load, several):
+    """A hook of Lightning returns these forms."""
     source = pair(optimizer=f"lambda given: {several % 'torch.optim.Adam(given)'}")
     with pytest.raises(MisuseError, match=r"mine\.py: .*return one optimizer.*that holds several"):
         profile_as_built(load(source))
@@ -497,7 +496,7 @@ def test_inputs_and_steps_of_any_form_are_traced(load, kind):
 
 
 def test_a_shared_model_of_a_file_keeps_its_values_through_a_trace(load):
-    """The inputs are in the file too, so the memory of a step cannot be traced as it is built."""
+    """The file holds the inputs, too, so a step cannot be traced as the file builds it."""
     source = KINDS["one model"].replace("torch.randn(n, 8),", "DATA[:n],")
     workload = load("DATA = torch.randn(512, 8)\n" + source)
     profile_as_built(workload)

@@ -339,7 +339,9 @@ def test_traced_structure_is_part_of_the_version(tmp_path: Path) -> None:
     assert first.version == second.version
     assert version_of(path, first) != version_of(path, second)
     same = msgspec.structs.replace(first, train=(), saved_bytes_per_sample=0.0)
-    assert version_of(path, first) == version_of(path, same), "they vary with the version of torch"
+    assert version_of(path, first) == version_of(path, same), (
+        "operators and saved bytes vary with the version of torch"
+    )
     answer = _answer(path)
     assert answer.profile is not None
     assert answer.profile.version == version_of(path, second)
@@ -651,7 +653,7 @@ NAN = GOOD.replace("nn.CrossEntropyLoss()", "lambda out, y: out.mean() * float('
 
 def test_a_loss_that_is_not_a_number_is_refused_without_a_gpu(tmp_path: Path) -> None:
     workload = load_workload(write(tmp_path, NAN))
-    profile = _profile(workload)  # on the meta device, where it has no value
+    profile = _profile(workload)  # on the meta device, where the loss has no value
     with pytest.raises(MisuseError, match=r"^my_model\.py: .* is nan"):
         check_first_loss(workload, profile)
     assert check_first_loss(replace(workload, tasks=()), profile) is None
@@ -739,7 +741,7 @@ def test_a_model_that_ends_the_process_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("forked_children")
 def test_profile_forged_by_a_user_model_is_refused(tmp_path: Path) -> None:
-    """It writes into the pipe of its process; with the name of a standard workload it would pass for that workload."""
+    """The model writes a profile with the name of a standard workload into the pipe of its process."""
     line = msgspec.json.encode(Answer(profile=profile_of("lstm"))).decode()
     forged = (
         "import os\n"
@@ -815,7 +817,7 @@ def test_a_model_that_never_finishes_is_ended_by_its_cpu_limit(
 def test_a_model_that_never_returns_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit_s = 5.0 if forked_child.IS_POSSIBLE else 15.0  # else torch is imported before the file
+    limit_s = 5.0 if forked_child.IS_POSSIBLE else 15.0  # without a fork, torch is imported first
     monkeypatch.setattr("gpubench.profile.cache.TRACE_LIMIT_S", limit_s)
     mark = tmp_path / "pid"
     source = (

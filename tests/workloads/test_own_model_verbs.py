@@ -1,4 +1,4 @@
-"""The user's own model on the command line: from a file to a ranking, and one line for each bad file."""
+"""A user's model on the command line: from a file to a ranking, and one line for each bad file."""
 
 from __future__ import annotations
 

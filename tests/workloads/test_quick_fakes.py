@@ -76,7 +76,7 @@ def _seen(value: Any, of: FakeTensor) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_cached_results_equal_those_of_torch(name: str) -> None:
-    """Three times each, so two come from the cache, and at two places in the storage."""
+    """Each call runs three times at one place in the storage, so that two results are cached, and once at another."""
     seen = []
     for mode in (FakeTensorMode(), QuickFakeMode()):
         with mode:

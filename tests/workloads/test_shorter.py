@@ -98,7 +98,7 @@ class Adds(Net):
 
 
 class Locked(Net):
-    """It cannot be copied."""
+    """Its lock cannot be copied."""
 
     def __init__(self, blocks: list[nn.Module]) -> None:
         super().__init__(blocks)
@@ -165,7 +165,7 @@ def test_the_shorter_models_give_the_trace_of_the_full_one(name: str) -> None:
 
 
 def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With autocast, in half precision, with recomputed blocks, and with adapters."""
+    """Recipes have autocast, half precision, recomputed blocks or adapters."""
     monkeypatch.setattr(shorter, "LEAST_BLOCKS", 4)
     net = workload(lambda: Net([Block() for _ in range(4)]))
     shortened = with_shorter(net)
@@ -182,7 +182,7 @@ def test_other_models_are_traced_in_full(model: Callable[[], nn.Module]) -> None
     assert with_shorter(net) is net
 
 
-def test_a_step_that_the_shorter_models_do_not_give_leaves_the_others_to_them() -> None:
+def test_only_the_step_that_the_shorter_models_do_not_give_is_traced_in_full() -> None:
     net = workload(lambda: Adds([Block() for _ in range(LEAST_BLOCKS)]))
     short = with_shorter(net)
     assert short.shorter is not None

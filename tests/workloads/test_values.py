@@ -1,4 +1,4 @@
-"""What a model reads from its tensors is known in a trace without values, or noted on the CPU and given again."""
+"""What a model reads from its tensors is known in a trace, or is noted in a step on the CPU and given to the trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpubench.tensors import EveryCall
 from gpubench.workload import Task, Workload, seeded
 
 WIDTH = 300
-"""Wide enough that a layer's weights are too large to have values beside a trace."""
+"""So wide that a layer's weights are too large to keep their values in a trace."""
 
 
 def _of(model: type[nn.Module], batch=lambda n: torch.randn(n, WIDTH)) -> Workload:
@@ -52,7 +52,7 @@ class _Layer(nn.Module):
 
 
 class Masked(_Layer):
-    """A third of the channels, chosen by a list, and the samples with a positive first feature."""
+    """Keeps a third of the channels, chosen by a list, and as many samples as pass a test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Masked(_Layer):
 
 
 class Queued(_Layer):
-    """Writes its results to a place that a buffer counts."""
+    """Writes its results into a queue, at a place that a buffer counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Queued(_Layer):
 
 
 class ByHost(_Layer):
-    """Sorts its batch by NumPy, and splits it at places that were counted in Python."""
+    """Sorts its batch with NumPy, and splits it into sizes that a list holds."""
 
     def forward(self, x: Tensor) -> Tensor:
         order = torch.from_numpy(np.argsort(x[:, 0].numpy()))
@@ -125,7 +125,7 @@ def test_a_tensor_has_no_values_once_an_unknown_one_is_written_into_it() -> None
         assert (x.sum().item(), view.sum().item()) == (4, 2)
         x += 1
         assert view.sum().item() == 4
-        wide = torch.empty(WIDTH, WIDTH)  # too large to have values
+        wide = torch.empty(WIDTH, WIDTH)  # too large to keep values
         x[:2] = wide[0, :2]
         assert not known.has_missed
         with pytest.raises(RuntimeError, match="meta"):
@@ -133,7 +133,7 @@ def test_a_tensor_has_no_values_once_an_unknown_one_is_written_into_it() -> None
         assert known.has_missed
 
 
-def test_weights_have_no_values_beside_a_trace() -> None:
+def test_weights_have_no_values_in_a_trace() -> None:
     class Small(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -223,7 +223,7 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
-        nn.init.trunc_normal_(self.layers[0].weight, std=0.02)  # which torch rejects by value
+        nn.init.trunc_normal_(self.layers[0].weight, std=0.02)  # torch looks at the drawn values
         weight = self.layers[0].weight
         BUILT.append(weight.is_meta or isinstance(weight, FakeTensor))
         self.rates = [rate.item() for rate in torch.linspace(0, 0.5, 3{device})]
@@ -237,7 +237,7 @@ class Net(nn.Module):
 def build(n):
     return Net(), torch.randn(n, 8), torch.randn(n, 8), nn.MSELoss()
 """
-"""A file of a model with a rate of each layer, as in models that drop paths."""
+"""The file of a model with a rate for each layer, as in models with stochastic depth."""
 
 
 @pytest.mark.parametrize("device", ["", ", device='cpu'"])
@@ -261,7 +261,7 @@ def _built(workload: Workload) -> list[bool]:
 
 
 def test_a_model_that_differentiates_itself_is_read_with_gradients() -> None:
-    """As in force fields: the output is a gradient, in inference too."""
+    """As in force fields, the output is a gradient, in inference too."""
 
     class Force(_Layer):
         def forward(self, x: Tensor) -> Tensor:
@@ -276,7 +276,7 @@ def test_a_model_that_differentiates_itself_is_read_with_gradients() -> None:
 
 
 def test_reads_of_a_model_that_differentiates_itself_stay_in_order() -> None:
-    """Without gradients its first attempt at inference fails after some reads; the second reads them again."""
+    """The first attempt at inference, without gradients, fails after some reads; the second repeats them."""
 
     class Force(_Layer):
         def forward(self, x: Tensor) -> Tensor:
@@ -287,7 +287,9 @@ def test_reads_of_a_model_that_differentiates_itself_stay_in_order() -> None:
             assert not torch.isnan(force).any()
             return force
 
-    assert seen_at(_of(Force), 2, math.inf).read_s > 0, "in another order its trace fails, and takes the CPU"
+    assert seen_at(_of(Force), 2, math.inf).read_s > 0, (
+        "in another order the trace fails, and the step runs on the CPU"
+    )
     profile = _profile(_of(Force))
     assert {step.task for step in profile.memory} == {*TaskKind}
 
@@ -333,7 +335,7 @@ def test_tensors_that_are_gone_are_not_kept() -> None:
     ("one", "other", "only_checked"),
     [
         ([True, 0.5], [True, 0.7], True),
-        ([True, 0.5], [False, 0.5], False),  # another way through the model
+        ([True, 0.5], [False, 0.5], False),  # another path through the model
         ([3, 0.5], [3, 0.5], False),  # a count may differ in a larger batch
         ([True, 0.5], [True], False),
     ],
