@@ -220,7 +220,7 @@ def read_calibration(path: Path) -> Calibration:
     Raises:
         MisuseError: If it cannot be read, is damaged, or has another schema version.
     """
-    hint = "delete it or run gpubench predict calibrate"
+    hint = "delete it or run gpubench predict calibrate --with RESULTS"
     calibration = read_json(path, Calibration, MOST_BYTES, what="a calibration", hint=hint, follow_links=True)
     if calibration.schema_version != CALIBRATION_VERSION:
         raise MisuseError(

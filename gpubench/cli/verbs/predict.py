@@ -20,7 +20,10 @@ def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) 
 
     stale = load_calibration().stale
     if stale:
-        output.say(f"the calibration is older than {', '.join(stale)}: run gpubench predict calibrate")
+        output.say(
+            f"the calibration is older than {', '.join(stale)}: "
+            "refit it in a checkout (python -m tools.calibrate --help)"
+        )
     output.say_meanings(request.gpus)
     answers = predict(request)
     brief = (lambda: as_brief_records(answers)) if shown.brief else None
