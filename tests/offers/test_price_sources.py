@@ -69,7 +69,10 @@ ROWS_OF = {
         "usd_hr",
     ),
 }
-"""For each source that reads JSON: a page of its answer, where the rows are, and the field of the price."""
+"""For each source that reads JSON: a page of its answer, where the rows are, and the field of the price.
+
+A source whose answer is a bare list skips the altered answer ``[]`` below, which only lists no offers.
+"""
 
 
 KEYS = ("LAMBDA_API_KEY",)

@@ -73,7 +73,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ram_gib: Memory of the host [GiB]; a GB of the source is 1e9 bytes.
         price: Price of the entire instance [USD/h] as text or number.
         usd_per_unit: Exchange rate of the price's currency; None for US dollars.
+        kind: One of ``KINDS``; ``kind_of`` returns the default of a provider.
         price_date: The day stated by the source, since a list may be old; None for the day of retrieval.
+        source: The origin in words; a URL in it becomes the offer's link.
         note: Remarks on this price or how to order it.
         in_stock: Whether an instance is available at the moment; None if the source does not say.
         ask_count: Number of marketplace hosts if this one is the cheapest of them.
