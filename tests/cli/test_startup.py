@@ -12,7 +12,7 @@ import time
 import pytest
 from command import gpubench, here
 
-HEAVY = {"torch", "pandas", "plotly", "scipy", "pydantic", "tools"}
+HEAVY = {"torch", "pandas", "plotly", "scipy", "pydantic", "requests", "tools"}
 PROGRAM = """
 import json, sys
 sys.argv = ["gpubench", *{arguments!r}]
@@ -26,7 +26,8 @@ print(json.dumps([code, sorted(set(sys.modules) & set({heavy!r}))]), file=sys.st
 
 
 def run_and_see(*arguments: str) -> tuple[int, list[str]]:
-    program = PROGRAM.format(arguments=list(arguments), heavy=sorted(HEAVY))
+    heavy = HEAVY if arguments[0] == "probe" else HEAVY | {"pynvml"}
+    program = PROGRAM.format(arguments=list(arguments), heavy=sorted(heavy))
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import zipfile
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
@@ -464,8 +466,13 @@ def test_a_cloud_with_its_own_source_is_not_read_from_the_ledger(monkeypatch):
 # --- gpuhunt ----------------------------------------------------------------------------------------------
 
 
+def write_catalog(path, text, day="2026-11-18"):
+    path.write_text(text)
+    os.utime(path, times=(datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp(),) * 2)
+
+
 def test_gpuhunt_reads_the_folder_of_its_variable_without_the_network(tmp_path, monkeypatch):
-    (tmp_path / "gcp.csv").write_bytes((ANSWERS / "gcp.csv").read_bytes())
+    write_catalog(tmp_path / "gcp.csv", (ANSWERS / "gcp.csv").read_text())
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     table = offers(gpuhunt_of("gcp"), refuse)
     assert {(o.instance, o.gpu_key, o.gpu_count) for o in table.offers} == {
@@ -476,6 +483,7 @@ def test_gpuhunt_reads_the_folder_of_its_variable_without_the_network(tmp_path, 
         ("v5litepod-8", "google-tpu-v5e", 8),
     }
     assert all(o.region == "us-central1-a" for o in table.offers)
+    assert {o.price_date for o in table.offers} == {"2026-11-18"}, "an old folder must not look fresh"
 
 
 def test_gpuhunt_without_a_catalog_of_this_cloud_is_a_failure(tmp_path, monkeypatch):
@@ -716,9 +724,9 @@ def test_a_row_of_gpuhunt_without_a_price_is_set_aside_and_its_catalog_is_then_n
     text = (ANSWERS / "gcp.csv").read_text()
     monkeypatch.setenv("GPUHUNT_CATALOG_DIR", str(tmp_path))
     good = "\n".join(line for line in text.splitlines() if "nonsense" not in line)
-    (tmp_path / "gcp.csv").write_text(good)
+    write_catalog(tmp_path / "gcp.csv", good)
     whole = sort_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
-    (tmp_path / "gcp.csv").write_text(text)
+    write_catalog(tmp_path / "gcp.csv", text)
     found = sort_quotes(gpuhunt_of("gcp").fetch(refuse), NOW)
     assert found.table.offers == whole.table.offers
     assert any("nonsense" in reason for _, reason in found.table.set_aside)

@@ -145,7 +145,7 @@ def log_normal(estimates, n, seed):
 
 
 def measurement(case: Case, rate: float, **launch) -> Measurement:
-    """Measure a case at this throughput, in three rounds that agree to 1 %."""
+    """Build the measurement of a case at this throughput, with three rounds that agree to 1 %."""
     step_s = case.batch_size * case.gpu_count / rate
     rounds = tuple(Round(steps=10, wall_s=10 * step_s * share) for share in (0.99, 1.0, 1.01))
     return Measurement(case=case, status=Status.OK, launches=(Launch(index=0, rounds=rounds, **launch),))

@@ -1,8 +1,8 @@
 """Stand-ins for the tools that a trial's script calls: ``sky``, ``rsync`` and ``uv``.
 
-A machine is a folder below ``$FAKE_CLOUD``, empty at first, which is its home directory. The commands of a task
-really run there, each in a child shell. Only the finished run is changed: it names the device ``$FAKE_DEVICE`` instead of
-this CPU, and omits the finding that parallel tests kept the CPU busy.
+A machine is a folder below ``$FAKE_CLOUD``, empty at first, which is its home directory. The commands of a
+task really run there, in child processes. Only the finished run is changed: it names the device
+``$FAKE_DEVICE`` instead of this CPU, and omits the finding that parallel tests kept the CPU busy.
 """
 
 from __future__ import annotations

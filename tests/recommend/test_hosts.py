@@ -121,7 +121,7 @@ def test_without_host_requirements_nothing_is_excluded():
 
 
 def test_a_private_host_is_priced_with_its_risk_and_a_cloud_is_not():
-    """At equal speed the host takes 1.5 % longer, for one failure a week, which the answer states."""
+    """At equal speed the host takes 1.5 % longer, because it fails once a week, as the answer states."""
     job = {"samples": 3000 * 3600 * 100, "startup_minutes": 10, "host_lost": None}
     offers = [offer(H100, "1.00"), offer(H100, "2.00", provider="vast", kind="marketplace")]
     ranking = rank_of(offers, {H100: 3000.0}, draws=1, **job)

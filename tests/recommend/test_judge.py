@@ -578,9 +578,8 @@ def test_offers_of_the_same_gpus_add_up_in_a_toss_up():
     cheapest = ranking.answers["cheapest"]
     assert dict(each[::2] for each in cheapest.toss_up) == pytest.approx(chances)
     assert cheapest.p_best == pytest.approx(chances[cheapest.row.offer.gpu_key])
-    fastest = ranking.answers[
-        "fastest"
-    ]  # both offers of this GPU finish at the same time and share its chance
+    # Both offers of the fastest GPU finish at the same time and share its chance.
+    fastest = ranking.answers["fastest"]
     assert fastest.p_best == pytest.approx(2 * fastest.row.p_fastest)
 
 

@@ -361,18 +361,6 @@ def test_the_documented_example_runs():
     assert "pays" in done.stdout
 
 
-def test_rank_loads_no_heavy_library():
-    script = (
-        "import sys\n"
-        "from gpubench.cli.app import app\n"
-        "app(['rank', '--json'], standalone_mode=False)\n"
-        "heavy = {'torch', 'pandas', 'plotly', 'scipy', 'pynvml', 'requests'} & set(sys.modules)\n"
-        "sys.exit(' '.join(heavy) or None)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_the_python_function_refuses_an_option_that_it_does_not_have():
     with pytest.raises(MisuseError, match="no option color"):
         rank(color="red")

@@ -169,7 +169,7 @@ def test_weight_gathering_is_slow_on_pcie_and_hidden_on_nvlink():
 
 
 def test_bytes_gathered_are_two_copies_of_the_weights_and_one_of_the_gradients():
-    """8.03 G parameters in bfloat16 are 16.06 GB; three times that moves, as in an all-reduce of half as much."""
+    """8.03 G parameters in bfloat16 are 16.06 GB; FSDP moves three times that, as an all-reduce of 1.5 times does."""
     found = scaling(QUESTION, load_specs()[H100], 2, 1.0, sharded=True)
     assert found.gradient_bytes == pytest.approx(1.5 * 2 * 8_030_261_248)
 

@@ -260,7 +260,7 @@ def test_the_threads_are_shown_with_every_figure_of_the_cpu():
 
 
 def test_for_a_small_network_no_gpu_is_needed():
-    """At 4,540 images a second, a million take cnn 220 s; VGG16 makes only 0.76 images a second."""
+    """At 4,540 images a second, a million take cnn 220 s; VGG16 trains only 0.76 images a second."""
     text = words_of("processor", samples.report_data(samples.cpu_run()))
     assert "For cnn no GPU is needed" in text
     assert "For lstm no GPU is needed" in text
@@ -436,7 +436,7 @@ def test_a_page_about_the_cpu_still_includes_the_gpu_of_the_same_folder():
 
 
 def test_inference_states_median_and_tail_of_single_passes():
-    """Of a hundred passes of 1 to 100 ms, the median is between 50 and 51, and the tail near 99."""
+    """A hundred passes take 1 to 100 ms, so the median is between 50 and 51 ms and the tail near 99 ms."""
     m = samples.measurement(samples.case("resnet50", 64, task=TaskKind.INFER), 0.01, telemetry=False)
     passes = tuple(i / 1e3 for i in range(1, 101))
     timed = msgspec.structs.replace(
@@ -505,7 +505,7 @@ def test_excluded_offers_are_listed_by_reason():
 
 
 def test_scaling_is_shown_per_gpu_and_only_with_a_single_gpu_baseline():
-    """Four GPUs make 3,600/s and one 1,000/s: 3.6 times, 90 %."""
+    """Four GPUs train 3,600 images/s and one 1,000: 3.6 times, 90 %."""
     one = samples.case("resnet50", batch=64, execution=Execution.EAGER)
     four = msgspec.structs.replace(one, gpu_count=4)
     rows = (samples.measurement(one, 0.064), samples.measurement(four, 64 * 4 / 3600))

@@ -22,7 +22,7 @@ from .contract import SectionContract, texts
 
 
 def block_of(key: str, data) -> Block | None:
-    """Return a section, or as a section one of the parts of measurements, comparisons and devices."""
+    """Return a section; a part of measurements, comparisons or devices is returned as a section of its own."""
     if key in PLACES:
         return section_of(key, data)
     told = next(getattr(module, key) for module in (measured, compared, device) if hasattr(module, key))

@@ -1,4 +1,4 @@
-"""A Hugging Face config of a known family is answered from its shape, as by a trace; others are traced."""
+"""A Hugging Face config of a known family is answered from its shape as if it were traced; others are traced."""
 
 from __future__ import annotations
 

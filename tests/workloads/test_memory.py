@@ -600,7 +600,7 @@ def test_batches_made_by_numpy_are_not_enlarged_for_a_trace() -> None:
 def test_the_last_batch_along_pieces_of_lines_is_found_in_few_steps(
     bends: list[tuple[int, float]], last_slope: float, usable: float, accumulate: int
 ) -> None:
-    """A piece has its length in samples and the bytes of each sample."""
+    """Each bend gives a piece of the line: its length in samples, and the bytes per sample."""
     looks: list[int] = []
 
     def spare_bytes(batch: int) -> float:

@@ -165,7 +165,7 @@ def test_the_shorter_models_give_the_trace_of_the_full_one(name: str) -> None:
 
 
 def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recipes have autocast, half precision, recomputed blocks or adapters."""
+    """The recipes add autocast, half precision, recomputed blocks and adapters."""
     monkeypatch.setattr(shorter, "LEAST_BLOCKS", 4)
     net = workload(lambda: Net([Block() for _ in range(4)]))
     shortened = with_shorter(net)

@@ -2,7 +2,8 @@
 
 gpubench itself fetches and reads the catalogs, so its usual limits apply. Two of gpuhunt's environment
 variables also work here: GPUHUNT_CATALOG_DIR names a folder of ``<provider>.csv`` files, which replaces the
-network, and GPUHUNT_CATALOG_URL another URL to fetch from.
+network, and GPUHUNT_CATALOG_URL another URL to fetch from. Prices in a folder have the date of
+the file's last change.
 """
 
 import csv
@@ -12,6 +13,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from gpubench.offers.sources import (
     Transport,
     kind_of,
 )
+from gpubench.today import today
 from gpubench.units import figure_in
 
 URL = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3"
@@ -54,8 +57,13 @@ def fetch(catalog: str, transport: Transport) -> Iterator[SourceItem]:
     try:
         if folder is None:
             version, text = _download(catalog, transport)
+            day = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version)  # 20261119, or 20261119-1234
+            price_date = "-".join(day.groups()) if day else None
         else:
-            text = read_bytes(Path(folder) / f"{catalog}.csv", MAX_CSV_BYTES, follow_links=True)
+            path = Path(folder) / f"{catalog}.csv"
+            text = read_bytes(path, MAX_CSV_BYTES, follow_links=True)
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
+            price_date = str(min(written, today()))  # the rows have no date, but are no newer than their file
         reader = csv.DictReader(io.StringIO(text.decode()), restval="")
         rows = list(reader)
     except MisuseError as error:
@@ -64,8 +72,6 @@ def fetch(catalog: str, transport: Transport) -> Iterator[SourceItem]:
         raise SourceError(f"{catalog}.csv is not a catalog of gpuhunt: {error}") from None
     if lacking := sorted(COLUMNS.difference(reader.fieldnames or ())):
         raise SourceError(f"{catalog}.csv is not a catalog of gpuhunt: it lacks {', '.join(lacking)}")
-    day = re.match(r"(20\d{2})-?(\d{2})-?(\d{2})", version)  # 20261119, or 20261119-1234
-    price_date = "-".join(day.groups()) if day else None
     yield from quotes(rows, PROVIDERS[catalog], price_date, f"gpuhunt catalog {catalog} {version}".rstrip())
     if all(figure_in(row.get("price", "")) is not None for row in rows):
         # gpuhunt collects only the families it supports; other offers may still be on sale.
