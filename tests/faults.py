@@ -57,7 +57,7 @@ FAULTS = (
           "probe/readings::a_driver_that_refuses_everything_gives_no_telemetry",
           "probe/nvidia_probe::when_everything_is_refused_the_device_is_still_listed"),
     fault("A function that an old driver lacks", "The older one is tried; if that fails, null", "0",
-          "probe/nvidia_probe::an_old_driver_is_called_by_the_older_name", "probe/nvidia_probe::a_missing_function_affects_only_its_field"),
+          "probe/nvidia_probe::an_old_driver_is_asked_through_the_older_function_name", "probe/nvidia_probe::a_missing_function_affects_only_its_field"),
     fault("Unified memory", "The machine's memory is reported and marked", "0", "probe/machines::unified_memory_is_the_machines_and_marked"),
     fault("A device name that is not UTF-8", "Decoded with replacement", "0",
           "probe/nvidia_probe::a_name_that_is_not_utf8_is_read_with_replacement"),
