@@ -46,6 +46,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return (psutil.cpu_count(logical=False) or 1) + 1
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker neighboring tests, which share their module's fixtures; an idle one takes from the others.
+
+    The usual scheduler deals them out in small portions, so that several workers make the same fixtures.
+    """
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
     """Collect no garbage while the tests are collected: a million objects are made, and all of them stay."""
