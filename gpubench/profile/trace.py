@@ -112,12 +112,8 @@ def trace_workload(
         "ways": ways,
         "reads_at": traced.reads_at,
     }
-    memory, memory_untraced = _memory(workload, variants_s, **how) if missing is None else ((), missing)
-    is_trained = missing is None and TaskKind.TRAIN in workload.tasks
-    if memory_untraced is not None and is_trained and len(workload.tasks) > 1:
-        # Inference may read values where training does not, to stop early or to drop overlapping boxes
-        memory, _ = _memory(workload.built(lambda build: build, tasks=(TaskKind.TRAIN,)), variants_s, **how)
-    if not memory and is_trained and has_time():
+    memory, memory_untraced = ((), missing) if missing is not None else _memory(workload, variants_s, **how)
+    if not memory and missing is None and TaskKind.TRAIN in workload.tasks and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     contiguous = None
     if missing is None and has_time():
@@ -231,7 +227,19 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
 
 
 def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[StepMemory, ...], str | None]:
-    # The traced peak memory, or one line that says why it could not be traced.
+    """Return the traced peak memory, and one line that says why a part could not be traced."""
+    memory, untraced = _memory_of_all(workload, variants_s, **how)
+    if untraced is not None and TaskKind.TRAIN in workload.tasks and len(workload.tasks) > 1:
+        # Inference may read values where training does not, to stop early or to drop overlapping boxes
+        trained = workload.built(lambda build: build, tasks=(TaskKind.TRAIN,))
+        memory, _ = _memory_of_all(trained, variants_s, **how)
+    return memory, untraced
+
+
+def _memory_of_all(
+    workload: Workload, variants_s: float, **how: Any
+) -> tuple[tuple[StepMemory, ...], str | None]:
+    # The traced peak memory of all tasks, or else why it could not be traced.
     try:
         return trace_memory(_as_held(workload), variants_s, **how), None
     except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept

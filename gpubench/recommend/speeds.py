@@ -35,6 +35,7 @@ from gpubench.predict.anchors import UNKNOWN_NOISE, Reading
 from gpubench.predict.question import Question, Refusal
 from gpubench.predict.scaling import scaling
 from gpubench.profile.allowance import card_of
+from gpubench.stats import Z90, Z95
 
 Answers = Mapping[str, Estimate | Refusal]
 
@@ -458,9 +459,9 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Scaling:
-    # Return a measured efficiency. The interval combines the errors of its measurements; an unknown error is
-    # assumed.
-    width = math.hypot(*(each.relative_half_width or UNKNOWN_NOISE for each in by))
+    # Return a measured efficiency. Its 90 % interval combines the errors of its measurements, which are for
+    # 95 %; an unknown error is assumed.
+    width = Z90 / Z95 * math.hypot(*(each.relative_half_width or UNKNOWN_NOISE for each in by))
     return Scaling(likely, likely / (1 + width), likely * (1 + width), "measured")
 
 

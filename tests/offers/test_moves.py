@@ -7,7 +7,8 @@ from decimal import Decimal
 
 import msgspec
 import pytest
-from dated_offers import H100, dated
+from dated_offers import dated
+from recommend.builders import H100
 
 from gpubench.models import Pricing
 from gpubench.offers.dates import USUAL_DRIFT, PriceChange, change_of, drift_of

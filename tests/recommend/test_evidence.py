@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
@@ -290,7 +291,9 @@ def test_scaling_is_measured_if_runs_contain_it():
     runs = [run_of(H100, measurement(case, 2000), measurement(four, 7200))]
     found = measured_efficiency(runs, case, H100, 4)
     assert found.efficiency == pytest.approx(0.9)
-    assert found.low < 0.9 < found.high
+    width_95 = math.hypot(*(each.relative_half_width for each in runs[0].measurements))
+    assert found.high / found.efficiency - 1 == pytest.approx(1.645 / 1.96 * width_95, rel=1e-3)
+    assert found.efficiency / found.low == pytest.approx(found.high / found.efficiency)
     assert found.basis == "measured"
     one_round = [
         msgspec.structs.replace(
