@@ -605,6 +605,7 @@ def main() -> None:
     except MisuseError as error:
         answer = Answer(error=str(error), traceback=folders.traceback_of(error) if error.__cause__ else None)
     parent.send(answer)
+    parent.finish()
 
 
 if __name__ == "__main__":

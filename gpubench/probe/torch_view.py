@@ -393,6 +393,7 @@ def main() -> None:
         parent.send(replace(view, computed=True))
     except Exception as error:  # noqa: BLE001 - a broken torch raises anything; ``explain`` interprets it
         parent.send(replace(view, error=str(error) or type(error).__name__))
+    parent.finish()
 
 
 if __name__ == "__main__":

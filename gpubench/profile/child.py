@@ -45,6 +45,7 @@ def main() -> None:
     gc.freeze()  # what is imported by now is never freed, and a collection would take 0.1 s to examine it
     reference, asked = parent.arguments
     parent.send(_answer(reference, parent.return_home, msgspec.json.decode(asked, type=Asked)))
+    parent.finish()
 
 
 def _answer(

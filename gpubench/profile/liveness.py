@@ -10,7 +10,8 @@ import itertools
 import math
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +40,7 @@ from gpubench.profile.growth import (
     Moment,
     StepTrace,
     beyond_lines,
+    longer,
     longer_step,
     on_lines,
     without_equal_loop,
@@ -118,11 +120,23 @@ def trace_memory(
 
 
 def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bool:
-    """Return whether the memory of a step of ``whole`` is what ``Workload.shorter`` (the rest) predicts."""
+    """Return whether a step of ``whole`` up to its loss is what ``Workload.shorter`` (the rest) predicts.
+
+    Memory and operators are compared, and the nodes of the autograd graph. These determine the backward pass,
+    which would take twice as long.
+    """
     with gpu_without_values() as mode:
         made = (_Made(each, each.recipe, mode) for each in (one, two, whole))
-        steps = [each.follow(BATCHES[0], whole.tasks[0], is_amp=False) for each in made]
-    return longer_step(steps[0], steps[1], times) == steps[2]
+        seen = [each.until_loss(BATCHES[0], whole.tasks[0]) for each in made]
+    (short, calls, nodes), (long, more_calls, more_nodes), (step, all_calls, all_nodes) = seen
+    return (
+        longer_step(short, long, times) == step
+        and longer(calls, more_calls, times) == all_calls
+        and all(
+            count == nodes[name] + times * (more_nodes[name] - nodes[name])
+            for name, count in (nodes | more_nodes | all_nodes).items()
+        )
+    )
 
 
 def _alike(
@@ -228,17 +242,40 @@ class _Made:
             found = longer_step(one, two, self.workload.shorter[-1])
             if found is not None:
                 return found
-        built = self.at(batch_size)
         with seeded(_SEED):
-            if kind is TaskKind.TRAIN and built.optimizer is None:
-                sparse = has_sparse_gradients(built.task.model)  # no fused update takes them
-                built.optimizer = with_state(built.task, {} if sparse else GPU_OPTIONS)
-            optimizer = built.optimizer if kind is TaskKind.TRAIN else None
+            task, optimizer = self._stepped(batch_size, kind)
             reads = self._reads_at(batch_size).get(kind)
             with nullcontext() if reads is None else given(reads):
-                trace = step_trace(built.task, optimizer, is_amp=is_amp)
+                trace = step_trace(task, optimizer, is_amp=is_amp)
         self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
         return trace
+
+    def until_loss(self, batch_size: int, kind: TaskKind) -> tuple[StepTrace, list[Any], Counter[str]]:
+        """Trace a step up to its loss; also return its calls with their shapes and the nodes of its graph."""
+        calls: list[Any] = []
+        nodes = Counter[str]()
+
+        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            calls.append((func, [each.shape for each in tensors_in((*args, *kwargs.values()))]))
+            return func(*args, **kwargs)
+
+        with seeded(_SEED):
+            task, optimizer = self._stepped(batch_size, kind)
+            with EveryCall(call):
+                trace = step_trace(
+                    task, optimizer, is_amp=False, at_loss=lambda loss: nodes.update(_node_names(loss))
+                )
+        return trace, calls, nodes
+
+    def _stepped(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
+        """Return the task at a batch size, with an optimizer that has its state if it is trained."""
+        built = self.at(batch_size)
+        if kind is not TaskKind.TRAIN:
+            return built.task, None
+        if built.optimizer is None:
+            sparse = has_sparse_gradients(built.task.model)  # no fused update takes them
+            built.optimizer = with_state(built.task, {} if sparse else GPU_OPTIONS)
+        return built.task, built.optimizer
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
@@ -257,6 +294,17 @@ class _Made:
         run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
         host = large.host_bytes / BATCHES[1]  # a sample may need its own operators, or host memory
         return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
+
+
+def _node_names(loss: Tensor) -> list[str]:
+    # The names of the nodes of an autograd graph, in any order.
+    found, waiting = dict[Any, str](), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found[node] = node.name()
+            waiting += [each for each, _ in node.next_functions]
+    return [*found.values()]
 
 
 def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) -> Task:
@@ -348,7 +396,12 @@ GPU_OPTIONS = {"fused": True, "foreach": True}
 
 
 def step_trace(
-    task: Task, optimizer: Optimizer | None, *, is_amp: bool, keep_gradients: bool = False
+    task: Task,
+    optimizer: Optimizer | None,
+    *,
+    is_amp: bool,
+    keep_gradients: bool = False,
+    at_loss: Callable[[Tensor], object] | None = None,
 ) -> StepTrace:
     """Track the live bytes during one step of a task, on its fake or real tensors.
 
@@ -358,6 +411,7 @@ def step_trace(
         is_amp: Whether to run under autocast, in bfloat16.
         keep_gradients: Whether earlier gradients stay alive through the forward pass, as they do if they are
             accumulated, or set to zero instead of freed.
+        at_loss: Receives the loss, in place of backward pass and update.
     """
     model = set_mode(task.model, train=optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -396,8 +450,11 @@ def step_trace(
                 loss = task.loss(outputs, targets)
                 del outputs
             saved = storages.bytes - storages.gradient_bytes - weights - states
-            loss.backward()
-            optimizer.step()
+            if at_loss is None:
+                loss.backward()
+                optimizer.step()
+            else:
+                at_loss(loss)
     if optimizer is not None:
         model.zero_grad()  # an optimizer's own ``zero_grad`` need not free the gradients
     return StepTrace(timeline, weights, sum(p.nbytes for p in trained), states, saved)
@@ -463,10 +520,10 @@ class Storages:
             known = self._alive.get(key)
             if known is None:
                 self._alive[key] = size, weakref.ref(storage, partial(self._gone, key))
-            else:
-                self._alive[key] = size, known[1]  # it may have been resized
-                self.bytes -= known[0]
-            self.bytes += size
+                self.bytes += size
+            elif known[0] != size:  # it was resized
+                self._alive[key] = size, known[1]
+                self.bytes += size - known[0]
 
     def mark_gradient(self, gradient: Tensor) -> None:
         """Count a tensor as a gradient of the weights, until it is freed."""

@@ -2,7 +2,7 @@
 
 Tracing a model of eighty blocks takes twenty times as long as tracing copies of two and three blocks, and is
 repeated for every batch, precision and recipe. Nothing guarantees that all blocks do the same work, so one
-step of the whole model is also traced and compared.
+step of the whole model is also traced up to its loss, and compared.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpubench.models import TaskKind
 from gpubench.profile.growth import BATCHES
 from gpubench.profile.liveness import steps_alike
-from gpubench.profile.operators import longer_trace, on_meta, seen_on_meta
+from gpubench.profile.operators import on_meta
 from gpubench.workload import Task, Workload
 
 KEPT = (2, 3)
@@ -64,18 +63,14 @@ def with_shorter(workload: Workload) -> Workload:
     """
     if workload.shorter is not None:
         return workload
+    whole = workload.built(_once)
     try:
-        run = longest_run(on_meta(workload, BATCHES[0]).model)
+        run = longest_run(on_meta(whole, BATCHES[0]).model)
         if run is None or run.blocks < LEAST_BLOCKS:
             return workload
-        wholes: dict[Any, Task] = {}
-        kept = None, run.times, *KEPT
-        own, whole, one, two = (workload.built(_shortened(run, each, wholes)) for each in kept)
+        one, two = (whole.built(_shortened(run, kept)) for kept in KEPT)
         times = run.times - KEPT[0]
-        # the forward pass determines the operators of the backward pass, which takes three times as long
-        forward = (replace(each, tasks=(TaskKind.INFER,)) for each in (one, two, whole))
-        seen = [seen_on_meta(each, BATCHES[0]) for each in forward]
-        is_alike = longer_trace(seen[0], seen[1], times) == seen[2] and steps_alike(own, one, two, times)
+        is_alike = steps_alike(whole, one, two, times)
     except Exception:  # noqa: BLE001 - foreign code: the trace of the whole model reports what is wrong
         return workload
     return replace(workload, shorter=(one, two, times)) if is_alike else workload
@@ -94,7 +89,11 @@ def longest_run(model: nn.Module) -> Run | None:
 
 def _structure(block: nn.Module) -> list[Any]:
     return [
-        (name, type(module), [(key, each.shape) for key, each in module.named_parameters(recurse=False)])
+        (
+            name,
+            type(module),
+            [(key, each.shape, each.requires_grad) for key, each in module.named_parameters(recurse=False)],
+        )
         for name, module in block.named_modules()
     ]
 
@@ -109,21 +108,24 @@ def _runs(path: str, kinds: Sequence[Any]) -> Iterator[Run]:
             start += count
 
 
-def _shortened(
-    run: Run, kept: int | None, wholes: dict[Any, Task]
-) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
-    # Building billions of weights takes as long as a trace, so each whole model is built only once and then
-    # copied. If ``kept`` is None, it is returned without a copy.
-    def by(build: Callable[..., Task]) -> Callable[..., Task]:
-        def shorter(batch_size: int, seed: int, **recipe: Any) -> Task:
-            probe = torch.empty(0)  # fake, meta and real tensors must not mix
-            mode = getattr(probe, "fake_mode", probe.device)
-            key = build, batch_size, seed, mode, *recipe.items()
-            if key not in wholes:
-                wholes[key] = build(batch_size, seed, **recipe)
-            return wholes[key] if kept is None else _copy(wholes[key], run, kept)
+def _once(build: Callable[..., Task]) -> Callable[..., Task]:
+    # Building billions of weights takes as long as a trace, so a whole model is built only once, then copied.
+    wholes: dict[Any, Task] = {}
 
-        return shorter
+    def built(batch_size: int, seed: int, **recipe: Any) -> Task:
+        probe = torch.empty(0)  # fake, meta and real tensors must not mix
+        mode = getattr(probe, "fake_mode", probe.device)
+        key = batch_size, seed, mode, *recipe.items()
+        if key not in wholes:
+            wholes[key] = build(batch_size, seed, **recipe)
+        return wholes[key]
+
+    return built
+
+
+def _shortened(run: Run, kept: int) -> Callable[[Callable[..., Task]], Callable[..., Task]]:
+    def by(build: Callable[..., Task]) -> Callable[..., Task]:
+        return lambda *args, **recipe: _copy(build(*args, **recipe), run, kept)
 
     return by
 
@@ -140,4 +142,5 @@ def _copy(task: Task, run: Run, kept: int) -> Task:
         model, loss = copy.deepcopy((task.model, task.loss))
     finally:
         blocks._modules = whole  # noqa: SLF001
-    return replace(task, model=model, loss=loss)
+    again = task.again if kept == KEPT[0] else None  # one of the copies checks that a second step works
+    return replace(task, model=model, loss=loss, again=again)

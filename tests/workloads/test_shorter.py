@@ -97,6 +97,40 @@ class Adds(Net):
         return out
 
 
+class Flip(torch.autograd.Function):
+    """Does in the forward pass what ``view_as`` does, and more in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+class Flips(Net):
+    """One of its blocks differs only in its backward pass."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for place, block in enumerate(self.blocks):
+            x = block(Flip.apply(x) if place == 5 else x.view_as(x))
+        return self.head(x)
+
+
+class Detached(Net):
+    """No gradient passes one of its blocks."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens)
+        for place, block in enumerate(self.blocks):
+            x = block(x)
+            if place == 5:
+                x = x.detach()
+        return self.head(x)
+
+
 class Locked(Net):
     """Its lock cannot be copied."""
 
@@ -109,6 +143,12 @@ def in_one_sequence() -> nn.Module:
     return nn.Sequential(
         nn.Embedding(100, WIDTH), *(Block() for _ in range(10)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 100)
     )
+
+
+def partly_frozen() -> nn.Module:
+    net = Net([Block() for _ in range(14)])
+    net.blocks[:4].requires_grad_(False)
+    return net
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -143,12 +183,15 @@ SHORTENED = {
     "other at both ends": lambda: Net([Block(8), *(Block() for _ in range(10)), Block(2)]),
     "other numbers": lambda: Net([Block(scale=1 / (1 + place)) for place in range(12)]),
     "in one sequence": in_one_sequence,
+    "partly frozen": partly_frozen,
 }
 WHOLE = {
     "few": lambda: Net([Block() for _ in range(LEAST_BLOCKS - 1)]),
     "skips": lambda: Skips([Block() for _ in range(LEAST_BLOCKS)]),
     "tapped": lambda: Tapped([Block() for _ in range(12)]),
     "windowed": lambda: Windowed([Block() for _ in range(9)]),
+    "other backward pass": lambda: Flips([Block() for _ in range(12)]),
+    "detached": lambda: Detached([Block() for _ in range(12)]),
     "locked": lambda: Locked([Block() for _ in range(LEAST_BLOCKS)]),
     "all different": lambda: Net([Block(wide) for wide in range(1, 13)]),
 }
