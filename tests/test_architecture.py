@@ -118,6 +118,7 @@ def test_every_file_that_the_page_names_exists():
     [
         ("the default value of an hour of waiting", "recommend/request.py", "HOUR_WORTH_USD ="),
         ("the rule that excludes an offer", "offers/listing.py", "def outdated("),
+        ("the rule that excludes an offer", "offers/outliers.py", '"the only listing"'),
         ("a finding's text or limit", "findings.py", "NOISY ="),
         ("the screen that `rank` prints first", "sections/answer.py", "def screen("),
         ("torch settings", "measure/step.py", "allow_tf32"),
@@ -125,6 +126,7 @@ def test_every_file_that_the_page_names_exists():
         ("a measured figure's interval", "models/measurement.py", "def interval("),
         ("what the driver reports", "probe/select.py", "def select_device("),
         ("a step's FLOPs", "profile/kernels.py", "flops"),
+        ("the largest batch in a run", "measure/batch_search.py", "def largest_that_fits("),
         ("a step's memory", "profile/memory.py", "def need_of("),
         ("how a GPU's name becomes its key", "specs.py", "def find_spec("),
         ("how a run file is written", "record/store.py", "def write_run("),

@@ -47,8 +47,8 @@ from gpubench.models import Case, Execution, GpuSpec, Precision, Run, Status, Ta
 from gpubench.predict import anchors, chips, model, question, roofline, scaling
 from gpubench.predict.calibration import (
     CALIBRATION_VERSION,
-    INPUTS,
     JOBS,
+    PROFILE,
     Calibration,
     Fitted,
     Learned,
@@ -57,7 +57,7 @@ from gpubench.predict.calibration import (
     group_names,
     halved,
     hash_of,
-    own_calibration_path,
+    installed_inputs,
     pair_features,
     pair_scale,
 )
@@ -65,10 +65,19 @@ from gpubench.profile import load_profiles
 from gpubench.readings import load_mlperf
 from gpubench.record.store import own_runs
 from gpubench.specs import load_specs
-from tools.published import PUBLISHED, Table, fitted_on, published_bytes, shipped, table_with
+from tools.published import (
+    PROFILES,
+    PUBLISHED,
+    Table,
+    fitted_on,
+    published_bytes,
+    published_rows,
+    shipped,
+    table_with,
+)
 
-# Batch per GPU that stands for MLPerf's LoRA benchmark [sequences of 2,048 tokens].
-_LORA_BATCH = 4
+# The workload that stands for MLPerf's LoRA benchmark, and its batch per GPU [sequences of 2,048 tokens].
+_LORA, _LORA_BATCH = "llama_8b_lora", 4
 # Prior of each coefficient: value, and standard deviation of its logarithm (of the value if in _LINEAR).
 PRIORS: dict[str, tuple[float, float]] = {
     "conv_fp32": (0.50, 0.20),
@@ -676,17 +685,10 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         fitted: Date to write into the calibration.
     """
     mine = own_table(own) if own else None
-    inputs = {
-        **{name: hash_of(published_bytes(name)) for name in PUBLISHED},
-        **{name: hash_of(folders.data_bytes(name)) for name in INPUTS},
-    }
-    if own:
-        ordered = sorted(own, key=lambda run: run.run_id)
-        inputs["own runs"] = hash_of(b"".join(msgspec.json.encode(run, order="sorted") for run in ordered))
     calibration = Calibration(
         schema_version=CALIBRATION_VERSION,
         fitted=fitted,
-        inputs=inputs,
+        inputs=inputs_of(own),
         train=_fitted(TaskKind.TRAIN, mine),
         infer=_fitted(TaskKind.INFER, mine),
         scaling=fit_scaling(jobs()),
@@ -699,6 +701,34 @@ def calibrate(own: Sequence[Run] = (), *, fitted: str) -> Calibration:
         ),
         Calibration,
     )
+
+
+def inputs_of(own: Sequence[Run] = ()) -> dict[str, str]:
+    """Return the SHA-256 of everything that a fit reads: tables, profiles of workloads, the user's own runs.
+
+    A published row reads the profile of a workload only if no profile of its model was published.
+    """
+    rows = fitted_on(TaskKind.INFER, (question.FITTED_VENDOR, *question.OTHER_VENDORS))
+    published = {
+        (task is TaskKind.INFER, row["model"])
+        for task, table in PROFILES.items()
+        for row in published_rows(table)
+    }
+    models = {*zip(rows.inference.tolist(), (name.partition("+")[0] for name in rows.model), strict=True)}
+    workloads = {
+        _LORA,
+        *(name for _, name in models - published),
+        *(profile.name for run in own for _, _, profile, _ in _measured(run)),
+    }
+    return {
+        **{name: hash_of(published_bytes(name)) for name in PUBLISHED},
+        **installed_inputs(f"{PROFILE}{name}" for name in workloads),
+        **(
+            {"own runs": hash_of(b"".join(sorted(msgspec.json.encode(run, order="sorted") for run in own)))}
+            if own
+            else {}
+        ),
+    }
 
 
 def write_calibration(results: Path | None, path: Path, day: date | None = None) -> dict[str, Any]:
@@ -819,23 +849,29 @@ def successors(
     over the predecessor's deviation. It is shrunk like a deviation, with one vote for each new card. MLPerf
     trains adapters of a model with 70 billion parameters; the prediction is for a model with 8 billion.
     """
-    runs = pd.DataFrame(msgspec.to_builtins(load_mlperf())).query("benchmark == 'llama2_70b_lora'")
-    runs["kind"] = runs.gpu_key.map(chips.architecture_of)
+    runs = (
+        pd.DataFrame(msgspec.to_builtins(load_mlperf()))
+        .query("benchmark == 'llama2_70b_lora'")
+        .assign(kind=lambda each: each.gpu_key.map(chips.architecture_of))
+    )
     pairs = runs.merge(runs, on=["round", "submitter", "gpus"], suffixes=("", "_before"))
-    pairs = pairs[~pairs.kind.isin(known) & pairs.kind_before.isin(known)]
-    pairs = pairs[pairs.kind_before == pairs.kind.map(lambda kind: chips.predecessor(kind, known))]
-    work = roofline.work_of(load_profiles()["llama_8b_lora"].train, _LORA_BATCH)
+    pairs = pairs[
+        ~pairs.kind.isin(known)
+        & (pairs.kind_before == pairs.kind.map(lambda kind: chips.predecessor(kind, known)))
+    ]
+    work = roofline.work_of(load_profiles()[_LORA].train, _LORA_BATCH)
 
     def log_s(keys: Sequence[str]) -> Floats:
-        times = roofline.step_times(
-            work,
-            chips.chips_of([load_specs()[key] for key in keys]),
-            roofline.arithmetic_of(Precision.BF16, None, len(keys)),
-            coefficients,
-            host_s_per_operator=0.0,
-            deviations=roofline.deviations_of(known, keys),
+        return np.log(
+            roofline.step_times(
+                work,
+                chips.chips_of([load_specs()[key] for key in keys]),
+                roofline.arithmetic_of(Precision.BF16, None, len(keys)),
+                coefficients,
+                host_s_per_operator=0.0,
+                deviations=roofline.deviations_of(known, keys),
+            ).step_s
         )
-        return np.log(times.step_s)
 
     measured = np.log(pairs.minutes_before / pairs.minutes)
     gains = pairs.assign(
@@ -942,7 +978,7 @@ def _measured(run: Run) -> Iterator[tuple[GpuSpec, Case, WorkloadProfile, float]
 if __name__ == "__main__":
     parser = ArgumentParser(description="Rebuild the calibration from the published measurements.")
     parser.add_argument("--with", dest="results", type=Path, help="results folder whose GPU runs are added")
-    parser.add_argument("-o", "--output", type=Path, default=own_calibration_path(), help="where to write")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="where to write")
     parser.add_argument(
         "--date", type=date.fromisoformat, help="date of the calibration, YYYY-MM-DD; today by default"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpubench.models import GpuSpec, TaskKind
 from gpubench.predict.chips import Chips, architecture_of
 from gpubench.predict.question import FITTED_VENDOR
 from gpubench.predict.roofline import Coefficients
+from gpubench.profile import load_profiles
 from gpubench.units import MIB
 
 CALIBRATION_VERSION = 6
@@ -25,8 +27,10 @@ MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
 # Published jobs, each run on two GPU counts. The shares of ``scaling`` are fitted to them.
 JOBS = "scaling.csv"
-# Tables of the package that the fit reads. The work of a published row comes from the workload's profile.
-INPUTS = (JOBS, "gpus.csv", "mlperf.csv", "workload_profiles.json")
+# Tables of the package that the fit reads.
+INPUTS = (JOBS, "gpus.csv", "mlperf.csv")
+# Begins the name of an input that is the profile of a workload.
+PROFILE = "profile of "
 # Smallest typical log error assumed for a pair of GPUs.
 LEAST_SCALE = 0.02
 # Largest log slowdown attributed to the card; beyond it, the level is wrong for the workload.
@@ -151,7 +155,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a prediction needs besides the tables.
 
     Attributes:
-        inputs: SHA-256 of each table behind the fit, and of the user's own runs if they were added.
+        inputs: SHA-256 of each table and profile behind the fit, and of the user's own runs if they were
+            added.
         train, infer: The fit for each task.
         scaling: The fit for scaling to several GPUs.
         common_share: Share of an error's variance that all predictions from one anchor have in common.
@@ -171,13 +176,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stale(self) -> tuple[str, ...]:
-        """Tables that have changed since the fit.
+        """Tables and profiles that have changed since the fit.
 
         A table that is not installed is represented by its hash in the shipped calibration.
         """
-        now = read_calibration(data_path(SHIPPED)).inputs | {
-            name: hash_of(data_bytes(name)) for name in INPUTS
-        }
+        shipped = read_calibration(data_path(SHIPPED)).inputs
+        now = shipped | installed_inputs(shipped | self.inputs)
         return tuple(name for name, current in now.items() if self.inputs.get(name) != current)
 
 
@@ -232,6 +236,18 @@ def read_calibration(path: Path) -> Calibration:
 def own_calibration_path() -> Path:
     """Return the path of the user's own calibration, written by `gpubench predict calibrate`."""
     return user_data() / "calibration.json"
+
+
+def installed_inputs(names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of the package's tables behind a fit, and of each profile among the named inputs.
+
+    A profile is hashed by itself, as JSON with sorted keys, so other workloads do not matter.
+    """
+    return {name: hash_of(data_bytes(name)) for name in INPUTS} | {
+        name: hash_of(msgspec.json.encode(load_profiles().get(name.removeprefix(PROFILE)), order="sorted"))
+        for name in names
+        if name.startswith(PROFILE)
+    }
 
 
 def hash_of(table: bytes) -> str:

@@ -54,7 +54,7 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         commit: The commit of the checkout that made the seal; None for an installed package.
-        coefficients: SHA-256 of the current calibration.
+        coefficients: SHA-256 of the current calibration, without its date and the hashes of its inputs.
         sha256: Hash of the seal without this field, as JSON with sorted keys and no spaces.
     """
 
@@ -69,8 +69,7 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def hashed(self) -> str:
         """The hash that the seal should have."""
-        content = msgspec.to_builtins(self)
-        del content["sha256"]
+        content = {name: value for name, value in msgspec.to_builtins(self).items() if name != "sha256"}
         return hash_of(msgspec.json.encode(content, order="sorted"))
 
 
@@ -159,7 +158,10 @@ def _coefficients() -> str:
     # Nobody else has the user's own calibration, so nobody else could score its forecasts.
     if (own := own_calibration_path()).is_file():
         raise MisuseError(f"a seal needs the shipped calibration: move your own, {own}, to another folder")
-    return hash_of(msgspec.json.encode(load_calibration(), order="sorted"))
+    # A refit that finds the same coefficients keeps its seals.
+    return hash_of(
+        msgspec.json.encode(msgspec.structs.replace(load_calibration(), fitted="", inputs={}), order="sorted")
+    )
 
 
 def read_seal(path: Path) -> Seal:

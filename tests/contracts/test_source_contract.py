@@ -15,7 +15,7 @@ import pytest
 
 from gpubench.models import Pricing
 from gpubench.offers.quotes import KINDS, sort_quotes
-from gpubench.offers.sources import Quote, Source, SourceError, all_sources
+from gpubench.offers.sources import Quote, Source, SourceError, all_sources, kind_of
 from gpubench.offers.table import offer_key
 
 ANSWERS = Path(__file__).parent.parent / "offers" / "answers"
@@ -69,6 +69,9 @@ class SourceContract:
             assert quote.instance
             assert quote.source
             assert quote.kind in KINDS
+            assert quote.kind != "marketplace" or kind_of(quote.provider) == quote.kind, (
+                "add this marketplace to those of gpubench/offers/sources/__init__.py"
+            )
             assert (quote.term_years is not None) == (quote.pricing is Pricing.RESERVED)
 
     def test_most_quotes_become_offers_and_no_two_are_the_same(self):

@@ -73,7 +73,7 @@ ROWS_OF = {
 }
 """For each source that reads JSON: a page of its answer, where the rows are, and the field of the price.
 
-A source whose answer is a bare list skips the altered answer ``[]`` below, which only lists no offers.
+A source whose answer is a bare list is not tried with the altered answer ``[]`` below, which lists no offers.
 """
 
 
@@ -406,17 +406,16 @@ def test_lambda_needs_a_key_and_sends_it_only_in_the_header(monkeypatch):
     assert not any("secret" in str(o) for o in table.offers)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [source for source, *_ in ROWS_OF.values()],
-    ids=lambda s: s.name,
-)
+@pytest.mark.parametrize("name", ROWS_OF)
 @pytest.mark.parametrize(
     "body",
     [b"", b"<html>", b"{", b"[]", b"null", b'{"Items": 3, "offers": 3, "data": 3}', b"[" * 100_000, b"\xff", b'{"offers": [{"dph_total": NaN}]}'],
 )  # fmt: skip
 @pytest.mark.usefixtures("keys")
-def test_an_altered_answer_is_one_line_and_names_the_provider(source, body):
+def test_an_altered_answer_is_one_line_and_names_the_provider(name, body):
+    source, file, *_ = ROWS_OF[name]
+    if body == b"[]" and (ANSWERS / file).read_bytes().lstrip().startswith(b"["):
+        return  # a list without offers
     with pytest.raises(SourceError, match=rf"(?i){source.name}.*format") as caught:
         offers(source, Replay(body))
     assert "\n" not in str(caught.value)

@@ -93,7 +93,7 @@ def test_calibration_fitted_on_other_tables_is_stale():
     """One of the tables ships with the package; the other has the published rows."""
     calibration = load_calibration()
     assert calibration.stale == (), "run python -m tools.calibrate -o gpubench/data/calibration.json"
-    for name in ("gpus.csv", "published.csv"):
+    for name in ("gpus.csv", "published.csv", "profile of llama_8b_lora"):
         older = msgspec.structs.replace(calibration, inputs=calibration.inputs | {name: "0" * 64})
         assert older.stale == (name,)
 

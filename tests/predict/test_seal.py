@@ -110,6 +110,14 @@ def test_sealed_forecast_of_other_coefficients_is_refused_and_names_its_version(
         score_sealed(sealed, cases)
 
 
+def test_refit_that_finds_the_same_coefficients_keeps_its_seals(sealed, cases, monkeypatch):
+    told = json.loads(sealed.read_bytes())["forecasts"][0]
+    cases.write_text(f"workload,gpu,samples_per_s\nvgg16,RTX 5080,{told['samples_per_s']}\n")
+    again = msgspec.structs.replace(load_calibration(), fitted="2027-01-01", inputs={"gpus.csv": "0" * 64})
+    monkeypatch.setattr(sealing, "load_calibration", lambda: again)
+    assert score_sealed(sealed, cases)["readings"] == 1
+
+
 def test_own_calibration_neither_seals_nor_scores(sealed, cases, tmp_path, monkeypatch):
     """Nobody else could repeat forecasts made with it, and no version of gpubench would score them."""
     own = tmp_path / "calibration.json"

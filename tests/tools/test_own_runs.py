@@ -9,7 +9,7 @@ from predict.runs import run_of
 
 from gpubench import files
 from gpubench.models import Execution, Framework, TaskKind
-from gpubench.predict.calibration import load_calibration, own_calibration_path
+from gpubench.predict.calibration import PROFILE, load_calibration, own_calibration_path
 from gpubench.predict.estimate import estimate
 from gpubench.predict.question import FITTED_VENDOR, Question, case_for
 from gpubench.predict.roofline import take
@@ -65,6 +65,21 @@ def test_own_runs_join_the_fit_and_correct_their_card(few_rows, vgg16, plain):
     assert faster.train.rows == few_rows + 2
     assert np.sum(faster.train.ratio.deviations["Turing"]) > np.sum(plain.train.ratio.deviations["Turing"])
     assert faster == calibrate.calibrate(runs(vgg16, factor=1.5)[::-1], fitted="2026-11-20")
+
+
+def test_the_inputs_of_the_shipped_calibration_are_those_of_this_checkout():
+    assert calibrate.inputs_of() == load_calibration().inputs, (
+        "run python -m tools.calibrate -o gpubench/data/calibration.json"
+    )
+
+
+def test_a_fit_reads_the_profiles_of_own_runs_and_of_rows_without_a_published_profile(vgg16, monkeypatch):
+    read = {f"{PROFILE}{name}" for name in ("llama_8b_lora", "vgg16")}
+    own = calibrate.inputs_of(runs(vgg16))
+    assert {name for name in own if name.startswith(PROFILE)} == read
+    assert own == calibrate.inputs_of(runs(vgg16)[::-1])
+    monkeypatch.setattr(calibrate, "published_rows", lambda _table: [])
+    assert read | {f"{PROFILE}resnet50"} <= calibrate.inputs_of().keys()
 
 
 def test_cpu_eager_and_inference_runs_do_not_join_the_fit(vgg16):

@@ -41,6 +41,13 @@ def test_an_invalid_or_future_date_is_refused(day, tmp_path):
     assert day in done.stderr
 
 
+def test_a_calibration_is_written_only_where_the_maintainer_says():
+    """A user's own calibration replaces the shipped one in every later command, so it is never made by default."""
+    done = tool_here("calibrate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "-o" in done.stderr
+
+
 def test_evaluation_matches_the_committed_figures_of_its_hold_out():
     done = tool_here("evaluate", "--hold-out", "vendor", "--json")
     assert done.returncode == 0, done.stderr

@@ -18,8 +18,7 @@ def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) 
     from gpubench.predict.question import first_reasons
     from gpubench.sections.prediction import answered
 
-    stale = load_calibration().stale
-    if stale:
+    if stale := load_calibration().stale:
         output.say(
             f"the calibration is older than {', '.join(stale)}: "
             "refit it in a checkout (python -m tools.calibrate --help)"
@@ -64,7 +63,9 @@ def seal_(request: SealRequest, *, as_json: bool) -> None:
 
 def calibrate_(request: CalibrateRequest, *, as_json: bool) -> None:
     tool = _tool("calibrate")
-    done = tool.write_calibration(request.own, tool.own_calibration_path())
+    from gpubench.predict.calibration import own_calibration_path
+
+    done = tool.write_calibration(request.own, own_calibration_path())
     summary = (
         f"{done['path']}: {done['rows']} rows of {done['gpus']} GPUs from {done['sources']} sources, "
         f"{done['inference_rows']} more of inference"
