@@ -714,20 +714,17 @@ def inputs_of(own: Sequence[Run] = ()) -> dict[str, str]:
         for task, table in PROFILES.items()
         for row in published_rows(table)
     }
-    models = {*zip(rows.inference.tolist(), (name.partition("+")[0] for name in rows.model), strict=True)}
+    read = {*zip(rows.inference.tolist(), (name.partition("+")[0] for name in rows.model), strict=True)}
     workloads = {
         _LORA,
-        *(name for _, name in models - published),
+        *(name for _, name in read - published),
         *(profile.name for run in own for _, _, profile, _ in _measured(run)),
     }
+    runs = sorted(msgspec.json.encode(run, order="sorted") for run in own)
     return {
         **{name: hash_of(published_bytes(name)) for name in PUBLISHED},
         **installed_inputs(f"{PROFILE}{name}" for name in workloads),
-        **(
-            {"own runs": hash_of(b"".join(sorted(msgspec.json.encode(run, order="sorted") for run in own)))}
-            if own
-            else {}
-        ),
+        **({"own runs": hash_of(b"".join(runs))} if own else {}),
     }
 
 

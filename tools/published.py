@@ -89,8 +89,12 @@ def model_profiles() -> pd.DataFrame:
     """
     tables = {task: pd.DataFrame(published_rows(name)).set_index("model") for task, name in PROFILES.items()}
     text = pd.concat({str(task): table for task, table in tables.items()})
-    totals = text.filter(regex="^(ops_per_step|params_m|gflop_.*|gb_fp32_.*|tokens_per_sample)$")
-    published = totals.replace("", "nan").astype(float).assign(approximate=text.approximate != "")
+    published = (
+        text.filter(regex="^(ops_per_step|params_m|gflop_.*|gb_fp32_.*|tokens_per_sample)$")
+        .replace("", "nan")
+        .astype(float)
+        .assign(approximate=text.approximate != "")
+    )
     ours = {
         (str(task), name): totals_of(profile, task)
         for name, profile in load_profiles().items()

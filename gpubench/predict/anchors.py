@@ -199,8 +199,9 @@ def _loops(question: Question) -> list[Reading]:
 
 def gpu_of(device: DeviceProfile) -> GpuSpec | None:
     """Return the specification of a measured device; None for a CPU, a MIG slice, or an unknown GPU."""
-    is_unknown = device.is_cpu or device.mig_enabled
-    return None if is_unknown or device.gpu_key is None else find_spec(device.gpu_key)
+    if device.is_cpu or device.mig_enabled or device.gpu_key is None:
+        return None
+    return find_spec(device.gpu_key)
 
 
 def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Reading | None:

@@ -69,7 +69,8 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def hashed(self) -> str:
         """The hash that the seal should have."""
-        content = {name: value for name, value in msgspec.to_builtins(self).items() if name != "sha256"}
+        content = msgspec.to_builtins(self)
+        del content["sha256"]
         return hash_of(msgspec.json.encode(content, order="sorted"))
 
 
@@ -158,10 +159,9 @@ def _coefficients() -> str:
     # Nobody else has the user's own calibration, so nobody else could score its forecasts.
     if (own := own_calibration_path()).is_file():
         raise MisuseError(f"a seal needs the shipped calibration: move your own, {own}, to another folder")
-    # A refit that finds the same coefficients keeps its seals.
-    return hash_of(
-        msgspec.json.encode(msgspec.structs.replace(load_calibration(), fitted="", inputs={}), order="sorted")
-    )
+    # A refit that finds the same coefficients keeps its seals
+    coefficients = msgspec.structs.replace(load_calibration(), fitted="", inputs={})
+    return hash_of(msgspec.json.encode(coefficients, order="sorted"))
 
 
 def read_seal(path: Path) -> Seal:

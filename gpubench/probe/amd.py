@@ -103,9 +103,7 @@ class AmdReadings(Readings):
 
     def compute_pids(self) -> tuple[int, ...] | None:
         """List the processes on the GPU, graphics included: the library does not tell them apart."""
-        return self.get(
-            "compute_pids", lambda answer: tuple(int(each["pid"]) for each in answer), "gpu_process_list"
-        )
+        return self.get("compute_pids", _pids, "gpu_process_list")
 
     def memory_in_use_bytes(self) -> int | None:
         """Read memory in use [B]."""
@@ -153,6 +151,10 @@ def _power(answer: Mapping[str, Any]) -> Any:
 def _energy(answer: Mapping[str, Any]) -> float | None:
     count, resolution = answer.get("energy_accumulator"), answer.get("counter_resolution")
     return None if count is None or resolution is None else float(count) * float(resolution)
+
+
+def _pids(answer: Any) -> tuple[int, ...]:
+    return tuple(int(process["pid"]) for process in answer)
 
 
 def listed() -> list[AmdReadings] | None:

@@ -152,11 +152,8 @@ def _link(gpu_key: str) -> str | None:
 
 
 def _feed_bound(vcpus: float | None, takes: float, vcpu_limit: float) -> tuple[Finding, ...]:
-    return (
-        ()
-        if vcpus is None or takes <= vcpu_limit
-        else (Finding(kind=FindingKind.FEED_BOUND, value=vcpus * takes / vcpu_limit, limit=vcpus),)
-    )
+    bound = None if vcpus is None or takes <= vcpu_limit else vcpus * takes / vcpu_limit
+    return () if bound is None else (Finding(kind=FindingKind.FEED_BOUND, value=bound, limit=vcpus),)
 
 
 @cache

@@ -18,7 +18,8 @@ def show_(request: PredictRequest, shown: table.TableRequest, *, as_json: bool) 
     from gpubench.predict.question import first_reasons
     from gpubench.sections.prediction import answered
 
-    if stale := load_calibration().stale:
+    stale = load_calibration().stale
+    if stale:
         output.say(
             f"the calibration is older than {', '.join(stale)}: "
             "refit it in a checkout (python -m tools.calibrate --help)"
