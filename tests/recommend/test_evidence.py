@@ -39,7 +39,7 @@ from gpubench.recommend.evidence import (
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Scaling, measured_efficiency, scaling_of
 from gpubench.record.store import reference_runs, write_run
-from gpubench.sections.prediction import answered
+from gpubench.sections.prediction import LAYOUT, answered
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN
 
@@ -216,6 +216,18 @@ def test_an_answer_says_how_its_step_fits():
     assert re.fullmatch(r"fits \(needs [\d.]+ to [\d.]+ of 16 GiB\)", row[column])
     unknown = {T4: msgspec.structs.replace(told[T4], memory_text=None)}
     assert answered(Predictions(unknown))[0].rows[0][column] == UNKNOWN
+
+
+def test_a_prediction_names_the_layout_of_its_images():
+    specs = [load_specs()[T4]]
+    for workload, precision, is_said in (
+        ("vgg16", "amp", True),
+        ("vgg16", "fp32", False),
+        ("bert_base", "amp", False),
+    ):
+        question = Question(profile=load_profiles()[workload], precision=precision)
+        bullets = answered(Predictions(predict_all(question, specs)))[1].items
+        assert (LAYOUT in bullets) is is_said
 
 
 def test_a_gpu_of_unknown_memory_has_no_largest_batch():
