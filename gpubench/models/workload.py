@@ -99,6 +99,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
             traced; None if a large one was.
         keeping: The same step in a loop that keeps a reference to the model's outputs until the step ends, as
             most loops do; None if that takes no more memory.
+        least: The same step in the loop that takes the least memory; None if that is this one.
     """
 
     task: TaskKind
@@ -112,6 +113,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
     points: tuple[MemoryPoint, ...] = ()
     largest_traced: int | None = None
     keeping: StepMemory | None = None
+    least: StepMemory | None = None
 
     def peak(self, batch_size: int, gradients: float = 1.0) -> MemoryLine:
         """Return the moment of peak memory at this batch size.

@@ -147,8 +147,10 @@ def on_several(
 
 
 def _by_either_loop(step: StepMemory, by: Callable[[StepMemory], Held]) -> Held:
-    """Return the memory of a loop that frees the outputs, with the upper end of a loop that keeps them."""
+    """Return the memory of a loop that frees the outputs, with the ends of loops that take more or less."""
     held = by(step)
+    if step.least is not None:
+        held = msgspec.structs.replace(held, least=by(step.least).total / held.total)
     if step.keeping is None:
         return held
     kept = by(step.keeping)
