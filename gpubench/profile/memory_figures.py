@@ -58,7 +58,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
             which the graph cannot use.
         least, most: Lower and upper end as multiples of the total: 1 for a trace of this batch, or for lines
             through others. The loop that gpubench measures frees the outputs of the model before
-            the backward pass; ``most`` covers at least a loop that keeps them.
+            the backward pass; ``most`` covers at least a loop that keeps them, ``least`` the one that takes
+            the least memory.
     """
 
     weights: float
