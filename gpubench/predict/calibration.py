@@ -239,15 +239,18 @@ def own_calibration_path() -> Path:
 
 
 def installed_inputs(names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of the package's tables behind a fit, and of each profile among the named inputs.
-
-    A profile is hashed by itself, as JSON with sorted keys, so other workloads do not matter.
-    """
+    """Return the SHA-256 of the package's tables behind a fit, and of each profile among the named inputs."""
+    profiles = (name for name in names if name.startswith(PROFILE))
     return {name: hash_of(data_bytes(name)) for name in INPUTS} | {
-        name: hash_of(msgspec.json.encode(load_profiles().get(name.removeprefix(PROFILE)), order="sorted"))
-        for name in names
-        if name.startswith(PROFILE)
+        name: _hash_of_profile(name.removeprefix(PROFILE)) for name in profiles
     }
+
+
+def _hash_of_profile(name: str) -> str:
+    # By itself, so other workloads do not matter; and without its memory, which no fit reads.
+    profile = load_profiles().get(name)
+    work = profile and msgspec.structs.replace(profile, memory=())
+    return hash_of(msgspec.json.encode(work, order="sorted"))
 
 
 def hash_of(table: bytes) -> str:
