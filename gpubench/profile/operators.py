@@ -213,7 +213,7 @@ def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
 
 
 def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen:
-    """Trace on the meta device with the values that follow from the batch."""
+    # Trace on the meta device with the values that follow from the batch.
     with torch.device("meta"), rules_of_losses(), known.followed():  # also for tensors that the step creates
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())

@@ -90,7 +90,7 @@ class QuickFakeMode(FakeTensorMode):
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    """Return whether shape and type describe a tensor fully; a complex tensor may be a conjugate."""
+    # Whether shape and type describe a tensor fully; a complex tensor may be a conjugate.
     return (
         tensor.constant is None
         and tensor.layout is torch.strided
@@ -197,7 +197,7 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
 
 @contextmanager
 def _no_draws() -> Iterator[None]:
-    """Skip truncated normal initialization inside the block, because torch rejects draws by their value."""
+    # Skip truncated normal initialization inside the block, because torch rejects draws by their value.
     with replaced(nn.init, _no_grad_trunc_normal_=lambda tensor, *_, **__: tensor):
         yield
 
