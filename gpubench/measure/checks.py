@@ -66,7 +66,7 @@ POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
 # The driver counts these policies too, but they do not indicate a cooling or power problem.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
-_INVALIDATING = frozenset(
+INVALIDATING = frozenset(
     {
         FindingKind.IMPLAUSIBLE,
         FindingKind.CLOCK_DISAGREES,
@@ -110,7 +110,7 @@ def judge_measurement(
             else finding
             for finding in findings
         )
-    wrong = [f for f in findings if f.kind in _INVALIDATING]
+    wrong = [f for f in findings if f.kind in INVALIDATING]
     return msgspec.structs.replace(
         measurement,
         status=Status.INVALID if wrong else Status.OK,
@@ -296,7 +296,9 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
             yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
     shares = _reason_shares(launch)
     known = {policy: held_s for policy, held_s in launch.held_clocks_s.items() if held_s is not None}
-    held = {policy: held_s / region_s for policy, held_s in known.items()} if region_s else {}
+    # The counters also run between the rounds, as the samples do.
+    span_s = max([region_s, *(sample.t_s for sample in launch.timed_telemetry)])
+    held = {policy: min(1.0, held_s / span_s) for policy, held_s in known.items()} if region_s else {}
     limited = max(shares.get(POWER_CAP, 0.0), held.get("power", 0.0))
     if limited >= POWER_SHARE:
         yield Finding(kind=FindingKind.POWER_LIMITED, value=limited, limit=POWER_SHARE)

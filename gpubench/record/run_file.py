@@ -13,8 +13,18 @@ import msgspec
 
 from gpubench.errors import MisuseError
 from gpubench.files import BadContentError, decode_json, read_bytes
+from gpubench.findings import describe
 from gpubench.labels import micro_name
-from gpubench.models import RUN_VERSION, Case, Launch, MicroResult, Run, Status
+from gpubench.models import (
+    RUN_VERSION,
+    Case,
+    DeviceProfile,
+    Launch,
+    Measurement,
+    MicroResult,
+    Run,
+    Status,
+)
 from gpubench.models.measurement import POWER_TOLERANCE
 from gpubench.models.run import TimeToQuality
 from gpubench.units import MIB, Watts, plain
@@ -118,19 +128,40 @@ def _of_case(case: Case) -> Iterator[str]:
 
 
 def beyond_belief(run: Run) -> str | None:
-    """Return the physically impossible value of a row that claims to be valid; None if there is none.
+    """Return why a row that claims to be valid is not; None if every valid row is.
 
-    In the user's own runs, that row is kept as invalid; a run from another machine is refused.
+    In the user's own runs, that row is kept as invalid; a run from another machine is refused. Its rates are
+    compared with the peak and the arithmetic in the installed tables, because its file may state others.
     """
-    several = [(at, m) for at, m in enumerate(run.measurements) if m.case.gpu_count > 1]
-    for index, measurement in several:
-        from gpubench.measure import checks  # loads the probe, which a ranking does not need
+    from gpubench.measure import checks  # loads the probe, which a ranking does not need
 
-        found = checks.scaling_of(measurement, run.measurements)
-        if found is not None and measurement.status is Status.OK:
-            count = measurement.case.gpu_count
-            return f"measurement {index} has {count} GPUs at {found.value:.1f} times the throughput of one"
+    rows = tuple(_by_installed_tables(row, run.device) for row in run.measurements)
+    for index, row in enumerate(rows):
+        judged = checks.judge_measurement(row, run.launch_count or 1, rows)
+        wrong = (finding for finding in judged.findings if finding.kind in checks.INVALIDATING)
+        if row.status is Status.OK and (finding := next(wrong, None)) is not None:
+            return f"measurement {index} claims to be valid, but {describe(finding, plain(row.label, 160))}"
     return None
+
+
+def _by_installed_tables(row: Measurement, device: DeviceProfile) -> Measurement:
+    from gpubench.measure import capability
+    from gpubench.measure.plan import planned_case
+    from gpubench.profile import load_profiles
+
+    case, shipped = row.case, load_profiles().get(row.case.workload)
+    peak = capability.peak_flops_per_s(device, case.precision) or row.peak_flops_per_s
+    row = msgspec.structs.replace(row, peak_flops_per_s=peak)
+    profile = shipped and shipped.at(case.recipe)
+    if profile is None or profile.version != case.workload_version:
+        return row
+    known = planned_case(case.workload, profile, case)
+    return msgspec.structs.replace(
+        row,
+        flops_per_sample=known.flops_per_sample,
+        hardware_flops_per_sample=known.hardware_flops_per_sample,
+        convolves=known.convolves,
+    )
 
 
 def _of_quality(row: TimeToQuality) -> Iterator[str]:

@@ -227,15 +227,16 @@ def _value(m: MicroResult) -> str:
 
 
 _Seen = tuple[DeviceProfile, DeviceState | None]
+# GPUs of a model differ in these.
+_OF_ONE = ("index", "uuid", "pci_bus_id", "power_limit_w", "pcie_width")
 
 
 def machine(report: ProbeReport) -> Block:
     """Return every device, the host, the problems and the next step; the brief form has a line per device."""
     seen = list(zip(report.devices, report.states, strict=True))
     cpus = [device for device in report.devices if device.is_cpu]
-    of_one = ("index", "uuid", "pci_bus_id", "power_limit_w", "pcie_width")  # GPUs of a model differ in these
     alike = grouped(
-        (msgspec.json.encode(msgspec.structs.replace(each[0], **dict.fromkeys(of_one))), each)
+        (msgspec.json.encode(msgspec.structs.replace(each[0], **dict.fromkeys(_OF_ONE))), each)
         for each in seen
         if not each[0].is_cpu
     )
@@ -277,7 +278,9 @@ def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
 
 
 def _gpus(alike: Sequence[_Seen]) -> list[Part]:
-    device = alike[0][0]
+    # The table is about all of them, so it omits values that differ; each GPU's own limits follow below it.
+    differing = [name for name in _OF_ONE if len({getattr(device, name) for device, _ in alike}) > 1]
+    device = msgspec.structs.replace(alike[0][0], **dict.fromkeys(differing))
     spec = load_specs().get(device.gpu_key or "")
     places = ", ".join(str(d.index) for d, _ in alike)
     several = "" if len(alike) == 1 else f"{len(alike)} x "

@@ -141,6 +141,15 @@ def test_events_between_samples_are_found_in_the_drivers_own_counters(
     assert found == expected
 
 
+@pytest.mark.parametrize(("held_s", "share"), [(9.0, 0.9), (12.0, 1.0)])
+def test_clocks_are_held_down_for_at_most_all_of_the_time(make_measurement, held_s, share):
+    """Eight rounds of one second, with pauses, in ten seconds of telemetry."""
+    launch = {"telemetry": samples(*[()] * 101), "held_clocks_s": {"power": held_s}}
+    _, judged = kinds(make_measurement(walls=(1.0,) * 8, launch=launch))
+    (found,) = (f for f in judged.findings if f.kind is K.POWER_LIMITED)
+    assert found.value == pytest.approx(share, abs=0.01)
+
+
 def test_a_throttled_row_may_be_ranked_on_request_and_stays_so_when_judged_again(make_measurement):
     hot = make_measurement(launch={"telemetry": samples(*[("hw_slowdown",)] * 5, *[()] * 95)})
     allowed = checks.judge_measurement(hot, 1, allow_throttled=True)

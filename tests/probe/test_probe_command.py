@@ -66,6 +66,16 @@ def test_the_active_limits_of_a_gpu_are_listed(fake_nvml) -> None:
         assert words in said
 
 
+def test_the_common_table_of_equal_gpus_omits_the_limits_of_one_of_them(fake_nvml) -> None:
+    capped = change(load_dump("h200"), "nvmlDeviceGetEnforcedPowerLimit", 350_000)
+    said = gpubench(fake_nvml([capped, "h200"]), "probe").stdout
+    assert "GPU 0, 1  2 x NVIDIA H200" in said
+    assert "Current power limit" not in said
+    assert "Different from the default" not in said
+    assert said.count("power limit 350 W of 700 W (50 %)") == 1
+    assert "Current power limit" in gpubench(fake_nvml([capped, capped]), "probe").stdout
+
+
 def test_an_idle_link_at_generation_1_is_no_fault(fake_nvml) -> None:
     calls = change(load_dump("h200"), "nvmlDeviceGetCurrPcieLinkGeneration", 1)
     assert "nothing that" in gpubench(fake_nvml(calls), "probe").stdout

@@ -32,7 +32,7 @@ def make_run():
             batch_size=64,
             sample_unit="image",
         )
-        launch = Launch(index=0, rounds=tuple(Round(steps=4, wall_s=w) for w in (0.4, 0.41, 0.39)))
+        launch = Launch(index=0, rounds=tuple(Round(steps=4, wall_s=w, loss=1.0) for w in (0.4, 0.41, 0.39)))
         fields = {
             "run_id": "20261120t000000z-abcd1234",
             "started_at": "2026-11-20T00:00:00Z",

@@ -59,7 +59,23 @@ def test_a_run_with_impossible_scaling_is_not_imported(tmp_path, make_run):
         store.read_run(path)  # in the user's own folder the run stays, and `check` names it
         added = add_runs(tmp_path / "mine", [path])
         assert len(added.written) == count
-        assert count or "4 GPUs at 4.8 times" in added.refused[0]
+        assert count or "(cnn fp32 eager batch 64 on 4 GPUs: 4.8, limit 4.2)" in added.refused[0]
+
+
+def test_a_row_that_claims_to_be_valid_against_its_own_record_is_not_imported(tmp_path, make_run):
+    """A stranger's file states its own verdicts, peak and arithmetic; no field of it may vouch for a speed."""
+    (row,) = make_run().measurements
+    (launch,) = row.launches
+    fast = tuple(msgspec.structs.replace(r, wall_s=r.wall_s / 1e6) for r in launch.rounds)
+    spoiled = {
+        "no parameter changed": {"parameters_moved": False},
+        "more FLOP/s than the device can do (cnn fp32 eager batch 64: ": {"rounds": fast},
+    }
+    for number, (words, change) in enumerate(spoiled.items()):
+        wrong = msgspec.structs.replace(row, launches=(msgspec.structs.replace(launch, **change),))
+        run = make_run(run_id=f"20261120t000000z-{number}", measurements=(wrong,))
+        added = add_runs(tmp_path / "mine", [store.write_run(tmp_path / "theirs", run)])
+        assert (added.written, words in added.refused[0]) == ([], True), added.refused
 
 
 def test_different_content_under_a_stored_id_is_refused_with_exit_5_and_the_stored_run_stays(

@@ -195,6 +195,8 @@ def test_a_shared_run_is_shown_and_then_written_as_one_file(
     told = json.loads(capsys.readouterr().out)
     assert told["place"] == f"results/shared/anonymous/{REFERENCE.run_id}.json"
     assert told["refused"] == []
+    assert _share(str(source), "-o", str(source / "one.json")) == 5
+    assert f"cannot write {source / 'one.json'}" in capsys.readouterr().err
 
 
 def test_a_run_that_ci_would_refuse_is_not_written(

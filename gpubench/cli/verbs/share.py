@@ -18,7 +18,6 @@ def verb(request: ShareRequest, *, as_json: bool) -> ExitCode:
     say(*(f"left out: {each}" for each in left_out), *(f"not shared: {each}" for each in refused))
     path = None if refused else request.output or place
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, msgspec.json.encode(run) + b"\n")
     if as_json:
         print_json(
