@@ -185,8 +185,15 @@ def _remarks(a: Run, b: Run, compared: set[Case]) -> list[str]:
     names = ("torch", "cuda", "cudnn", "driver", "gpubench", "python", "cpu", "cpu_threads")
     conditions = {name: (getattr(a.environment, name), getattr(b.environment, name)) for name in names}
     conditions["budget"] = a.budget, b.budget
+    if a.device.gpu_key == b.device.gpu_key:
+        of_card = ("power_limit_w", "ecc_enabled")
+        conditions |= {name: (getattr(a.device, name), getattr(b.device, name)) for name in of_card}
+    then, now = a.environment.variables, b.environment.variables
+    conditions |= {
+        name: (then.get(name, "not set"), now.get(name, "not set")) for name in sorted(then.keys() | now)
+    }
     remarks += [
-        f"{name} differs: A {plain(str(first))}, B {plain(str(second))}"
+        f"{plain(name)} differs: A {plain(str(first))}, B {plain(str(second))}"
         for name, (first, second) in conditions.items()
         if first != second
     ]

@@ -323,6 +323,21 @@ def test_differing_software_is_reported(make_run):
     assert compare(a, b).remarks[-1].endswith("A None, B 2.9")
 
 
+def test_differing_variables_and_limits_of_the_card_are_reported(make_run):
+    def with_variables(**variables):
+        run = with_launch(make_run(), launch())
+        environment = msgspec.structs.replace(run.environment, variables=variables)
+        return msgspec.structs.replace(run, environment=environment)
+
+    a, b = with_variables(), card(with_variables(CUDA_LAUNCH_BLOCKING="1"), power_limit_w=350.0)
+    assert compare(a, b).remarks[1:] == (
+        "power_limit_w differs: A None, B 350.0",
+        "CUDA_LAUNCH_BLOCKING differs: A not set, B 1",
+    )
+    other = card(a, gpu_key="nvidia-l4-24gb", power_limit_w=72.0)  # another model has another limit
+    assert compare(a, other, across_devices=True).remarks[1:] == ()
+
+
 def test_an_interval_of_one_process_excludes_differences_between_processes(make_run):
     once = with_launch(make_run(), launch())
     thrice = with_launch(make_run(), *(launch(index) for index in range(3)))
