@@ -246,16 +246,16 @@ _SALT_BYTES = 32
 _ID_DIGITS = 16
 
 
-def device_id(profile: DeviceProfile) -> str:
+def device_id(profile: DeviceProfile) -> str | None:
     """Return an id that only this user can link to the device: a salted hash of its UUID.
 
     Without a UUID, name and PCI bus id are hashed. The salt is random and stored in the user's data folder.
-    If that folder cannot be written, the salt lasts only as long as this process.
+    None if it cannot be stored: with a new salt, the next process would take this device for another.
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
     identity = known or "|".join((profile.backend, profile.name or "", profile.pci_bus_id or ""))
-    salted = hashlib.sha256(_salt(user_data() / "device-salt") + identity.encode())
-    return salted.hexdigest()[:_ID_DIGITS]
+    salt = _salt(user_data() / "device-salt")
+    return None if salt is None else hashlib.sha256(salt + identity.encode()).hexdigest()[:_ID_DIGITS]
 
 
 def storable(profile: DeviceProfile) -> DeviceProfile:
@@ -364,12 +364,12 @@ def _normal(name: str | None) -> str | None:
 
 
 @cache
-def _salt(file: Path) -> bytes:
+def _salt(file: Path) -> bytes | None:
     try:
         if file.exists() and len(salt := read_bytes(file, KIB, follow_links=True)) == _SALT_BYTES:
             return salt
         salt = secrets.token_bytes(_SALT_BYTES)
         write_file(file, salt, mode=0o600)
     except (MisuseError, StorageError, OSError):
-        return secrets.token_bytes(_SALT_BYTES)
+        return None
     return salt

@@ -174,7 +174,8 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
     Raises:
         MisuseError: If there is a difference; it names the first.
     """
-    if run.device.device_id is not None and run.device.device_id != device_id(device):
+    ids = {run.device.device_id, device_id(device)} - {None}  # a shared run has none
+    if len(ids) > 1 or (run.device.backend, run.device.name) != (device.backend, device.name):
         raise MisuseError(
             f"run {plain(run.run_id)} was started on another device ({plain(run.device.name or 'unnamed')}): "
             "choose it with --device, or start a new run"

@@ -241,8 +241,13 @@ def test_a_run_of_another_device_or_software_is_not_resumed(make_run, tmp_path):
     device = DeviceProfile(backend="cuda", name="NVIDIA H200", uuid="GPU-1", driver_version="580.1")
     run = make_run()
     elsewhere = msgspec.structs.replace(run, device=msgspec.structs.replace(run.device, device_id="0" * 16))
-    with pytest.raises(MisuseError, match="another device"):
-        resume.plan_again(elsewhere, device, {}, RunRequest())
+    for other, here in (
+        (elsewhere, device),
+        (run, msgspec.structs.replace(device, name="NVIDIA L4")),  # a shared run has no device id
+        (run, DeviceProfile(backend="cpu", name="AMD EPYC")),
+    ):
+        with pytest.raises(MisuseError, match="another device"):
+            resume.plan_again(other, here, {}, RunRequest())
     other_torch = msgspec.structs.replace(
         run, environment=msgspec.structs.replace(run.environment, torch="1.0")
     )
