@@ -51,7 +51,10 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="A",
         ),
     ]
-    b: Annotated[str, Option("The run or folder to compare with A.", place=True, bare=True, metavar="B")]
+    b: Annotated[
+        str,
+        Option("The run to compare with A; of a folder, the newest.", place=True, bare=True, metavar="B"),
+    ]
     fail_over: Annotated[
         float | None,
         Option(

@@ -415,13 +415,15 @@ def reference_for(run: Run) -> Run:
 
 
 def find_run(root: Path, name: str) -> Path:
-    """Find a run by path, by id, or ``latest``.
+    """Find a run by path, by id, or ``latest``; a folder means its newest run.
 
     Raises:
         MisuseError: If there is none, or an abbreviated id matches several.
     """
     if os.path.isfile(name):  # noqa: PTH113 - Path.is_file fails for a name that is too long
         return Path(name)
+    if name != "latest" and os.path.isdir(name):  # noqa: PTH112 - as above
+        root, name = Path(name), "latest"
     problems: list[str] = []
     paths = sorted(run_files(root, problems.append), key=lambda path: path.stem)
     if problems:

@@ -572,6 +572,7 @@ def test_a_run_is_found_by_id_by_a_prefix_or_as_latest(tmp_path, make_run):
     assert store.find_run(tmp_path, "latest") == last
     assert store.find_run(tmp_path, "20261120T") == first
     assert store.find_run(tmp_path, str(first)) == first
+    assert store.find_run(tmp_path / "nowhere", str(tmp_path)) == last
     upper = first.rename(first.with_name(first.name.upper().replace("JSON", "json")))
     assert store.find_run(tmp_path, "20261120T") == upper
     upper.rename(first)
