@@ -434,17 +434,17 @@ class Run(Record, frozen=True, kw_only=True):
     @property
     def case_count(self) -> int:
         """Number of cases with a row, plus the planned cases that were never reached."""
-        return len({*self.planned, *(m.case for m in self.measurements)})
+        return len({*self.planned, *(row.case for row in (*self.measurements, *self.quality))})
 
     @property
     def measured_count(self) -> int:
         """Number of cases with a figure."""
-        return sum(m.status is Status.OK for m in self.measurements)
+        return sum(m.status is Status.OK for m in self.measurements) + sum(q.is_reached for q in self.quality)
 
     @property
     def workload_names(self) -> list[str]:
-        """The distinct workloads of its measurements, sorted by name."""
-        return sorted({m.case.workload for m in self.measurements})
+        """The distinct workloads of its rows, sorted by name."""
+        return sorted({row.case.workload for row in (*self.measurements, *self.quality)})
 
     def to_frame(self) -> DataFrame:
         """Return one row per measurement, columns as in ``gpubench.load_runs``."""

@@ -58,7 +58,8 @@ def check_run(run: Run) -> RunCheck:
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
     # A run adds the findings that follow from comparing its rows, so the judged rows are put into it.
     measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
-    return RunCheck(run_id=run.run_id, cases=len(measurements), issues=tuple(_issues(run, measurements)))
+    cases = len(measurements) + len(run.quality)
+    return RunCheck(run_id=run.run_id, cases=cases, issues=tuple(_issues(run, measurements)))
 
 
 def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
@@ -85,6 +86,10 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
                 kind="NOT_CHECKED",
                 text=f"NOT_CHECKED: this guard did not run: {guard}",
             )
+    for row in (row for row in run.quality if not row.is_reached):
+        why = plain(row.reason or "a seed took all its steps and did not reach it", 300)
+        text = f"the target quality was not reached: {why}"
+        yield Issue(weight="problem", case=row.case, kind="NOT_REACHED", text=text)
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
         yield Issue(
@@ -111,6 +116,8 @@ def _issue(finding: Finding, case: Case | None = None) -> Issue:
 
 
 def _resume(run: Run) -> str:
+    if not run.planned:  # only micro-benchmarks, or training to a stated quality
+        return "it cannot be resumed: start a new one"
     return f"continue with `gpubench run --resume {plain(run.run_id)}`"
 
 

@@ -158,7 +158,7 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
     yield from _private(msgspec.to_builtins(run), "")
     if run.device.gpu_key is None:
         yield "its device is not in the GPU table"
-    if not run.measured_count:
+    if not any(row.status is Status.OK for row in run.measurements):
         yield "it contains no figure for a shipped workload"
     if broken := run_file.beyond_belief(run):
         yield f"it cannot be true: {broken}"

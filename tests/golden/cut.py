@@ -137,6 +137,7 @@ def doubtful_run() -> Run:
         run_id="20261118T080000Z-d0d0d0",
         started_at="2026-11-18T08:00:00Z",
         finished_at=None,
+        planned=tuple(row.case for row in rows),
         measurements=rows,
         micro=(),
         findings=(Finding(kind=FindingKind.SHARED_GPU, value="2 other processes"),),

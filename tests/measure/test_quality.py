@@ -18,6 +18,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Case, DeviceProfile, Environment, Execution, Precision, Run, TaskKind
 from gpubench.models.run import SeedRun, TimeToQuality
 from gpubench.profile import load_profiles
+from gpubench.record.run_check import check_run
 from gpubench.record.run_file import broken_rule
 from gpubench.record.store import read_run
 from gpubench.sections.data import of_run
@@ -117,6 +118,21 @@ def _run(*rows: TimeToQuality) -> Run:
         environment=Environment(gpubench="1", python="3", os="any"),
         quality=rows,
     )
+
+
+def test_a_training_without_a_figure_is_a_problem_of_its_run() -> None:
+    late = msgspec.structs.replace(_row(), reason="the run reached its time limit")
+    run = msgspec.structs.replace(_run(late, _row(140, 1000, unreached=1)), finished_at=None)
+    texts = [issue.text for issue in check_run(run).issues if issue.weight == "problem"]
+    assert texts == [
+        "the run was cut off; it cannot be resumed: start a new one",
+        "the target quality was not reached: the run reached its time limit",
+        "the target quality was not reached: a seed took all its steps and did not reach it",
+    ]
+    assert (check_run(run).cases, run.case_count, run.measured_count) == (2, 1, 0)
+    sound = msgspec.structs.replace(_run(_row(140, 150)), finished_at="2026-01-01T00:01:00Z")
+    assert check_run(sound).trustworthy
+    assert (sound.case_count, sound.measured_count, sound.workload_names) == (1, 1, ["lstm"])
 
 
 def _table(*rows: TimeToQuality):

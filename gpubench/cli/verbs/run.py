@@ -80,7 +80,7 @@ def tell(
         place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
         start = "gpubench" if prepared.place is None else "torchrun ... -m gpubench"
         resume = f"finished cases are kept; continue with: {start} run --resume {run.run_id}{place}"
-        output.say(f"interrupted; {'what was trained is kept' if request.to_quality else resume}")
+        output.say(f"interrupted; {resume if run.planned else 'what was measured is kept'}")
         return ExitCode.INTERRUPTED
     if report is not None:
         pages.report(report, request.results, run=run.run_id)
