@@ -9,7 +9,9 @@ import re
 
 from gpubench.units import plain
 
-_PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+[/\\]([\w.+@~-]+)|(?<![\w/])/[\w.+@~-]+")
+_QUOTED_PATH = re.compile(r"""(['"])(?:[A-Za-z]:)?[/\\][^'"]*[/\\]([^'"/\\]+)\1""")
+"""In quotes, the names of folders may contain spaces."""
+_PATH = re.compile(r"(?:(?<!\w)[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+[/\\]([\w.+@~-]+)|(?<![\w/])/[\w.+@~-]+")
 _UUID = re.compile(r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)"
@@ -34,7 +36,7 @@ def scrub(text: str, limit: int = 400) -> str:
     """
     clean = _UUID.sub("<uuid>", " ".join(text.split()))
     clean = _PIDS.sub(r"\1 <pid>", _ADDRESS.sub(_without_address, clean))
-    clean = _PATH.sub(lambda match: match.group(1) or "<path>", clean)
+    clean = _PATH.sub(lambda match: match.group(1) or "<path>", _QUOTED_PATH.sub(r"\1\2\1", clean))
     host = platform.node()
     short, _, domain = host.partition(".")
     for name in (host, short, domain if "." in domain else ""):  # a domain of one label is an ordinary word

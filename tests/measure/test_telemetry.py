@@ -277,6 +277,9 @@ def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):
     [
         ("File /home/ann/my_model.py, line 3", "File my_model.py, line 3"),
         (r"C:\Users\ann\x.py failed", "x.py failed"),
+        ("cannot open '/home/ann lee/my data/x.bin'", "cannot open 'x.bin'"),
+        (r'File "C:\Users\Ann Lee\x y.py", line 3', 'File "x y.py", line 3'),
+        ("libfoo.so:/opt/ann/lib.so", "libfoo.so:lib.so"),
         ("GPU-11111111-2222-3333-4444-555555555555 is gone", "<uuid> is gone"),
         ("a ratio of 3/4 and 1 img/s", "a ratio of 3/4 and 1 img/s"),
         ("color \x1b[31mred\x1b[0m", "color [31mred[0m"),
