@@ -195,7 +195,9 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     if use is not None:
         found.append(f"{use.finding.value}; end processes that are not needed, or choose another GPU")
     if state.compute_mode not in {None, "default"}:
-        found.append(f"compute mode {state.compute_mode}; set it back with nvidia-smi -c DEFAULT")
+        found.append(
+            f"compute mode {state.compute_mode}; set it back with nvidia-smi -i {device.index} -c DEFAULT"
+        )
     return found
 
 
@@ -245,6 +247,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
     variables = os.environ if environment is None else environment
     seen = [(d, s) for d, s in zip(report.devices, report.states, strict=True) if not d.is_cpu]
     gpus = [device for device, _ in seen if device.is_nvidia]
+    all_taken = all(state is not None and state.process_count for _, state in seen)
     return (
         _python(report),
         _torch(report),
@@ -252,7 +255,7 @@ def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) 
         *_driver(report, gpus),
         *_visibility(gpus, variables, unusable(report.problems)),
         *_torch_reaches(gpus, variables),
-        *(check for device, state in seen for check in _gpu(device, state)),
+        *(check for device, state in seen for check in _gpu(device, state, all_taken=all_taken)),
         *_variables(variables),
         *host_checks(),
     )
@@ -342,16 +345,21 @@ def _torch_reaches(gpus: Sequence[DeviceProfile], variables: Mapping[str, str]) 
         yield Check("ok", name, seen) if fix is None else Check("fail", name, seen, fix)
 
 
-def _gpu(device: DeviceProfile, state: DeviceState | None) -> Iterator[Check]:
-    name = f"GPU {device.index}"
+def _gpu(device: DeviceProfile, state: DeviceState | None, *, all_taken: bool) -> Iterator[Check]:
+    # A run refuses a GPU that another process uses; while another GPU is free, that is only a warning.
+    name, refusal = f"GPU {device.index}", None
     if state is not None:
         others = count(state.process_count, "process") if state.process_count else None
         refusal = why_excluded(device, state.compute_mode, others)
+        if refusal is None and all_taken:
+            refusal = f"in use by {others}; end what is not needed, or add --allow shared to gpubench run"
+            use = ("process_count", "utilization", "memory_in_use_bytes")
+            state = msgspec.structs.replace(state, **dict.fromkeys(use))
         if refusal is not None:
             yield Check("fail", name, *seen_and_fix(refusal))
             state = msgspec.structs.replace(state, compute_mode=None)  # already reported
     reasons = limits(device, state)
-    if not reasons:
+    if not reasons and refusal is None:
         yield Check("ok", name, f"{plain(device.name or 'unnamed')}, no limit reported by the driver")
     for reason in reasons:
         seen, fix = seen_and_fix(reason)

@@ -273,6 +273,25 @@ def test_each_limit_of_a_gpu_is_a_warning_with_its_fix(inside_nvml) -> None:
     assert checks["GPU 2"][0].fix.endswith("nvidia-smi -i 2 -pl 450")
 
 
+def test_a_gpu_in_use_is_a_failure_unless_another_one_is_free(inside_nvml) -> None:
+    """A run on it would be refused."""
+    use = [{"pid": 4100, "usedGpuMemory": 9 << 30}]
+    taken = change(load_dump("h200"), "nvmlDeviceGetComputeRunningProcesses", use)
+    inside_nvml(change(taken, "nvmlDeviceGetUtilizationRates", {"gpu": 97, "memory": 40}))
+    checks = by_name(check_up(probe(), {}))
+    assert [(c.status, c.seen) for c in checks["GPU 0"]] == [("fail", "in use by 1 process")]
+    assert "--allow shared" in str(checks["GPU 0"][0].fix)
+    inside_nvml([taken, "h200"])
+    checks = by_name(check_up(probe(), {}))
+    assert [c.status for c in (*checks["GPU 0"], *checks["GPU 1"])] == ["warn", "ok"]
+
+
+def test_a_gpu_that_no_program_may_use_is_not_called_ok_as_well(inside_nvml) -> None:
+    inside_nvml(change(load_dump("h200"), "nvmlDeviceGetComputeMode", 2))
+    (check,) = by_name(check_up(probe(), {}))["GPU 0"]
+    assert (check.status, check.fix) == ("fail", "set the mode back with nvidia-smi -i 0 -c DEFAULT")
+
+
 def test_versions_that_the_driver_does_not_report_are_shown_as_unknown(inside_nvml) -> None:
     refused = [Fault(f"nvmlSystemGet{what}", code=3) for what in ("DriverVersion", "CudaDriverVersion_v2")]
     inside_nvml("h200", faults=refused)
@@ -301,7 +320,7 @@ def test_a_gpu_that_does_not_answer_is_a_failure(inside_nvml, monkeypatch) -> No
 @pytest.mark.parametrize(
     ("mode", "processes", "seen"),
     [
-        (0, 1, None),
+        (0, 0, None),
         (3, 0, None),
         (3, 1, "GPU 0 (NVIDIA H200) is in compute mode exclusive_process and in use (1 process)"),
         (2, 0, "GPU 0 (NVIDIA H200) is in compute mode prohibited: no program may use it"),
