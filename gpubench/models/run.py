@@ -434,7 +434,8 @@ class Run(Record, frozen=True, kw_only=True):
     @property
     def case_count(self) -> int:
         """Number of cases with a row, plus the planned cases that were never reached."""
-        return len({*self.planned, *(row.case for row in (*self.measurements, *self.quality))})
+        trained = (row.case for row in self.quality)
+        return len({*self.planned, *(m.case for m in self.measurements), *trained})
 
     @property
     def measured_count(self) -> int:
@@ -444,7 +445,8 @@ class Run(Record, frozen=True, kw_only=True):
     @property
     def workload_names(self) -> list[str]:
         """The distinct workloads of its rows, sorted by name."""
-        return sorted({row.case.workload for row in (*self.measurements, *self.quality)})
+        trained = {row.case.workload for row in self.quality}
+        return sorted(trained | {m.case.workload for m in self.measurements})
 
     def to_frame(self) -> DataFrame:
         """Return one row per measurement, columns as in ``gpubench.load_runs``."""
