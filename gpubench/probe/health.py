@@ -237,6 +237,15 @@ _SLOWING_VARIABLES = {
 }
 
 
+def slowing(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that slow down every step on a GPU, with what each does."""
+    return {
+        name: plain(f"{name}={variables[name]} {effect}")
+        for name, effect in _SLOWING_VARIABLES.items()
+        if variables.get(name, "0") not in {"", "0"}
+    }
+
+
 def check_up(report: ProbeReport, environment: Mapping[str, str] | None = None) -> tuple[Check, ...]:
     """Check everything between Python and the GPU, and the machine around it.
 
@@ -353,8 +362,9 @@ def _gpu(device: DeviceProfile, state: DeviceState | None, *, all_taken: bool) -
         refusal = why_excluded(device, state.compute_mode, others)
         if refusal is None and all_taken:
             refusal = f"in use by {others}; end what is not needed, or add --allow shared to gpubench run"
-            use = ("process_count", "utilization", "memory_in_use_bytes")
-            state = msgspec.structs.replace(state, **dict.fromkeys(use))
+            state = msgspec.structs.replace(
+                state, process_count=None, utilization=None, memory_in_use_bytes=None
+            )
         if refusal is not None:
             yield Check("fail", name, *seen_and_fix(refusal))
             state = msgspec.structs.replace(state, compute_mode=None)  # already reported
@@ -378,11 +388,8 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
     if variables.get(TF32_OVERRIDE) == "0":
         seen = f"{TF32_OVERRIDE}=0 forbids TF32: tf32 cannot be measured"
         yield Check("warn", name, seen, f"unset {TF32_OVERRIDE}")
-    for variable, effect in _SLOWING_VARIABLES.items():
-        if variables.get(variable, "0") not in {"", "0"}:
-            yield Check(
-                "warn", name, plain(f"{variable}={variables[variable]} {effect}"), f"unset {variable}"
-            )
+    for variable, seen in slowing(variables).items():
+        yield Check("warn", name, seen, f"unset {variable}")
     if not forced:
         yield Check("ok", name, "no variable forces TF32")
 

@@ -186,8 +186,10 @@ def _remarks(a: Run, b: Run, compared: set[Case]) -> list[str]:
     conditions = {name: (getattr(a.environment, name), getattr(b.environment, name)) for name in names}
     conditions["budget"] = a.budget, b.budget
     if a.device.gpu_key == b.device.gpu_key:
-        of_card = ("power_limit_w", "ecc_enabled")
-        conditions |= {name: (getattr(a.device, name), getattr(b.device, name)) for name in of_card}
+        conditions |= {
+            name: (getattr(a.device, name), getattr(b.device, name))
+            for name in ("power_limit_w", "ecc_enabled")
+        }
     then, now = a.environment.variables, b.environment.variables
     conditions |= {
         name: (then.get(name, "not set"), now.get(name, "not set")) for name in sorted(then.keys() | now)

@@ -22,6 +22,7 @@ from gpubench.models import (
     Status,
     TaskKind,
 )
+from gpubench.probe.health import slowing
 from gpubench.units import plain
 
 
@@ -66,6 +67,9 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
     if run.interrupted or run.finished_at is None:
         kind, how = ("INTERRUPTED", "interrupted") if run.interrupted else ("UNFINISHED", "cut off")
         yield Issue(weight="problem", kind=kind, text=f"the run was {how}; {_resume(run)}")
+    slowed = {} if run.device.is_cpu else slowing(run.environment.variables)
+    for name, seen in slowed.items():
+        yield Issue(weight="problem", kind="SLOWED", text=f"{seen}; unset {name} and measure again")
     known = {finding.kind: finding for finding in (*checks.of_run(run), *run.findings)}
     yield from (_issue(finding) for finding in known.values())
     for result in run.micro:

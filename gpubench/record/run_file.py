@@ -150,14 +150,12 @@ def _by_installed_tables(row: Measurement, device: DeviceProfile) -> Measurement
     from gpubench.profile import load_profiles
 
     case, shipped = row.case, load_profiles().get(row.case.workload)
-    peak = capability.peak_flops_per_s(device, case.precision) or row.peak_flops_per_s
-    row = msgspec.structs.replace(row, peak_flops_per_s=peak)
     profile = shipped and shipped.at(case.recipe)
-    if profile is None or profile.version != case.workload_version:
-        return row
-    known = planned_case(case.workload, profile, case)
+    is_known = profile is not None and profile.version == case.workload_version
+    known = planned_case(case.workload, profile, case) if profile and is_known else row
     return msgspec.structs.replace(
         row,
+        peak_flops_per_s=capability.peak_flops_per_s(device, case.precision) or row.peak_flops_per_s,
         flops_per_sample=known.flops_per_sample,
         hardware_flops_per_sample=known.hardware_flops_per_sample,
         convolves=known.convolves,

@@ -103,6 +103,16 @@ def test_doubts_about_the_whole_run_are_named(make_run, kind):
     assert [(d.kind, d.case, d.weight) for d in found.issues] == [(kind, None, "problem")]
 
 
+def test_a_variable_that_slows_every_step_is_a_problem(make_run):
+    run = with_launch(make_run(), launch())
+    environment = msgspec.structs.replace(run.environment, variables={"CUDA_LAUNCH_BLOCKING": "1"})
+    slow = msgspec.structs.replace(run, environment=environment)
+    (issue,) = (each for each in check_run(slow).issues if each.weight == "problem")
+    assert issue.kind == "SLOWED"
+    assert issue.text.startswith("CUDA_LAUNCH_BLOCKING=1 makes every kernel wait")
+    assert check_run(card(slow, backend="cpu")).trustworthy
+
+
 def test_missing_energy_and_telemetry_are_notes(make_run):
     long = launch(energy_source=None, step_s=1.0)
     found = check_run(with_launch(make_run(), long))
