@@ -23,7 +23,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.groups import grouped
-from gpubench.names import counted, tpu_slice
+from gpubench.names import counted, normalize, squeeze, tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.quotes import (
     ImplausibleError,
@@ -272,9 +272,15 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     source = get("source") or f"own price file {plain(table.name)}"
     pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
-    gpu_count = get("gpu_count", str(stated or 1)) or str(stated or "")
+    instance = get("instance") or row["gpu_key"]
+    in_instance = _count_in(instance, name)
+    usual = stated or in_instance
+    gpu_count = get("gpu_count", str(usual or 1)) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
+    wrong = f"GPU count is {plain(gpu_count)}" if in_instance not in {None, figure_in(gpu_count)} else None
+    if (wrong := wrong or _contradicted_by(instance, name, pricing)) is not None:
+        raise ValueError(f"its instance is {plain(instance)!r}, but its {wrong}")
     cell, per_gpu = row[column], get(_PER_GPU, "")
     usd_per_unit, currency = None, get("currency", "").upper()
     if currency in DOLLARS:  # the dollar sign may be on either side
@@ -296,7 +302,7 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
     page = next((cell for cell in map(get, PAGES) if cell and _ADDRESS.match(cell)), "")
     return Quote(
         provider=get("provider", Path(table.name).stem).lower(),
-        instance=get("instance") or row["gpu_key"],
+        instance=instance,
         region=None if region.lower() in NO_REGION else region,
         gpu=name,
         gpu_memory_gib=_memory_of_one(name, _gib(get("gpu_memory_gib", "")), gpu_count),
@@ -318,6 +324,30 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
         host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
         row=where,
     )
+
+
+@lru_cache(maxsize=10_000)
+def _count_in(instance: str, gpu: str) -> int | None:
+    # Return the number of GPUs in the name of an instance that also has the GPU's model: "8x H100 pod".
+    count, rest = counted(instance)
+    models = (word for word in normalize(gpu).split() if re.search(r"\d", word))
+    return count if any(word in squeeze(rest) for word in models) else None
+
+
+# Words in the name of an instance: for less than the GPU of that name, and for a price that is not on demand.
+# "HGX B200 (with preemptible)" has both prices.
+_LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
+_NOT_ON_DEMAND = re.compile(
+    r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
+)
+
+
+@lru_cache(maxsize=10_000)
+def _contradicted_by(instance: str, gpu: str, pricing: str) -> str | None:
+    # Return what the name of an instance contradicts, in words; None if nothing.
+    if _LESS.search(instance) and not _LESS.search(gpu):
+        return f"GPU is {plain(gpu)!r}"
+    return "price is on demand" if pricing == Pricing.ON_DEMAND and _NOT_ON_DEMAND.search(instance) else None
 
 
 _SIZE = re.compile(r"([\d.]+)\s*([GTM])i?B?", re.IGNORECASE)
