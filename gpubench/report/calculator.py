@@ -7,6 +7,7 @@ and passed as data: which machines run a job, which prices count, and who sells 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpubench.errors import MisuseError
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.ranking import MODELED
-from gpubench.offers.dates import age_days, drift_of
+from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, drift_of
 from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers, alike
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
@@ -64,7 +65,7 @@ FIRST = "resnet50"
 
 SENTENCES = (
     *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
-    "chance_means",
+    *("chance_means", "page_old"),
     *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
 )
 
@@ -161,6 +162,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "seed": asked.seed,
         "draws": asked.draws,
         "as_of": today.isoformat(),
+        "fresh_until": (today + timedelta(days=STALE_AFTER_DAYS + 1)).isoformat(),
         "common_share": load_calibration().common_share,
         "gpus": {key: _card(key) for key in sorted(filtered.kept.gpu_key.present)},
         "filters": _filters(asked),

@@ -495,6 +495,35 @@ def test_without_scripts_the_three_answers_and_the_table_are_shown(shown, browse
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
 
 
+def test_a_doubtful_price_is_marked_with_and_without_scripts(browser, tmp_path, monkeypatch):  # noqa: F811
+    samples.of_few_models(monkeypatch)
+    table = tmp_path / "prices.csv"
+    table.write_text(
+        "provider,gpu_key,gpu_count,on_demand_usd_per_h,price_date\nbad,H100 SXM,8,2.2,2026-11-19\n"
+    )
+    made = report(tmp_path / "page.html", tmp_path, offers=table, as_of=samples.TODAY)
+    for has_scripts in (False, True):
+        context = browser.new_context(java_script_enabled=has_scripts)
+        page = context.new_page()
+        page.goto(f"file://{made}")
+        assert three(page)[0][2] == "bad (cloud)"
+        assert "times what" in page.locator("#said").inner_text()
+        context.close()
+
+
+@pytest.mark.parametrize(
+    ("day", "is_old"), [("2026-11-21", False), ("2026-12-20", False), ("2027-12-01", True)]
+)
+def test_a_page_opened_long_after_its_day_says_so(browser, path, day, is_old):  # noqa: F811
+    context = browser.new_context()
+    context.clock.install(time=f"{day}T12:00:00Z")
+    page = context.new_page()
+    page.goto(f"file://{path}")
+    page.locator("html[data-answered]").wait_for(state="attached")
+    assert ("Prices are as of 2026-11-20 and may be stale" in page.locator("#said").inner_text()) == is_old
+    context.close()
+
+
 def test_a_model_without_its_own_job_is_answered_equally_with_and_without_scripts(
     browser,  # noqa: F811
     tmp_path,
