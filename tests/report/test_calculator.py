@@ -495,6 +495,38 @@ def test_without_scripts_the_three_answers_and_the_table_are_shown(shown, browse
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"buy": True}, ("to buy", "--buy")),
+        ({"have": ["RTX 3090"]}, ("yours", "--have '1x nvidia-geforce-rtx-3090-24gb'")),
+        ({"have": ["3x RTX 3090, 300 W"]}, ("yours", "--have '3x nvidia-geforce-rtx-3090-24gb'")),
+        ({"gpu": "H100 SXM", "have": ["RTX 4090, 1800 USD"]}, ("yours", "--have 'RTX 4090, 1800 USD'")),
+    ],
+)
+def test_a_page_about_buying_or_a_machine_at_hand_is_answered_equally_with_and_without_scripts(
+    browser,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    asked,
+    expected,
+):
+    """The machines that the page offers to choose must not replace the cards for sale."""
+    samples.of_few_models(monkeypatch)
+    made = report(tmp_path / "page.html", tmp_path, workload="resnet50", as_of=samples.TODAY, **asked)
+    told = []
+    for has_scripts in (False, True):
+        context = browser.new_context(java_script_enabled=has_scripts)
+        page = context.new_page()
+        page.goto(f"file://{made}")
+        told.append(three(page))
+        if has_scripts:
+            assert expected[1] in page.locator("#command").inner_text()
+        context.close()
+    assert_told_alike(*told)
+    assert told[0][0][2] == expected[0]
+
+
 def test_a_doubtful_price_is_marked_with_and_without_scripts(browser, tmp_path, monkeypatch):  # noqa: F811
     samples.of_few_models(monkeypatch)
     table = tmp_path / "prices.csv"
