@@ -359,6 +359,11 @@ def test_unmeetable_limits_are_reported_with_what_would_suffice(shown):
         ("budget", "50 EUR", None),
         ("deadline", "2 days", None),
         ("deadline", "36", "--deadline-hours 36"),
+        ("deadline", "0", None),
+        ("budget", "$0.00", None),
+        ("samples", "0k", None),
+        ("samples", "0.5k", "--samples 500"),
+        ("worth", "0", "--hour-worth 0"),
     ],
 )
 def test_an_amount_is_read_as_typed_or_marked_as_wrong(shown, name, text, option):
