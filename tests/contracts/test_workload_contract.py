@@ -548,7 +548,7 @@ class LlamaContract(StatedContract):
     adapters = 0
 
     def test_the_number_of_scores_matches_the_stated_classes(self) -> None:
-        """The fingerprint runs the full model; it is the same class."""
+        """The tiny model runs here; the test of the fingerprint runs the full one."""
         task = self.tiny()
         assert forward(task.model, task.batches[0][0]).shape == ()
 
