@@ -146,7 +146,8 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
                 reads = _read_on_cpu(workload, batch_size, until_s)
                 read_s = time.process_time() - began_s
                 with suppress(Exception), torch.device("meta"), rules_of_losses():
-                    task = on_meta(workload, batch_size)
+                    with Known().followed():  # a constructor may read values that it computes itself
+                        task = on_meta(workload, batch_size)
                     found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
                     return replace(found, why_on_cpu=why, read_s=read_s)
         with _on_cpu(workload, batch_size, until_s) as task:
