@@ -56,6 +56,8 @@ _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
 # Options of torch's optimizers that need a GPU; the state is the same without them
 _ONLY_ON_GPU = {"fused", "capturable"}
+# They multiply no matrices, so their many operators need no recording
+_BY_ELEMENT = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW}
 # Limits on a large batch that runs on the CPU to find its reads, extrapolated from a smaller batch
 _MOST_READ_S = 2.0
 _MOST_READ_BYTES = 3e8
@@ -351,11 +353,11 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambd
         with reading(TaskKind.TRAIN) as reads:
             train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
             read[TaskKind.TRAIN] = {key: [*found] for key, found in reads.items()}
-            optimizer, state, kernel = _optimizer(task, trained)
+            optimizer, state, updates = _optimizer(task, trained)
             if task.again is not None:
                 with _recording():  # a first step may leave state that breaks a second
                     task.loss(forward(model, inputs), targets).backward()
-        train.append(kernel)
+        train += updates
     model.eval()
     with reading(TaskKind.INFER) as read[TaskKind.INFER]:
         infer = _trace_pass(lambda: forward(model, inputs))
@@ -460,17 +462,21 @@ def _recording() -> Iterator[list[Kernel]]:
         yield recorder.kernels
 
 
-def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kernel]:
-    """Return the optimizer's name, the bytes of its state after one step, and its kernel.
+def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[Kernel]]:
+    """Return the optimizer's name, the bytes of its state after one step, and its kernels.
 
-    The kernel is one pass over the parameters: weight and gradient are read, weight is written, state is read
-    and written. In float32, SGD with momentum moves 20 bytes per parameter, Adam 28.
+    The kernels are its products of matrices, as in Muon, and one pass over the parameters: weight and
+    gradient are read, weight is written, state is read and written. In float32, SGD with momentum moves 20
+    bytes per parameter, Adam 28.
     """
     optimizer = task.optimizer(list(trained))
     for group in groups_of(optimizer):
         group.update(dict.fromkeys(_ONLY_ON_GPU & group.keys(), False))
+    watch: AbstractContextManager[list[Kernel]]
+    watch = nullcontext([]) if type(optimizer) in _BY_ELEMENT else _recording()
     try:
-        optimizer.step()
+        with watch as kernels:
+            optimizer.step()
     except Exception as error:
         if "closure" not in str(error):  # as an argument that is missing, or that an assertion requires
             raise
@@ -481,7 +487,8 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     # without scalars, such as the number of steps
     kept = float(sum(t.nbytes for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter)))
     weights = sum(p.numel() * p.element_size() for p in trained)
-    return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
+    update = Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
+    return type(optimizer).__name__, kept, [*(each for each in kernels if each.flops), update]
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
