@@ -29,7 +29,7 @@ from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, with_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.cuda_rules import rules_of_losses, rules_without_values
-from gpubench.profile.growth import LARGE_BATCHES, longer
+from gpubench.profile.growth import BATCHES, LARGE_BATCHES, longer
 from gpubench.profile.kernels import (
     FusedCalls,
     Kernel,
@@ -61,6 +61,8 @@ _BY_ELEMENT = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW}
 # Limits on a large batch that runs on the CPU to find its reads, extrapolated from a smaller batch
 _MOST_READ_S = 2.0
 _MOST_READ_BYTES = 3e8
+# Largest part of the FLOPs that may depend on guessed values
+_MOST_GUESSED = 0.02
 
 # What to do about an error from torch, by a part of its message
 _ADVICE = {
@@ -163,8 +165,7 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
             raise
         return _trace_without_kernels(workload, batch_size, error)
     try:
-        found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
-        return replace(found, why_on_cpu=slow, reads={})
+        return replace(_trace_with_guesses(workload, batch_size), why_on_cpu=slow, reads={})
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
         do = "make the model smaller, or measure it with `gpubench run`"
@@ -221,6 +222,22 @@ def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
         return _trace_task(task, workload.tasks, lambda _: known.reading())
+
+
+def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
+    """Trace on the meta device as if every condition selected all elements.
+
+    Raises:
+        MisuseError: If the FLOPs depend on how many elements are selected.
+    """
+    found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
+    if batch_size != BATCHES[0]:
+        return found  # as the smallest batch, which is traced first, was not refused
+    half = _trace_with_known(workload, batch_size, Known(others_as_1=True, one_of=2))
+    flops, fewer = (sum(kernel.flops for kernel in (*each.train, *each.infer)) for each in (found, half))
+    if fewer < (1 - _MOST_GUESSED) * flops:
+        raise MisuseError("its work depends on how many elements its conditions select")
+    return found
 
 
 def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:

@@ -39,6 +39,7 @@ _MAKING = {torch.tensor, torch.as_tensor}
 _ONE_HOT = torch.nn.functional.one_hot
 _ON_HOST = {*_TO_HOST, *_INDEXING, *_MAKING, _ONE_HOT}
 _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what ``item()`` calls
+_NONZERO = torch.ops.aten.nonzero.default
 
 Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 Key = tuple[Any, tuple[int, ...], Any]
@@ -126,9 +127,15 @@ class Known:
         has_missed: Whether an unknown value was read.
     """
 
-    def __init__(self, *, others_as_1: bool = False) -> None:
-        """Start without values; with ``others_as_1``, an unknown number is read as 1, or True."""
+    def __init__(self, *, others_as_1: bool = False, one_of: int = 1) -> None:
+        """Start without values.
+
+        Args:
+            others_as_1: Whether an unknown number is read as 1, or True.
+            one_of: With ``others_as_1``, an unknown condition selects one of this many elements.
+        """
         self.has_missed = False
+        self._one_of = one_of
         self._reads: Reads = {}
         self._others_as_1 = others_as_1
         # By storage, so that a view has the values of its base; the weak reference prevents reuse of its id
@@ -181,17 +188,25 @@ class Known:
         elif _reads(func, args):
             with self._missing():
                 return self._read(func, args, kwargs)
-        if func is _NUMBER and self._others_as_1 and args[0].is_meta:
-            return torch.ones((), dtype=args[0].dtype).item()
+        if self._others_as_1 and func in {_NUMBER, _NONZERO} and args[0].is_meta:
+            if func is _NUMBER:
+                return torch.ones((), dtype=args[0].dtype).item()
+            return args[0].new_empty((self._count(args[0]), args[0].dim()), dtype=torch.int64)
         counts: list[int] = []
         with self._missing():
-            counts = [int(self._of(mask).count_nonzero()) for mask in _masks(func, args)]
+            counts = [self._count(mask) for mask in _masks(func, args)]
         for mask, count in zip(_masks(func, args), counts, strict=False):
             _note(self._reads, torch.nonzero, mask, count)
         given_args = _by_counts(args, counts) if counts else args
         out = func(*given_args, **_kept_on_meta(func, args, kwargs))
         self._follow(func, args, kwargs, out)
         return out
+
+    def _count(self, mask: Tensor) -> int:
+        # How many elements a condition selects; raises KeyError if that is unknown.
+        if self._others_as_1 and mask.is_meta and storage_id(mask) not in self._values:
+            return mask.numel() // self._one_of
+        return int(self._of(mask).count_nonzero())
 
     @contextmanager
     def _missing(self) -> Iterator[None]:
