@@ -544,6 +544,17 @@ class Clipped(torch.optim.AdamW):
 """,
         optimizer="lambda parameters: Clipped(parameters, lr=1e-2)",
     ),
+    "with products": pair(
+        head="""
+class Orthogonal(torch.optim.SGD):
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.ndim == 2:
+                p.grad = p.grad @ p.grad.T @ p.grad
+        return super().step(closure)
+""",
+        optimizer="functools.partial(Orthogonal, lr=0.1)",
+    ),
     "two in one": pair(
         head="""
 class Both:

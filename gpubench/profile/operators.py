@@ -29,7 +29,7 @@ from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, with_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
 from gpubench.profile.cuda_rules import rules_of_losses, rules_without_values
-from gpubench.profile.growth import LARGE_BATCHES, longer
+from gpubench.profile.growth import BATCHES, LARGE_BATCHES, longer
 from gpubench.profile.kernels import (
     FusedCalls,
     Kernel,
@@ -56,9 +56,13 @@ _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
 # Options of torch's optimizers that need a GPU; the state is the same without them
 _ONLY_ON_GPU = {"fused", "capturable"}
+# They multiply no matrices, so their many operators need no recording
+_BY_ELEMENT = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW}
 # Limits on a large batch that runs on the CPU to find its reads, extrapolated from a smaller batch
 _MOST_READ_S = 2.0
 _MOST_READ_BYTES = 3e8
+# Largest part of the FLOPs that may depend on guessed values
+_MOST_GUESSED = 0.02
 
 # What to do about an error from torch, by a part of its message
 _ADVICE = {
@@ -146,7 +150,8 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
                 reads = _read_on_cpu(workload, batch_size, until_s)
                 read_s = time.process_time() - began_s
                 with suppress(Exception), torch.device("meta"), rules_of_losses():
-                    task = on_meta(workload, batch_size)
+                    with Known().followed():  # a constructor may read values that it computes itself
+                        task = on_meta(workload, batch_size)
                     found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
                     return replace(found, why_on_cpu=why, read_s=read_s)
         with _on_cpu(workload, batch_size, until_s) as task:
@@ -160,8 +165,7 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
             raise
         return _trace_without_kernels(workload, batch_size, error)
     try:
-        found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
-        return replace(found, why_on_cpu=slow, reads={})
+        return replace(_trace_with_guesses(workload, batch_size), why_on_cpu=slow, reads={})
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
         do = "make the model smaller, or measure it with `gpubench run`"
@@ -218,6 +222,22 @@ def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
         return _trace_task(task, workload.tasks, lambda _: known.reading())
+
+
+def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
+    """Trace on the meta device as if every condition selected all elements.
+
+    Raises:
+        MisuseError: If the FLOPs depend on how many elements are selected.
+    """
+    found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
+    if batch_size != BATCHES[0]:
+        return found  # as the smallest batch, which is traced first, was not refused
+    half = _trace_with_known(workload, batch_size, Known(others_as_1=True, one_of=2))
+    flops, fewer = (sum(kernel.flops for kernel in (*each.train, *each.infer)) for each in (found, half))
+    if fewer < (1 - _MOST_GUESSED) * flops:
+        raise MisuseError("its work depends on how many elements its conditions select")
+    return found
 
 
 def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
@@ -350,11 +370,11 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambd
         with reading(TaskKind.TRAIN) as reads:
             train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
             read[TaskKind.TRAIN] = {key: [*found] for key, found in reads.items()}
-            optimizer, state, kernel = _optimizer(task, trained)
+            optimizer, state, updates = _optimizer(task, trained)
             if task.again is not None:
                 with _recording():  # a first step may leave state that breaks a second
                     task.loss(forward(model, inputs), targets).backward()
-        train.append(kernel)
+        train += updates
     model.eval()
     with reading(TaskKind.INFER) as read[TaskKind.INFER]:
         infer = _trace_pass(lambda: forward(model, inputs))
@@ -459,17 +479,21 @@ def _recording() -> Iterator[list[Kernel]]:
         yield recorder.kernels
 
 
-def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kernel]:
-    """Return the optimizer's name, the bytes of its state after one step, and its kernel.
+def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[Kernel]]:
+    """Return the optimizer's name, the bytes of its state after one step, and its kernels.
 
-    The kernel is one pass over the parameters: weight and gradient are read, weight is written, state is read
-    and written. In float32, SGD with momentum moves 20 bytes per parameter, Adam 28.
+    The kernels are its products of matrices, as in Muon, and one pass over the parameters: weight and
+    gradient are read, weight is written, state is read and written. In float32, SGD with momentum moves 20
+    bytes per parameter, Adam 28.
     """
     optimizer = task.optimizer(list(trained))
     for group in groups_of(optimizer):
         group.update(dict.fromkeys(_ONLY_ON_GPU & group.keys(), False))
+    watch: AbstractContextManager[list[Kernel]]
+    watch = nullcontext([]) if type(optimizer) in _BY_ELEMENT else _recording()
     try:
-        optimizer.step()
+        with watch as kernels:
+            optimizer.step()
     except Exception as error:
         if "closure" not in str(error):  # as an argument that is missing, or that an assertion requires
             raise
@@ -480,7 +504,8 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, Kerne
     # without scalars, such as the number of steps
     kept = float(sum(t.nbytes for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter)))
     weights = sum(p.numel() * p.element_size() for p in trained)
-    return type(optimizer).__name__, kept, Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
+    update = Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
+    return type(optimizer).__name__, kept, [*(each for each in kernels if each.flops), update]
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:

@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gpubench.profile.cuda_rules import RULES
-from gpubench.tensors import EveryCall, storage_id, tensors_in, with_tensors
+from gpubench.tensors import EveryCall, replaced, storage_id, tensors_in, with_tensors
 from gpubench.units import MIB
 
 # Largest tensors with values beside a trace: masks, lengths and positions of a batch
@@ -34,8 +35,11 @@ _MOST_KNOWN_S = 10.0
 _READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _TO_HOST = {Tensor.numpy, Tensor.tolist, Tensor.__array__}
 _INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
-_ON_HOST = {*_TO_HOST, *_INDEXING, torch.tensor}
+_MAKING = {torch.tensor, torch.as_tensor}
+_ONE_HOT = torch.nn.functional.one_hot
+_ON_HOST = {*_TO_HOST, *_INDEXING, *_MAKING, _ONE_HOT}
 _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001 - what ``item()`` calls
+_NONZERO = torch.ops.aten.nonzero.default
 
 Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 Key = tuple[Any, tuple[int, ...], Any]
@@ -75,6 +79,12 @@ def noted() -> Iterator[Reads]:
     reads: Reads = {}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if func is _ONE_HOT and (args[1:] or kwargs):  # with their number, only a CPU reads the classes
+            before = {key: [*found] for key, found in reads.items()}
+            out = func(*args, **kwargs)
+            reads.clear()
+            reads.update(before)
+            return out
         for mask in _masks(func, args):
             _note(reads, torch.nonzero, mask, int(mask.count_nonzero()))
         out = func(*args, **kwargs)
@@ -100,7 +110,13 @@ def given(reads: Reads) -> Iterator[Reads]:
             return found.like(args[0]) if isinstance(found, _Selected) else copy.deepcopy(found)
         return func(*args, **_kept_on_meta(func, args, kwargs))
 
-    with _OnHost(call), EveryCall(call):
+    each_item = FakeTensor.tolist  # which reads one number at a time, unlike that of a real tensor
+
+    def tolist(fake: FakeTensor) -> Any:
+        is_known = _key(Tensor.tolist, fake) in answers
+        return call(Tensor.tolist, (fake,), {}) if is_known else each_item(fake)
+
+    with replaced(FakeTensor, tolist=tolist), _OnHost(call), EveryCall(call):
         yield reads
 
 
@@ -111,9 +127,15 @@ class Known:
         has_missed: Whether an unknown value was read.
     """
 
-    def __init__(self, *, others_as_1: bool = False) -> None:
-        """Start without values; with ``others_as_1``, an unknown number is read as 1, or True."""
+    def __init__(self, *, others_as_1: bool = False, one_of: int = 1) -> None:
+        """Start without values.
+
+        Args:
+            others_as_1: Whether an unknown number is read as 1, or True.
+            one_of: With ``others_as_1``, an unknown condition selects one of this many elements.
+        """
         self.has_missed = False
+        self._one_of = one_of
         self._reads: Reads = {}
         self._others_as_1 = others_as_1
         # By storage, so that a view has the values of its base; the weak reference prevents reuse of its id
@@ -154,8 +176,8 @@ class Known:
             with self._missing():
                 return self._read(func, args, kwargs)
         out = func(*args, **kwargs)
-        if func is torch.tensor and out.is_meta:
-            self._keep(out, func(*args, **{**kwargs, "device": "cpu", "requires_grad": False}))
+        if func in _MAKING and out.is_meta and not isinstance(args and args[0], Tensor):
+            self._keep(out, func(*args, **{**kwargs, "device": "cpu"}).detach())
         return out
 
     def _on_operator(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -166,17 +188,25 @@ class Known:
         elif _reads(func, args):
             with self._missing():
                 return self._read(func, args, kwargs)
-        if func is _NUMBER and self._others_as_1 and args[0].is_meta:
-            return torch.ones((), dtype=args[0].dtype).item()
+        if self._others_as_1 and func in {_NUMBER, _NONZERO} and args[0].is_meta:
+            if func is _NUMBER:
+                return torch.ones((), dtype=args[0].dtype).item()
+            return args[0].new_empty((self._count(args[0]), args[0].dim()), dtype=torch.int64)
         counts: list[int] = []
         with self._missing():
-            counts = [int(self._of(mask).count_nonzero()) for mask in _masks(func, args)]
+            counts = [self._count(mask) for mask in _masks(func, args)]
         for mask, count in zip(_masks(func, args), counts, strict=False):
             _note(self._reads, torch.nonzero, mask, count)
         given_args = _by_counts(args, counts) if counts else args
         out = func(*given_args, **_kept_on_meta(func, args, kwargs))
         self._follow(func, args, kwargs, out)
         return out
+
+    def _count(self, mask: Tensor) -> int:
+        # How many elements a condition selects; raises KeyError if that is unknown.
+        if self._others_as_1 and mask.is_meta and storage_id(mask) not in self._values:
+            return mask.numel() // self._one_of
+        return int(self._of(mask).count_nonzero())
 
     @contextmanager
     def _missing(self) -> Iterator[None]:

@@ -1338,6 +1338,25 @@ def test_optional_trace_of_a_value_dependent_model_is_skipped_on_timeout(
         trace_workload(_routed(slow_beyond_four), 0, on_cpu_s=0.0)
 
 
+def test_a_slow_step_with_conditions_that_add_no_products_is_traced_with_all_of_them_true() -> None:
+    """As in a detector, which selects the places that its loss compares."""
+
+    def loss(out: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+        near = (out - goal).abs() < 0.5
+        (rows,) = torch.where(near.any(1))
+        return out[near].square().sum() + out[rows].sum()
+
+    def build(batch_size: int, _seed: int) -> Task:
+        return Task(
+            model=nn.Linear(8, 8), batches=((torch.randn(batch_size, 8),) * 2,), loss=loss,
+            optimizer=torch.optim.SGD,
+        )  # fmt: skip
+
+    told = trace_workload(replace(_routed(lambda _: None), build=build), 0, on_cpu_s=0.0)
+    assert "took too long" in (told.why_on_cpu or "")
+    assert told.profile.train_flops_per_sample == 2 * 2 * 8 * 8
+
+
 def test_a_step_too_slow_for_the_cpu_does_not_run_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
     spent_s = [0.0]
     monkeypatch.setattr(time, "process_time", lambda: spent_s[0])

@@ -257,6 +257,13 @@ def test_the_state_of_wrapped_optimizers_is_counted(load):
     assert profile.memory[0].optimizer_bytes == state_bytes + numbers_of_steps
 
 
+def test_the_products_of_an_optimizer_are_counted_once_per_step(load):
+    profile = profile_as_built(load(KINDS["with products"]))
+    products = 2 * 2 * (16 * 16 * 8 + 4 * 4 * 16)
+    assert sum(each.count * each.flops_fixed for each in profile.train) == products
+    assert profile.train_flops_per_sample == 2 * (2 * 8 * 16 + 3 * 16 * 4), "they do not grow with the batch"
+
+
 @pytest.mark.parametrize("source", [ONE_MODEL_BY_PART, DEEP_BY_PART])
 def test_the_state_of_an_optimizer_that_names_the_model_is_counted_if_the_model_is_copied(load, source):
     profile = profile_as_built(load(source))

@@ -201,6 +201,15 @@ def test_a_model_that_reads_results_is_traced_as_the_same_without_reads() -> Non
         assert told.allocated.value == pytest.approx(known.allocated.value, rel=0.02)
 
 
+def test_the_memory_of_a_step_that_lists_what_it_computes_is_traced() -> None:
+    class Listed(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.layer(x)
+            return self.second(out[: len(out.detach().mean(1).tolist())])
+
+    assert {step.task for step in _profile(_of(Listed)).memory} == {*TaskKind}
+
+
 def test_what_is_read_only_in_inference_costs_no_graph_in_training() -> None:
     class Exits(_Layer):
         def forward(self, x: Tensor) -> Tensor:
@@ -226,7 +235,7 @@ class Net(nn.Module):
         nn.init.trunc_normal_(self.layers[0].weight, std=0.02)  # torch looks at the drawn values
         weight = self.layers[0].weight
         BUILT.append(weight.is_meta or isinstance(weight, FakeTensor))
-        self.rates = [rate.item() for rate in torch.linspace(0, 0.5, 3{device})]
+        self.rates = [rate.item() for rate in {rates}]
 
     def forward(self, x):
         assert self.rates == [0, 0.25, 0.5]
@@ -240,10 +249,18 @@ def build(n):
 """The file of a model with a rate for each layer, as in models with stochastic depth."""
 
 
-@pytest.mark.parametrize("device", ["", ", device='cpu'"])
-def test_values_read_while_a_model_is_built_need_no_real_build_to_trace_it(tmp_path, device: str) -> None:
+@pytest.mark.parametrize(
+    "rates",
+    [
+        "torch.linspace(0, 0.5, 3)",
+        "torch.linspace(0, 0.5, 3, device='cpu')",
+        "torch.tensor([0, 0.25, 0.5])",
+        "torch.as_tensor([0, 0.25, 0.5])",
+    ],
+)
+def test_values_read_while_a_model_is_built_need_no_real_build_to_trace_it(tmp_path, rates: str) -> None:
     path = tmp_path / "net.py"
-    path.write_text(RATES.format(device=device))
+    path.write_text(RATES.format(rates=rates))
     workload = load_workload(str(path))
     built = _built(workload)
     del built[:]  # what the check of the file built
@@ -292,6 +309,35 @@ def test_reads_of_a_model_that_differentiates_itself_stay_in_order() -> None:
     )
     profile = _profile(_of(Force))
     assert {step.task for step in profile.memory} == {*TaskKind}
+
+
+def test_a_step_that_reads_results_of_a_model_that_reads_rates_is_traced_without_values() -> None:
+    class Rated(_Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rate = torch.tensor([0.25])[0].item()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.layer(x) * self.rate
+            assert not torch.isnan(out).any()
+            return out
+
+    assert seen_at(_of(Rated), 2, math.inf).read_s > 0, "otherwise the step runs on the CPU a second time"
+
+
+def test_what_only_a_cpu_reads_is_not_noted() -> None:
+    """A check of classes reads two integers, which a GPU does not read; the model reads another one."""
+
+    class Classes(_Layer):
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.layer(x)
+            best = out[0].argmax()
+            weight = nn.functional.one_hot(out.argmax(1), num_classes=WIDTH)
+            return out[:, : best.item() + 1].sum() + (out * weight).sum()
+
+    seen = seen_at(_of(Classes), 2, math.inf)
+    assert seen.read_s > 0
+    assert [len(found) for found in seen.reads[TaskKind.INFER].values()] == [1]
 
 
 def test_values_are_unknown_once_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
