@@ -120,6 +120,24 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     if (tpu := tpu_slice(quote.gpu)) is not None:  # one "v5litepod-8" is eight chips
         version, chips = tpu
         quote = msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
+    # Rows of a table often have the same facts, which are then read once.
+    name, row = ("", "") if is_table else (quote.instance, None)
+    alike = msgspec.structs.replace(quote, instance=name, region=None, price="", row=row)
+    facts = _facts(alike, retrieved_at, latest)
+    offer = msgspec.structs.replace(
+        facts,
+        instance=read_field("instance", quote.instance if is_table else _instance(quote, facts.gpu_key)),
+        region=read_field("region", quote.region),
+        price_usd_per_hour=_read_price(quote.price, quote.kind, quote.usd_per_unit),
+    )
+    _check_together(offer)
+    return offer
+
+
+@lru_cache(maxsize=10_000)
+def _facts(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
+    # Return the offer of a quote without its instance, region and price.
+    is_table = quote.row is not None
     machine = None if is_table else find_machine(quote.provider, quote.instance)
     vcpus, count, ram_gib = quote.vcpus, quote.gpu_count, quote.ram_gib
     if machine is not None:
@@ -135,15 +153,15 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     check_day(price_date, latest)
     host = {} if quote.host is NO_HOST else msgspec.structs.asdict(quote.host)
     read = read_field
-    offer = Offer(
+    return Offer(
         provider=read("provider", quote.provider),
-        instance=read("instance", quote.instance if is_table else _instance(quote, machine, key)),
-        region=read("region", quote.region),
+        instance="",
+        region=None,
         gpu_key=key,
         gpu_count=read("gpu_count", count),
         vcpus=read("vcpus", vcpus),
         ram_bytes=_ram_bytes(ram_gib),
-        price_usd_per_hour=_read_price(quote.price, quote.kind, quote.usd_per_unit),
+        price_usd_per_hour=MIN_USD_PER_HOUR,
         pricing=Pricing(read("pricing", quote.pricing)),
         kind=read("kind", quote.kind),
         price_date=price_date,
@@ -161,18 +179,17 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         is_floor=quote.is_floor,
         **{field: read(field, stated) for field, stated in host.items()},
     )
-    _check_together(offer)
-    return offer
 
 
-def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
+def _instance(quote: Quote, key: str) -> str:
     """Return the instance's name, plus what distinguishes it from others.
 
     Google's N1 machines take any GPU, so their name includes the GPU. A marketplace names instances after the
     GPU, with one name for both sizes of the A100, so their name includes the memory unless the GPU name is
     unique.
     """
-    if quote.provider == "gcp" and machine is None and quote.gpu and not quote.gpu.startswith("tpu-"):
+    is_open = quote.provider == "gcp" and find_machine(quote.provider, quote.instance) is None
+    if is_open and quote.gpu and not quote.gpu.startswith("tpu-"):
         return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"
     if quote.kind == "marketplace" and quote.gpu and quote.instance.endswith(quote.gpu):
         memory_bytes = load_specs()[key].memory_bytes

@@ -7,11 +7,13 @@ a marketplace is one host's price at one moment. If it is gone tomorrow, another
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from itertools import chain
+from itertools import count as numbers
 from operator import attrgetter
 from statistics import fmean, median
 from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
@@ -70,9 +72,9 @@ class Column(NamedTuple, Generic[T]):
 
 def _column_of(cells: Iterable[T]) -> Column[T]:
     # Encode cells as a column, with values in order of first occurrence.
-    place: dict[T, int] = {}
-    codes = [place.setdefault(cell, len(place)) for cell in cells]
-    return Column(np.array(codes, dtype=np.int64), tuple(place))
+    place: defaultdict[T, int] = defaultdict(numbers().__next__)
+    codes = np.fromiter(map(place.__getitem__, cells), dtype=np.int64)
+    return Column(codes, tuple(place))
 
 
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
@@ -113,7 +115,7 @@ class Offers(Sequence[Offer]):
     price_date: Column[str]
 
     def __init__(
-        self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Column[Any]]
+        self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Any]
     ) -> None:
         self._whole, self._origins, self._rows, self._columns = whole, origins, rows, columns
         self._made: dict[Callable[[Offers], Any], Any] = {}
@@ -124,7 +126,8 @@ class Offers(Sequence[Offer]):
             raise AttributeError(name)
         if name not in self._columns:
             self._columns[name] = _column_of(map(attrgetter(name), self._whole))
-        return self._columns[name].take(self._rows)
+        column: Column[Any] = self._columns[name]
+        return column.take(self._rows)
 
     @classmethod
     def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
@@ -135,13 +138,18 @@ class Offers(Sequence[Offer]):
         told = _column_of([UNSTATED] * len(every) if origins is None else origins)
         return cls(every, told, np.arange(len(every)), {})
 
-    @classmethod
-    def joined(cls, *parts: Offers) -> Offers:
-        """Concatenate the offers of several tables."""
-        some = [part for part in parts if len(part)]
-        if len(some) == 1:  # its columns can be reused
-            return some[0]
-        return cls.of(chain(*some), chain(*(part.origin.cells() for part in some)))
+    def joined(self, others: Offers) -> Offers:
+        """Append other offers; if these are of another table, the offers of this one keep their places."""
+        if others._whole is self._whole:
+            return self._at(np.concatenate([self._rows, others._rows]))
+        if not len(others):  # the columns can be reused
+            return self
+        return Offers(
+            (*self._whole, *others._whole),
+            _column_of(chain(self._origins.cells(), others._origins.cells())),
+            np.concatenate([self._rows, others._rows + len(self._whole)]),
+            {},
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -174,7 +182,10 @@ class Offers(Sequence[Offer]):
         return np.isin(self._rows, among._rows)
 
     def spread(self, among: Offers, flags: Flags) -> Flags:
-        """Return another selection's flags at these rows of the same table; False for rows that it lacks."""
+        """Return another selection's flags at these rows; False for rows that it lacks.
+
+        Both are of the same table, or these of a table to which others were joined.
+        """
         every = np.zeros(len(self._whole), dtype=bool)
         every[among._rows] = flags
         return every[self._rows]
@@ -188,7 +199,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def price(self) -> Floats:
         """The listed price of each instance [USD/h]."""
-        return np.array([float(offer.price_usd_per_hour) for offer in self], dtype=float)
+        return self._figures("price_usd_per_hour")
 
     @cached_property
     def by_name(self) -> Indices:
@@ -202,7 +213,15 @@ class Offers(Sequence[Offer]):
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """The listed price of each instance, per GPU [USD/h]."""
-        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
+        return self._figures("usd_per_gpu_hour")
+
+    def _figures(self, name: str) -> Floats:
+        # Return a number of each offer; it is computed once for all selections from a table.
+        key = f"figures of {name}"
+        if key not in self._columns:
+            self._columns[key] = np.fromiter(map(float, map(attrgetter(name), self._whole)), float)
+        figures: Floats = self._columns[key][self._rows]
+        return figures
 
     @property
     def origin(self) -> Column[str]:

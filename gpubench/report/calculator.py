@@ -149,8 +149,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     )
     every = Offers.of(table.offers)
     owned = {offer_of(each): each for each in _owned(market, every, runs, today)}
-    offers = Offers.joined(every, Offers.of(owned))
-    whole = sift(market, offers, today=today, owned=owned, drift=drift_of(table.changes))
+    whole = sift(market, every, today=today, owned=owned, drift=drift_of(table.changes))
     filtered = _few(whole)
     starts: dict[str, int] = {}
     found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
