@@ -81,11 +81,12 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
                 with suppress(ValueError):
                     unusable.append(_offer(_identity_only(quote), retrieved_at, latest))
             continue
-        before = offers.get(offer_key(offer), offer)
-        if quote.row is not None and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
+        key, dropped = offer_key(offer), quote
+        before = offers.get(key)
+        if before and quote.row and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
             instance = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
             offer = msgspec.structs.replace(offer, instance=instance)
-        key, dropped = offer_key(offer), quote
+            key = offer_key(offer)
         if (other := offers.get(key)) is not None:
             if price_day(offer.price_date) > price_day(other.price_date):
                 dropped, other = rows[key], None

@@ -329,7 +329,8 @@ def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
     # Return the price of an instance from its cell, or from the price per GPU, and compare the two.
     if quote.usd_per_unit is None:
         cell, per_gpu = _in_dollars(cell), _in_dollars(per_gpu)
-    if not (whole := (figure_in(per_gpu) or 0.0) * (figure_in(str(quote.gpu_count)) or 0.0)):
+    whole = (figure_in(per_gpu) or 0.0) * (figure_in(str(quote.gpu_count)) or 0.0) if per_gpu else 0.0
+    if not whole:
         return cell
     if not is_whole:
         return str(round(whole, 6))

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
+from gpubench.files import many_objects
 from gpubench.groups import grouped
 from gpubench.labels import card_condition, gpu_name, gpus_of
 from gpubench.models import (
@@ -85,6 +86,7 @@ def rank(request: RankRequest) -> Ranking:
     return ranked(request)
 
 
+@many_objects()
 @traced_once()
 def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     """Answer as ``rank`` does.

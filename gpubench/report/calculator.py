@@ -15,6 +15,7 @@ import numpy as np
 
 from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
+from gpubench.files import many_objects
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.ranking import MODELED
@@ -121,6 +122,7 @@ TICKS = {
 """Positions and labels of the ticks of each axis."""
 
 
+@many_objects()
 @traced_once()
 def calculator(asked: RankRequest) -> dict[str, Any]:
     """Return the data of the script, as plain JSON values.
