@@ -379,9 +379,10 @@ def _whole_on_each(
 
 def _short_of(case: Case, fit: MemoryFit) -> str:
     again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
-    return (
-        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: {fit.text()}"
-    )
+    is_selective = case.checkpointing is Checkpointing.SELECTIVE
+    less = "; `--recipe checkpointing=full` needs less" if is_selective else ""
+    batch = f"{case.workload} at batch {case.batch_size:,}{again}"
+    return f"{batch} on each of {case.gpu_count} GPUs: {fit.text()}{less}"
 
 
 def efficiency_of(
