@@ -119,8 +119,8 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 }
 
 
+# The pattern of a number that ``figure`` reads in a longer text.
 FIGURE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?-i:[kKMB])?"
-"""The pattern of a number that ``figure`` reads in a longer text."""
 _TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
@@ -320,9 +320,9 @@ def figure(text: str, *, is_usd: bool = False) -> float:
         ValueError: If the text is not a number.
     """
     number = text.strip().removeprefix("$" if is_usd else "")
-    if re.fullmatch(FIGURE, number):
-        return float(number.rstrip("kKMB").replace(",", "")) * _TIMES.get(number[-1], 1)
-    return float(number)
+    if not re.fullmatch(FIGURE, number):
+        return float(number)  # 1e6
+    return float(number.rstrip("kKMB").replace(",", "")) * _TIMES.get(number[-1], 1)
 
 
 # --- texts -------------------------------------------------------------------------------------------------

@@ -113,8 +113,6 @@ def card_prices() -> tuple[CardPrice, ...]:
 # --- a machine in one line -------------------------------------------------------------------------------
 
 
-# A comma separates parts, unless it separates the thousands of a number: 30,000.
-_PART = re.compile(rf"(?:(?<![\d.]){FIGURE}|[^,])+")
 # Spellings of "30,000 USD" without the unit behind: "$30,000", "USD 30,000", "30k".
 _DOLLARS = re.compile(rf"(?:\$|usd) ?({FIGURE})(?: usd)?|(?<![\d.,])({FIGURE})(?<=[kKM])$", re.IGNORECASE)
 _NUMBER = rf"(?P<value>{FIGURE})"
@@ -186,7 +184,8 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     if not 1 <= gpu_count <= 64:
         raise MisuseError(f"--have: {gpu_count} GPUs; give 1 to 64")
     values: dict[str, float] = {}
-    for part in _PART.findall(rest):
+    # A comma separates parts, unless it separates the thousands of a number: 30,000.
+    for part in re.findall(rf"(?:(?<![\d.]){FIGURE}|[^,])+", rest):
         field, value = _read(" ".join(part.split()))
         if field in values:
             raise MisuseError(f"--have gives {_words(field)} twice ({part.strip()!r}); once is enough")

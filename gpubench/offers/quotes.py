@@ -119,11 +119,10 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     if not is_table:  # plug-in sources may fill in anything
         msgspec.convert(msgspec.structs.asdict(quote), Quote)
     if (tpu := tpu_slice(quote.gpu)) is not None:  # one "v5litepod-8" is eight chips
-        version, chips = tpu
-        quote = msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
+        quote = msgspec.structs.replace(quote, gpu=f"tpu-{tpu[0]}", gpu_count=tpu[1], gpu_memory_gib=None)
     # Rows of a table often have the same facts, which are then read once.
-    name, row = ("", "") if is_table else (quote.instance, None)
-    alike = msgspec.structs.replace(quote, instance=name, region=None, price="", row=row)
+    own = {"instance": "", "row": ""} if is_table else {}
+    alike = msgspec.structs.replace(quote, region=None, price="", **own)
     facts = _facts(alike, retrieved_at, latest)
     offer = msgspec.structs.replace(
         facts,
@@ -138,13 +137,12 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
 @lru_cache(maxsize=10_000)
 def _facts(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     # Return the offer of a quote without its instance, region and price.
-    is_table = quote.row is not None
-    machine = None if is_table else find_machine(quote.provider, quote.instance)
+    machine = find_machine(quote.provider, quote.instance)  # None for a row of a table
     vcpus, count, ram_gib = quote.vcpus, quote.gpu_count, quote.ram_gib
     if machine is not None:
         vcpus, count, ram_gib = vcpus or machine.vcpus, count or machine.gpu_count, ram_gib or machine.ram_gib
-    where = ("", "") if is_table else (quote.provider, quote.instance)
-    key = machine.gpu_key if machine else _identify(*where, quote.gpu, quote.gpu_memory_gib)
+    provider = quote.provider if quote.row is None else ""
+    key = machine.gpu_key if machine else _identify(provider, quote.instance, quote.gpu, quote.gpu_memory_gib)
     note = quote.note or None
     if load_specs()[key].variants:
         note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
@@ -153,32 +151,31 @@ def _facts(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         raise ImplausibleError("no price date: an undated price cannot be compared")
     check_day(price_date, latest)
     host = {} if quote.host is NO_HOST else msgspec.structs.asdict(quote.host)
-    read = read_field
     return Offer(
-        provider=read("provider", quote.provider),
+        provider=read_field("provider", quote.provider),
         instance="",
         region=None,
         gpu_key=key,
-        gpu_count=read("gpu_count", count),
-        vcpus=read("vcpus", vcpus),
+        gpu_count=read_field("gpu_count", count),
+        vcpus=read_field("vcpus", vcpus),
         ram_bytes=_ram_bytes(ram_gib),
         price_usd_per_hour=MIN_USD_PER_HOUR,
-        pricing=Pricing(read("pricing", quote.pricing)),
-        kind=read("kind", quote.kind),
+        pricing=Pricing(read_field("pricing", quote.pricing)),
+        kind=read_field("kind", quote.kind),
         price_date=price_date,
-        source=read("source", quote.source),
-        note=read("note", note),
-        term_years=read("term_years", quote.term_years),
+        source=read_field("source", quote.source),
+        note=read_field("note", note),
+        term_years=read_field("term_years", quote.term_years),
         retrieved_at=retrieved_at,
         in_stock=quote.in_stock,
         stock_date=None if quote.in_stock is None or retrieved_at is None else retrieved_at[:10],
-        ask_count=read("ask_count", quote.ask_count),
+        ask_count=read_field("ask_count", quote.ask_count),
         ask_median_usd_per_hour=(
             None if quote.ask_median is None else _read_price(quote.ask_median, quote.kind)
         ),
         seller=quote.seller,
         is_floor=quote.is_floor,
-        **{field: read(field, stated) for field, stated in host.items()},
+        **{field: read_field(field, stated) for field, stated in host.items()},
     )
 
 
@@ -189,8 +186,8 @@ def _instance(quote: Quote, key: str) -> str:
     GPU, with one name for both sizes of the A100, so their name includes the memory unless the GPU name is
     unique.
     """
-    is_open = quote.provider == "gcp" and find_machine(quote.provider, quote.instance) is None
-    if is_open and quote.gpu and not quote.gpu.startswith("tpu-"):
+    is_named = quote.provider != "gcp" or find_machine(quote.provider, quote.instance) is not None
+    if not is_named and quote.gpu and not quote.gpu.startswith("tpu-"):
         return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"
     if quote.kind == "marketplace" and quote.gpu and quote.instance.endswith(quote.gpu):
         memory_bytes = load_specs()[key].memory_bytes

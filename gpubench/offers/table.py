@@ -7,13 +7,11 @@ a marketplace is one host's price at one moment. If it is gone tomorrow, another
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
 from itertools import chain
-from itertools import count as numbers
 from operator import attrgetter
 from statistics import fmean, median
 from typing import Annotated, Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
@@ -72,9 +70,9 @@ class Column(NamedTuple, Generic[T]):
 
 def _column_of(cells: Iterable[T]) -> Column[T]:
     # Encode cells as a column, with values in order of first occurrence.
-    place: defaultdict[T, int] = defaultdict(numbers().__next__)
-    codes = np.fromiter(map(place.__getitem__, cells), dtype=np.int64)
-    return Column(codes, tuple(place))
+    every = list(cells)
+    place = {cell: at for at, cell in enumerate(dict.fromkeys(every))}
+    return Column(np.fromiter(map(place.__getitem__, every), np.int64, len(every)), tuple(place))
 
 
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
@@ -115,19 +113,21 @@ class Offers(Sequence[Offer]):
     price_date: Column[str]
 
     def __init__(
-        self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Any]
+        self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Column[Any]]
     ) -> None:
         self._whole, self._origins, self._rows, self._columns = whole, origins, rows, columns
         self._made: dict[Callable[[Offers], Any], Any] = {}
 
     def __getattr__(self, name: str) -> Column[Any]:
-        # Return the column of a field; it is computed once for all selections from a table.
         if name not in Offer.__struct_fields__:
             raise AttributeError(name)
+        return self._column(name)
+
+    def _column(self, name: str) -> Column[Any]:
+        # Return the column of a field or property; it is computed once for all selections from a table.
         if name not in self._columns:
             self._columns[name] = _column_of(map(attrgetter(name), self._whole))
-        column: Column[Any] = self._columns[name]
-        return column.take(self._rows)
+        return self._columns[name].take(self._rows)
 
     @classmethod
     def of(cls, offers: Iterable[Offer], origins: Iterable[str] | None = None) -> Offers:
@@ -199,7 +199,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def price(self) -> Floats:
         """The listed price of each instance [USD/h]."""
-        return self._figures("price_usd_per_hour")
+        return self._column("price_usd_per_hour").figures(float)
 
     @cached_property
     def by_name(self) -> Indices:
@@ -213,15 +213,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """The listed price of each instance, per GPU [USD/h]."""
-        return self._figures("usd_per_gpu_hour")
-
-    def _figures(self, name: str) -> Floats:
-        # Return a number of each offer; it is computed once for all selections from a table.
-        key = f"figures of {name}"
-        if key not in self._columns:
-            self._columns[key] = np.fromiter(map(float, map(attrgetter(name), self._whole)), float)
-        figures: Floats = self._columns[key][self._rows]
-        return figures
+        return self._column("usd_per_gpu_hour").figures(float)
 
     @property
     def origin(self) -> Column[str]:

@@ -251,10 +251,9 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
     alike = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
 
-    @lru_cache(maxsize=10_000)
-    def facts(column: str, *cells: str) -> Quote:
-        return _facts(table, dict(zip(alike, cells, strict=True)), column)
-
+    facts = lru_cache(maxsize=10_000)(
+        lambda column, *cells: _facts(table, dict(zip(alike, cells, strict=True)), column)
+    )
     for number, row in _cells(table):
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
         priced = [column for column in prices if row[column]] or [_PER_GPU][: bool(row.get(_PER_GPU))]
@@ -265,11 +264,10 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
         for column in () if row[None] else priced:
             try:
                 quote = facts(column, *map(row.__getitem__, alike))
-                region = row.get("region", "")
                 yield msgspec.structs.replace(
                     quote,
                     instance=row.get("instance") or row["gpu_key"],
-                    region=None if region.lower() in NO_REGION else region,
+                    region=None if (region := row.get("region", "")).lower() in NO_REGION else region,
                     price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
                     row=where,
                 )
@@ -330,12 +328,10 @@ def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
     if quote.usd_per_unit is None:
         cell, per_gpu = _in_dollars(cell), _in_dollars(per_gpu)
     whole = (figure_in(per_gpu) or 0.0) * (figure_in(str(quote.gpu_count)) or 0.0) if per_gpu else 0.0
-    if not whole:
-        return cell
-    if not is_whole:
+    if whole and not is_whole:
         return str(round(whole, 6))
-    is_far = abs((figure_in(cell) or whole) / whole - 1) > _PER_GPU_TOLERANCE
-    if quote.pricing is Pricing.ON_DEMAND and is_far:
+    is_compared = whole and quote.pricing is Pricing.ON_DEMAND
+    if is_compared and abs((figure_in(cell) or whole) / whole - 1) > _PER_GPU_TOLERANCE:
         raise ValueError(f"its price is {cell} for {quote.gpu_count} GPUs, but {per_gpu} per GPU")
     return cell
 

@@ -8,8 +8,6 @@ the step for each doubling of the GPU count. The shares are fitted to published 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -117,7 +115,7 @@ def scaling(
     width = fitted.factor * usual_error(fitted, exchange, 1, n)
     if fitted.other_vendors is not None and (sharded or spec.vendor != FITTED_VENDOR):
         width = max(width, fitted.other_vendors) if sharded else fitted.other_vendors
-    share, hidden = map(_shares(fitted.logs).__getitem__, (exchange.link, "hidden"))
+    share, hidden = (math.exp(fitted.logs[SHARES.index(name)]) for name in (exchange.link, "hidden"))
     return ScalingEstimate(
         gpu_count=n,
         efficiency=math.exp(likely),
@@ -156,14 +154,9 @@ def _exchange(question: Question, spec: GpuSpec, step_s: float, *, sharded: bool
     )
 
 
-@lru_cache(maxsize=64)
-def _shares(logs: tuple[float, ...]) -> Mapping[str, float]:
-    return dict(zip(SHARES, map(math.exp, logs), strict=True))
-
-
 def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> float:
     """Return the log ratio of the throughput per GPU on ``many`` GPUs to that on ``few``."""
-    shares = _shares(tuple(logs))
+    shares = dict(zip(SHARES, (math.exp(v) for v in logs), strict=True))
 
     def longer(n: int) -> float:
         waits = exposed_s(exchange, n, shares[exchange.link], shares["hidden"])

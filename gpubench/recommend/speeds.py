@@ -379,10 +379,11 @@ def _whole_on_each(
 
 def _short_of(case: Case, fit: MemoryFit) -> str:
     again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
-    is_selective = case.checkpointing is Checkpointing.SELECTIVE
-    less = "; `--recipe checkpointing=full` needs less" if is_selective else ""
-    batch = f"{case.workload} at batch {case.batch_size:,}{again}"
-    return f"{batch} on each of {case.gpu_count} GPUs: {fit.text()}{less}"
+    full = "; `--recipe checkpointing=full` needs less"
+    return (
+        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: "
+        f"{fit.text()}{full if case.checkpointing is Checkpointing.SELECTIVE else ''}"
+    )
 
 
 def efficiency_of(

@@ -34,10 +34,9 @@ def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) ->
         (lambda: document(brief=True)) if shown.brief else None,
     )
     if not any(each.cards for each in answers):
-        refused = [refusal for each in answers for refusal in each.refused]
+        reasons = first_reasons(refusal for each in answers for refusal in each.refused)
         raise MisuseError(
-            f"no GPU has an answer: {'; '.join(first_reasons(refused))}",
-            fix="change the GPU or the precision",
+            f"no GPU has an answer: {'; '.join(reasons)}", fix="change the GPU or the precision"
         )
 
 
