@@ -197,9 +197,8 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
 
 
 def _read(part: str) -> tuple[str, float]:
-    in_usd = _DOLLARS.sub(r"\1\2 USD", part)
     for field, pattern, factor in _FORMS:
-        found = re.fullmatch(pattern, in_usd, re.IGNORECASE | re.ASCII)
+        found = re.fullmatch(pattern, _DOLLARS.sub(r"\1\2 USD", part), re.IGNORECASE | re.ASCII)
         if found:
             value = figure(found["value"]) * factor
             low, high = _LIMITS[field]

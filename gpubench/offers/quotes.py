@@ -84,8 +84,8 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
         key, dropped = offer_key(offer), quote
         before = offers.get(key)
         if before and quote.row and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
-            instance = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
-            offer = msgspec.structs.replace(offer, instance=instance)
+            named = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
+            offer = msgspec.structs.replace(offer, instance=named)
             key = offer_key(offer)
         if (other := offers.get(key)) is not None:
             if price_day(offer.price_date) > price_day(other.price_date):
@@ -143,9 +143,7 @@ def _facts(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         vcpus, count, ram_gib = vcpus or machine.vcpus, count or machine.gpu_count, ram_gib or machine.ram_gib
     provider = quote.provider if quote.row is None else ""
     key = machine.gpu_key if machine else _identify(provider, quote.instance, quote.gpu, quote.gpu_memory_gib)
-    note = quote.note or None
-    if load_specs()[key].variants:
-        note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
+    notes = (quote.note, UNSTATED_NOTE if load_specs()[key].variants else None)
     price_date = quote.price_date or (retrieved_at or "")[:10]
     if not price_date:
         raise ImplausibleError("no price date: an undated price cannot be compared")
@@ -164,7 +162,7 @@ def _facts(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         kind=read_field("kind", quote.kind),
         price_date=price_date,
         source=read_field("source", quote.source),
-        note=read_field("note", note),
+        note=read_field("note", "; ".join(filter(None, notes))),
         term_years=read_field("term_years", quote.term_years),
         retrieved_at=retrieved_at,
         in_stock=quote.in_stock,

@@ -119,12 +119,9 @@ class Offers(Sequence[Offer]):
         self._made: dict[Callable[[Offers], Any], Any] = {}
 
     def __getattr__(self, name: str) -> Column[Any]:
+        # Return the column of a field; it is computed once for all selections from a table.
         if name not in Offer.__struct_fields__:
             raise AttributeError(name)
-        return self._column(name)
-
-    def _column(self, name: str) -> Column[Any]:
-        # Return the column of a field or property; it is computed once for all selections from a table.
         if name not in self._columns:
             self._columns[name] = _column_of(map(attrgetter(name), self._whole))
         return self._columns[name].take(self._rows)
@@ -140,10 +137,8 @@ class Offers(Sequence[Offer]):
 
     def joined(self, others: Offers) -> Offers:
         """Append other offers; if these are of another table, the offers of this one keep their places."""
-        if others._whole is self._whole:
+        if others._whole is self._whole:  # the columns can be reused
             return self._at(np.concatenate([self._rows, others._rows]))
-        if not len(others):  # the columns can be reused
-            return self
         return Offers(
             (*self._whole, *others._whole),
             _column_of(chain(self._origins.cells(), others._origins.cells())),
@@ -199,7 +194,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def price(self) -> Floats:
         """The listed price of each instance [USD/h]."""
-        return self._column("price_usd_per_hour").figures(float)
+        return np.array([float(offer.price_usd_per_hour) for offer in self], dtype=float)
 
     @cached_property
     def by_name(self) -> Indices:
@@ -213,7 +208,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """The listed price of each instance, per GPU [USD/h]."""
-        return self._column("usd_per_gpu_hour").figures(float)
+        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
 
     @property
     def origin(self) -> Column[str]:

@@ -295,7 +295,6 @@ def _facts(table: Table, row: Mapping[str, str], column: str) -> Quote:
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
     ram_bytes = figure_in(get("ram_bytes", ""))
-    is_floor = get("is_floor")
     stated_facts = {field: row[field] for field in HostFacts.__struct_fields__ if get(field)}
     page = next((cell for cell in map(get, PAGES) if cell and _ADDRESS.match(cell)), "")
     return Quote(
@@ -318,7 +317,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str) -> Quote:
         ask_count=get("ask_count"),
         ask_median=get("ask_median_usd_per_hour") or None,
         seller=get("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is reported
-        is_floor=msgspec.convert(is_floor, bool, strict=False) if is_floor else None,
+        is_floor=msgspec.convert(floor, bool, strict=False) if (floor := get("is_floor")) else None,
         host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
     )
 

@@ -109,7 +109,7 @@ def sift(
             each filter removed.
     """
     to_rent, machines = Offers.of(offers), {**for_sale, **owned}
-    asked, every = to_rent.once(AskedPrices), to_rent.joined(Offers.of(owned))
+    asked, every = to_rent.once(AskedPrices), to_rent.joined(Offers.of(owned)) if owned else to_rent
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
     told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
     market_of = every.where(told & ~every.is_owned)  # regardless of other filters
