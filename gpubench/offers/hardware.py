@@ -142,6 +142,8 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "tariff_usd_per_kwh": (0.0, 10.0),
     "upkeep_usd_per_hour": (0.0, 1e4),
 }
+_SUMS = frozenset({"purchase_usd", "host_usd", "resale_usd"})
+_GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)  # 1.800 is 1,800 in much of Europe
 _EXAMPLE = (
     "'2x nvidia-geforce-rtx-4090-24gb, 3800 USD, host 1500 USD, resale 900 USD, 3 years, 60 %, 380 W, "
     "PUE 1.2, 0.25 USD/kWh'"
@@ -202,6 +204,8 @@ def _read(part: str) -> tuple[str, float]:
         if found:
             value = figure(found["value"]) * factor
             low, high = _LIMITS[field]
+            if field in _SUMS and _GROUPED.fullmatch(found["value"]):
+                raise MisuseError(f"--have: {part!r} can mean thousands: write {value * 1000:.0f} USD")
             if not low <= value <= high:
                 raise MisuseError(f"--have: {_words(field)} {part!r} is outside {low:g} to {high:g}")
             return field, value

@@ -23,7 +23,7 @@ import msgspec
 from gpubench.errors import MisuseError
 from gpubench.files import TABLE_BYTES, decode_json, decode_text, read_bytes
 from gpubench.groups import grouped
-from gpubench.names import counted, tpu_slice
+from gpubench.names import counted, normalize, squeeze, tpu_slice
 from gpubench.offers.dates import price_day
 from gpubench.offers.quotes import (
     ImplausibleError,
@@ -250,9 +250,8 @@ def _heading(column: str) -> frozenset[str]:
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
     alike = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
-
     facts = lru_cache(maxsize=10_000)(
-        lambda column, *cells: _facts(table, dict(zip(alike, cells, strict=True)), column)
+        lambda column, count, *cells: _facts(table, dict(zip(alike, cells, strict=True)), column, count)
     )
     for number, row in _cells(table):
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
@@ -263,10 +262,13 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
             yield SetAside(where, "no price")
         for column in () if row[None] else priced:
             try:
-                quote = facts(column, *map(row.__getitem__, alike))
+                instance = row.get("instance") or row["gpu_key"]
+                count = _count_in(instance, counted(row["gpu_key"])[1])
+                quote = facts(column, count, *map(row.__getitem__, alike))
+                _check_instance(instance, count, quote)
                 yield msgspec.structs.replace(
                     quote,
-                    instance=row.get("instance") or row["gpu_key"],
+                    instance=instance,
                     region=None if (region := row.get("region", "")).lower() in NO_REGION else region,
                     price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
                     row=where,
@@ -279,14 +281,16 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
 _OFTEN_DIFFERENT = frozenset({*PRICES, _PER_GPU, "instance", "region"})
 
 
-def _facts(table: Table, row: Mapping[str, str], column: str) -> Quote:
-    # Return the quote of a row without what is in the often different columns.
+def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int | None) -> Quote:
+    # Return the quote of a row without what is in the often different columns, except for the number of GPUs
+    # in the name of its instance.
     get = row.get
     kind, note = read_kind(get("kind", "")), get("note")
     source = get("source") or f"own price file {plain(table.name)}"
     pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
-    gpu_count = get("gpu_count", str(stated or 1)) or str(stated or "")
+    usual = stated or in_instance
+    gpu_count = get("gpu_count", str(usual or 1)) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
     usd_per_unit, currency = None, get("currency", "").upper()
@@ -338,6 +342,41 @@ def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
 def _in_dollars(text: str) -> str:
     # Return a price without its dollar sign, which may be on either side.
     return text if not text or figure_in(text) is not None else _MONEY.sub("", text).strip()
+
+
+@lru_cache(maxsize=10_000)
+def _count_in(instance: str, gpu: str) -> int | None:
+    # Return the number of GPUs in the name of an instance that also has the GPU's model: "8x H100 pod".
+    count, rest = counted(instance)
+    is_of_gpu = count and any(
+        word in squeeze(rest) for word in normalize(gpu).split() if re.search(r"\d", word)
+    )
+    return count if is_of_gpu else None
+
+
+# Words in the name of an instance: for less than the GPU of that name, and for a price that is not on demand.
+# "HGX B200 (with preemptible)" has both prices.
+_LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
+_NOT_ON_DEMAND = re.compile(
+    r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
+)
+
+
+def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> None:
+    # Raise if the name of an instance contradicts the number of GPUs, the GPU or the pricing.
+    wrong = _contradicted_by(instance, quote.gpu, quote.pricing)
+    if in_instance is not None and in_instance != figure_in(str(quote.gpu_count)):
+        wrong = f"GPU count is {plain(str(quote.gpu_count))}"
+    if wrong is not None:
+        raise ValueError(f"its instance is {plain(instance)!r}, but its {wrong}")
+
+
+@lru_cache(maxsize=10_000)
+def _contradicted_by(instance: str, gpu: str, pricing: str) -> str | None:
+    # Return what the name of an instance contradicts, in words; None if nothing.
+    if _LESS.search(instance) and not _LESS.search(gpu):
+        return f"GPU is {plain(gpu)!r}"
+    return "price is on demand" if pricing == Pricing.ON_DEMAND and _NOT_ON_DEMAND.search(instance) else None
 
 
 _SIZE = re.compile(r"([\d.]+)\s*([GTM])i?B?", re.IGNORECASE)

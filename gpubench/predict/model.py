@@ -122,7 +122,7 @@ def _predict(
     # How far each anchor is from its level; this is not known for networks this small
     beyond = [math.nan if is_small else _beyond(question, each, fitted.level, host) for each in anchors]
     from_each = [
-        _from_anchor(question, anchor, specs, case, learned, beyond=distance, host=host)
+        _from_anchor(question, anchor, specs, case, learned, times=times, beyond=distance, host=host)
         for anchor, distance in zip(anchors, beyond, strict=True)
     ]
     start = _combine(from_each) if anchors else _from_level(specs, case, learned, times)
@@ -221,11 +221,11 @@ def _from_anchor(
     case: Case,
     learned: Learned,
     *,
+    times: Times,
     beyond: float,
     host: float,
 ) -> _Batch:
     """Predict from a measurement, without the part that is specific to the measured card."""
-    times = _times(question, case, specs, learned, host)
     others = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
     shift = _beyond(question, anchor, learned, host) - own_part(beyond) * others
     arithmetic = _arithmetic(case, len(specs))

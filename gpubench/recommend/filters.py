@@ -349,7 +349,8 @@ def filters_of(
 ) -> Iterator[Filter]:
     """Yield the filters of a request except those on pricing, cheapest test first.
 
-    Owned hardware has no provider, seller or region, so it passes the filters on these.
+    Owned hardware has no provider, seller or region, so it passes the filters on these. A machine of
+    ``--have`` is named there, so it also passes ``--gpu``.
 
     Args:
         request: The request with the restrictions.
@@ -391,6 +392,11 @@ def _of_the_offer(
         *_of_number_and_price(request, offers, market),
     )
     yield from (each for is_asked, each in gates if is_asked)
+
+
+def _not_of_the_buyer(offers: Offers) -> Flags:
+    # Return which offers are not machines of --have.
+    return ~(offers.is_owned & offers.provider.equals(QUOTED))
 
 
 def _is_owned(offer: Offer) -> bool:
@@ -522,7 +528,7 @@ def _gpu_filter(named: Mapping[str, frozenset[str]], offers: Offers) -> Filter:
             return "another GPU"
         return None if counts & {None, offer.gpu_count} else "a different number of that GPU"
 
-    return Filter("--gpu", another, fields=("gpu_key", "gpu_count"))
+    return Filter("--gpu", another, fields=("gpu_key", "gpu_count"), suspects=_not_of_the_buyer)
 
 
 def _of_the_card(
@@ -556,7 +562,7 @@ def _of_the_card(
             None if spec is None or spec.key in old or _runs(spec.key) else _without_kernels(spec)
         ),
         fields=("gpu_key",),
-        suspects=lambda offers: ~(offers.is_owned & offers.provider.equals(QUOTED)),
+        suspects=_not_of_the_buyer,
     )
     if request.condition is not None:
         yield Filter(

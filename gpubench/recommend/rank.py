@@ -162,19 +162,13 @@ def _instead_of_buying(request: RankRequest, only: Chosen | None) -> Ranking:
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
     ranking = ranked(renting, only)
     usd = format_price(sum_usd)
-    opening = [
-        tell(
-            "buy_nothing",
-            usd=usd,
-            work="this job"
-            if request.jobs_per_month is None
-            else f"{request.jobs_per_month:,g} of these jobs a month",
-        )
-    ]
+    often = request.jobs_per_month
+    work = "this job" if often is None else f"{often:,g} of these jobs a month"
+    opening = [tell("buy_nothing", usd=usd, work=work)]
     if with_pc is not None and with_pc.source == "own":
         host_usd = hosts()[0].price_usd if request.host_usd is None else request.host_usd
         opening = [
-            tell("buy_none", usd=usd, host_usd=format_price(host_usd)),
+            tell("buy_none", usd=usd, work=work, host_usd=format_price(host_usd)),
             tell(
                 "buy_have_pc",
                 usd=format_price(with_pc.purchase_usd),

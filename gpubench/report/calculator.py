@@ -5,8 +5,9 @@ and passed as data: which machines run a job, which prices count, and who sells 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,8 @@ from gpubench.files import many_objects
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.ranking import MODELED
-from gpubench.offers.dates import age_days, drift_of
+from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, drift_of
+from gpubench.offers.hardware import parse_owned
 from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers, alike
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
@@ -34,7 +36,7 @@ from gpubench.recommend.eligible import CandidateFinder, FilterResult, runnable_
 from gpubench.recommend.evidence import Runs, device_key, gather, mean_power_w
 from gpubench.recommend.lines import HOURS, OR, precisions_of, seller
 from gpubench.recommend.objective import ALIKE
-from gpubench.recommend.owning import Ownership, offer_of, ownerships
+from gpubench.recommend.owning import Ownership, is_a_host, offer_of, ownerships
 from gpubench.recommend.rank import check, runs_of
 from gpubench.recommend.request import RankRequest
 from gpubench.sentences import texts
@@ -65,7 +67,7 @@ FIRST = "resnet50"
 
 SENTENCES = (
     *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
-    "chance_means",
+    *("chance_means", "page_old"),
     *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
 )
 
@@ -162,9 +164,10 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "seed": asked.seed,
         "draws": asked.draws,
         "as_of": today.isoformat(),
+        "fresh_until": (today + timedelta(days=STALE_AFTER_DAYS + 1)).isoformat(),
         "common_share": load_calibration().common_share,
         "gpus": {key: _card(key) for key in sorted(filtered.kept.gpu_key.present)},
-        "filters": _filters(asked),
+        "filters": _filters(asked, _own_keys(runs)),
         "sentences": {name: texts()[name] for name in SENTENCES},
         **WORDS,
         "alike": ALIKE,
@@ -177,7 +180,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "offer_count": len(whole.kept),
         "starts": list(starts),
         "cases": cases,
-        "begin": _begin(asked, cases),
+        "begin": _begin(asked, cases, _own_keys(runs)),
     }
 
 
@@ -201,10 +204,22 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
     # Return the buyer's machines, those for sale, and every GPU of the offers as if owned.
     known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # None for a name of several cards
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
-    mine = tuple(f"{count}x {key}" for key in keys for count in _HAVE_COUNTS)
-    own_keys = {key for run in runs.own if (key := device_key(run))}
-    having = msgspec.structs.replace(market, own=(*market.own, *mine))
-    return ownerships(having, mean_power_w(runs), today, own_keys)
+    described = ownerships(market, mean_power_w(runs), today, _own_keys(runs))
+    own = {_machine(each.gpu_count, each.gpu_key) for each in described if not each.purchase_usd}
+    to_choose = {_machine(count, key) for key in keys for count in _HAVE_COUNTS} - own
+    # In a request to buy, a quote would replace the prices of its card.
+    choosing = msgspec.structs.replace(
+        market, own=tuple(sorted(to_choose)), rent_or_buy=None, max_purchase_usd=None
+    )
+    return [*described, *ownerships(choosing, mean_power_w(runs), today)]
+
+
+def _machine(count: int, key: str) -> str:
+    return f"{count}x {key}"
+
+
+def _own_keys(runs: Runs) -> set[str]:
+    return {key for run in runs.own if (key := device_key(run))}
 
 
 def _questions(market: RankRequest) -> Iterator[RankRequest]:
@@ -357,7 +372,7 @@ def _offers(
             "is_host": offer.kind == "marketplace",
             "regions": [each for each in REGIONS if offer.region and is_in(offer.region, each)],
             "age_days": age_days(offer.price_date, today),
-            "have": f"{offer.gpu_count}x {offer.gpu_key}"
+            "have": _machine(offer.gpu_count, offer.gpu_key)
             if offer not in given and (offer.pricing, offer.provider) == _TO_CHOOSE
             else None,
             "doubt": filtered.doubt(offer)
@@ -406,21 +421,28 @@ def _card(key: str) -> dict[str, str]:
     return {"name": gpu_name(key), "memory": format_bytes(memory)}
 
 
-def _filters(asked: RankRequest) -> list[str]:
+def _is_priced(machine: str, own_keys: Collection[str]) -> bool:
+    # Return whether a text of --have has a price or is a PC, so that it is no choice of the page.
+    return is_a_host(machine) or parse_owned(machine, own_keys)[2]["purchase_usd"] > 0
+
+
+def _filters(asked: RankRequest, own_keys: Collection[str] = ()) -> list[str]:
     # Return the options of the question that are not inputs of the page, as given.
     asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
     asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
     kept = {name: value for name, value in asked.question.items() if name not in asked_here}
+    kept["have"] = [text for text in asked.own if _is_priced(text, own_keys)]
     return list(words_of(request_from(RankRequest, kept, "rank")))
 
 
-def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:
+def _begin(asked: RankRequest, cases: list[dict[str, Any]], own_keys: Collection[str] = ()) -> dict[str, Any]:
     first = cases[0]
     if _is_shipped(asked):
         name = asked.workloads[0] if asked.workloads else FIRST
         of_name = [case for case in cases if case["workloads"] == [name]]
         at = [case for case in of_name if asked.precision == case["precision"]]
         first = next(iter(at or of_name), first)
+    own = (parse_owned(text, own_keys) for text in asked.own if not _is_priced(text, own_keys))
     return {
         "model": first["label"],
         "precision": first["precision"],
@@ -428,7 +450,7 @@ def _begin(asked: RankRequest, cases: list[dict[str, Any]]) -> dict[str, Any]:
         "worth": asked.hour_worth_usd,
         "budget": asked.budget_usd,
         "deadline": asked.deadline_hours,
-        "have": next((text for text in asked.own if "," not in text), None),
+        "have": next((_machine(count, key) for key, count, _ in own), None),
         "seller": asked.sellers[0] if len(asked.sellers) == 1 else None,
         "spot": asked.spot,
         "region": next((name for name in asked.regions if name in REGIONS), None),

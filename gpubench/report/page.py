@@ -256,6 +256,7 @@ def _static_answer(ranking: Ranking, model: str) -> dict[str, Any]:
             )
             for line in named
         ],
+        "said": [plain(each, 400) for each in ranking.said("asked", "caution")],
         "rows": [
             _cells(row) for at, row in enumerate(heads) if at < MOST_ROWS or row.estimate.basis == "measured"
         ],

@@ -108,6 +108,8 @@ def test_a_machine_without_a_price_is_already_owned():
         ("", "names no GPU"),
         ("banana, 100 USD", "unknown GPU 'banana'"),
         ("T4, 100 EUR", "'100 EUR' is not understood"),
+        ("T4, 1.800 USD", "'1.800 USD' can mean thousands: write 1800 USD"),
+        ("T4, host 12.000 USD", "write 12000 USD"),
         ("T4, 0 USD", "outside 1 to"),
         ("T4, 100 USD, 100 USD", "gives purchase twice"),
         ("T4, upkeep 1 USD/h, upkeep 2 USD/h", "gives upkeep twice"),

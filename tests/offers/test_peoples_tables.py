@@ -119,6 +119,40 @@ def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
     ]
 
 
+def test_the_name_of_an_instance_gives_the_number_of_gpus_and_contradicts_a_wrong_row(tmp_path):
+    """Each of these rows would otherwise rank as a machine of another size, kind or pricing."""
+    path = tmp_path / "t.csv"
+    rows = [
+        "8x H100 pod,H100 SXM,,19.2,",  # the number is only in the name
+        "2xlarge,L4,1,0.8,",  # a size, not a number of GPUs
+        "HGX B200 (with preemptible),B200,8,60,8",
+        "H100 (spot),H100 SXM,1,,1.7",
+        "1x RTX4090 server,RTX 4090,8,1.6,",
+        "8x H100 (spot),H100 SXM,8,9,8.5",
+        "H100 MIG 1g.10gb,H100 SXM,1,0.4,",
+        "1/8 A10,A10,1,0.2,",
+        "RTX 4090 Laptop,RTX 4090,1,0.1,",
+        "3y reserved,H100 SXM,8,8,",
+    ]
+    path.write_text("\n".join(["instance,gpu,gpus,on_demand_usd_per_h,spot_usd_per_h", *rows]))
+    table = read_own(path)
+    assert [(o.instance, o.gpu_count, o.pricing) for o in table.offers if o.gpu_count > 1] == [
+        ("8x H100 pod", 8, "on_demand"),
+        ("HGX B200 (with preemptible)", 8, "on_demand"),
+        ("HGX B200 (with preemptible)", 8, "spot"),
+        ("8x H100 (spot)", 8, "spot"),
+    ]
+    assert {o.instance for o in table.offers if o.gpu_count == 1} == {"2xlarge", "H100 (spot)"}
+    assert [reason for _, reason in table.set_aside] == [
+        "its instance is '1x RTX4090 server', but its GPU count is 8",
+        "its instance is '8x H100 (spot)', but its price is on demand",
+        "its instance is 'H100 MIG 1g.10gb', but its GPU is 'H100 SXM'",
+        "its instance is '1/8 A10', but its GPU is 'A10'",
+        "its instance is 'RTX 4090 Laptop', but its GPU is 'RTX 4090'",
+        "its instance is '3y reserved', but its price is on demand",
+    ]
+
+
 def test_a_price_per_gpu_is_multiplied_in_any_currency_and_may_not_contradict_that_of_the_machine(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(

@@ -467,6 +467,22 @@ def test_an_owned_machine_costs_its_energy_and_is_compared_with_the_best_rental(
     assert format_usd(mine.cost_usd.value) in found.verdict
 
 
+def test_naming_a_gpu_to_rent_keeps_the_machine_it_is_compared_with():
+    def ranked(**asked):
+        rows = gpubench.rank("resnet50", draws=50, as_of="2026-11-20", **asked).rows
+        return {(row.offer.gpu_key, row.offer.gpu_count) for row in rows}
+
+    quote = "4x RTX PRO 6000 Blackwell Workstation Edition, 36000 USD"
+    assert ranked(gpu="8x H100 SXM", have=[quote]) == {
+        ("nvidia-h100-sxm-80gb", 8),
+        ("nvidia-rtx-pro-6000-blackwell-workstation-96gb", 4),
+    }
+    assert ranked(gpu="RTX 4090", buy=True, have=["RTX 3090"]) == {
+        ("nvidia-geforce-rtx-4090-24gb", 1),
+        ("nvidia-geforce-rtx-3090-24gb", 1),
+    }
+
+
 def test_an_owned_machine_that_is_not_ranked_is_listed_with_the_reason():
     found = gpubench.rank("llama_8b_lora", have=["RTX 3060"], draws=50, as_of="2026-11-20", deadline_hours=3)
     assert not [row for row in found.rows if row.offer.pricing is Pricing.OWNED]

@@ -76,7 +76,7 @@ def test_budget_of_500_dollars_explains_what_it_buys():
     """With a PC it buys a card; without, the sentence gives the number of jobs at the cheapest rent."""
     found = spend(500, "resnet50")
     none, with_pc, rent = found.said("asked")[:3]
-    assert none == "$500 does not cover a card and a PC; the PC is assumed to cost $1,000."
+    assert none == "$500 does not cover a PC and a card that does this job; the PC is assumed to cost $1,000."
     assert with_pc.startswith("With your own PC (`--have pc`), $4")
     jobs = math.floor(500 / found.answers["cheapest"].row.cost_usd.value)
     assert rent.endswith(f"for {jobs} of these jobs.")
@@ -87,11 +87,18 @@ def test_budget_of_500_dollars_explains_what_it_buys():
     assert none not in at_hand.said("asked")
 
 
+def test_a_sum_that_buys_only_cards_too_slow_for_the_jobs_is_not_said_to_buy_none():
+    """$1,620 buys a PC and a card, but none that is fast enough for 40 jobs a month."""
+    assert spend(1620, "resnet50").first.purchase_usd
+    none = spend(1620, "resnet50", jobs_per_month=40).said("asked")[0]
+    assert none.startswith("$1,620 does not cover a PC and a card that does 40 of these jobs a month;")
+
+
 def test_a_sum_that_adds_nothing_to_the_card_at_hand_is_explained():
     """If the sum does not cover a PC, the card at hand would be the only row, without an explanation."""
     found = spend(600, "resnet50", have=["RTX 3060"])
     none, with_pc = found.said("asked")[:2]
-    assert none.startswith("$600 does not cover a card and a PC")
+    assert none.startswith("$600 does not cover a PC and a card that does this job;")
     assert "buys" in with_pc
     assert "RTX 3060 12GB" not in with_pc
     assert {"own", "vast"} <= {row.offer.provider for row in found.rows}

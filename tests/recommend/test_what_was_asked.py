@@ -24,7 +24,7 @@ ASKED = {
     "spot that is not the first row": ("resnet50 --spot", r"one spot interruption in 24 hours, checkpoints every 54 minutes"),
     "one year": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 1 year.* {A_SUM} on demand .* pays off above \d+ % use"),
     "three years beside it": ("resnet50 --gpu h100 --commit 1y", rf"{A_SUM} with a commitment of 3 years"),
-    "too small a sum": ("--max-purchase-usd 500", r"\$500 does not cover a card and a PC; the PC is assumed to cost \$1,000"),
+    "too small a sum": ("--max-purchase-usd 500", r"\$500 does not cover a PC and a card that does this job; the PC is assumed to cost \$1,000"),
     "a card alone": ("--max-purchase-usd 500", rf"--have pc.*{A_SUM} buys .*\(used\): the job in"),
     "rented for a sum": ("--max-purchase-usd 500", r"\$500 rents .* for \d+ of these jobs"),
     "the PC in a sum": ("--max-purchase-usd 1500", r"\$1,000 of that is for a PC for the cards; `--have pc` leaves that out"),

@@ -100,6 +100,7 @@ def test_resume_with_another_version_or_environment_variable_is_refused(cut_off,
     assert prepared(changed(cut_off, variables=variables | {"OMP_PROC_BIND": "true"}), tmp_path)
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_resume_with_another_thread_count_is_refused_and_keeps_the_file(cut_off, tmp_path):
     """Only torch in the measuring child knows the number; the run is refused before anything is measured."""
     ready = prepared(changed(cut_off, cpu_threads=1023), tmp_path)

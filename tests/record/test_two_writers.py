@@ -56,7 +56,7 @@ class Writers:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = forked_child.popen(
-            [sys.executable, "-c", PROGRAM, *arguments, "--device", "cpu", "--results", str(self.root)],
+            [sys.executable, "-c", PROGRAM, *arguments, "--json", "--device", "cpu", "--results", str(self.root)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=self.environment,
         )  # fmt: skip

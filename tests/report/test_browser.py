@@ -111,6 +111,7 @@ class Visit:
 
     def __init__(self, browser, path: str, **options) -> None:
         self.context = browser.new_context(accept_downloads=True, **options)
+        self.context.clock.set_fixed_time(samples.TODAY.isoformat())  # a page says when it has become old
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []

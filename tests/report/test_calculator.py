@@ -359,6 +359,11 @@ def test_unmeetable_limits_are_reported_with_what_would_suffice(shown):
         ("budget", "50 EUR", None),
         ("deadline", "2 days", None),
         ("deadline", "36", "--deadline-hours 36"),
+        ("deadline", "0", None),
+        ("budget", "$0.00", None),
+        ("samples", "0k", None),
+        ("samples", "0.5k", "--samples 500"),
+        ("worth", "0", "--hour-worth 0"),
     ],
 )
 def test_an_amount_is_read_as_typed_or_marked_as_wrong(shown, name, text, option):
@@ -493,6 +498,67 @@ def test_without_scripts_the_three_answers_and_the_table_are_shown(shown, browse
     text = Path(path).read_text(encoding="utf-8")
     assert text.partition('<details id="twin"')[2].partition("</details>")[0].count("<tr>") > 20
     assert '<h2 id="question">resnet50, 90 epochs of ImageNet, amp-bf16.</h2>' in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"buy": True}, ("to buy", "--buy")),
+        ({"have": ["RTX 3090"]}, ("yours", "--have '1x nvidia-geforce-rtx-3090-24gb'")),
+        ({"have": ["3x RTX 3090, 300 W"]}, ("yours", "--have '3x nvidia-geforce-rtx-3090-24gb'")),
+        ({"gpu": "H100 SXM", "have": ["RTX 4090, 1800 USD"]}, ("yours", "--have 'RTX 4090, 1800 USD'")),
+    ],
+)
+def test_a_page_about_buying_or_a_machine_at_hand_is_answered_equally_with_and_without_scripts(
+    browser,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    asked,
+    expected,
+):
+    """The machines that the page offers to choose must not replace the cards for sale."""
+    samples.of_few_models(monkeypatch)
+    made = report(tmp_path / "page.html", tmp_path, workload="resnet50", as_of=samples.TODAY, **asked)
+    told = []
+    for has_scripts in (False, True):
+        context = browser.new_context(java_script_enabled=has_scripts)
+        page = context.new_page()
+        page.goto(f"file://{made}")
+        told.append(three(page))
+        if has_scripts:
+            assert expected[1] in page.locator("#command").inner_text()
+        context.close()
+    assert_told_alike(*told)
+    assert told[0][0][2] == expected[0]
+
+
+def test_a_doubtful_price_is_marked_with_and_without_scripts(browser, tmp_path, monkeypatch):  # noqa: F811
+    samples.of_few_models(monkeypatch)
+    table = tmp_path / "prices.csv"
+    table.write_text(
+        "provider,gpu_key,gpu_count,on_demand_usd_per_h,price_date\nbad,H100 SXM,8,2.2,2026-11-19\n"
+    )
+    made = report(tmp_path / "page.html", tmp_path, offers=table, as_of=samples.TODAY)
+    for has_scripts in (False, True):
+        context = browser.new_context(java_script_enabled=has_scripts)
+        page = context.new_page()
+        page.goto(f"file://{made}")
+        assert three(page)[0][2] == "bad (cloud)"
+        assert "times what" in page.locator("#said").inner_text()
+        context.close()
+
+
+@pytest.mark.parametrize(
+    ("day", "is_old"), [("2026-11-21", False), ("2026-12-20", False), ("2027-12-01", True)]
+)
+def test_a_page_opened_long_after_its_day_says_so(browser, path, day, is_old):  # noqa: F811
+    context = browser.new_context()
+    context.clock.install(time=f"{day}T12:00:00Z")
+    page = context.new_page()
+    page.goto(f"file://{path}")
+    page.locator("html[data-answered]").wait_for(state="attached")
+    assert ("Prices are as of 2026-11-20 and may be stale" in page.locator("#said").inner_text()) == is_old
+    context.close()
 
 
 def test_a_model_without_its_own_job_is_answered_equally_with_and_without_scripts(

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import traceback
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
@@ -86,12 +87,20 @@ def one(library: ctypes.CDLL, template: Path, place: Path, order: tuple[list[str
         for file in (root / "runs").rglob(f"{DAMAGED}.json") if DAMAGED in arguments else ():
             damage_before_it_is_saved(file, place.with_name("link"))
         library.arm(os.fsencode(place), call.encode(), nth, number)
+        status = 1
         try:
             main_of(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        except BaseException:  # noqa: BLE001 - as Python does
+            traceback.print_exc()
         finally:
             calls = {each: library.calls(each.encode()) for each in call.split()}
             library.arm(b"", b"", 0, 0)
             count.write_text(json.dumps(calls))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)  # Python's own end would delete every loaded module
     _, status = os.waitpid(pid, 0)
     stored = store.read_runs(root)
     return {

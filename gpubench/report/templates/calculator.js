@@ -26,8 +26,7 @@ const answered = (async () => {
   const toPlace = (value, exponent) => Math.abs(value) < 10 ** (exponent + 1) ? number(value, 2)
     : fixed(Math.round(value / 10 ** exponent) * 10 ** exponent, Math.max(0, -exponent));
   const interval = ([low, value, high], unit = "") => {
-    const wide = Number.isFinite(low) && high > low;
-    if (!wide) return number(value) + unit;
+    if (!(Number.isFinite(low) && high > low)) return number(value) + unit;
     const exponent = Math.max(digitsOf(Math.max(value, high)) - 5, digitsOf((high - low) / 10));
     const [l, v, h] = [low, value, high].map((each) => toPlace(each, exponent));
     return `${v}${unit} (${l} to ${h})`;
@@ -109,6 +108,7 @@ const answered = (async () => {
       if (more > 0 && saved > data.alike * slow.hours[1]) said.push(say(id, { more_usd: usd(more), hours: duration(saved), usd_per_hour: usd(more / saved) }));
     }
     if (new Set(rows.map((row) => row.offer.gpu)).size === 1) said.push(say("one_gpu_left"));
+    if (Date.now() > Date.parse(data.fresh_until)) said.push(say("page_old", { day: data.as_of }));
     return [...said, ...named.filter(({ offer }) => offer.doubt).map((row) => say("price_doubt_short", { gpu: gpuOf(row), doubt: row.offer.doubt }))];
   };
   const relaxed = ({ usd: dollars, hours }, asked) => {
