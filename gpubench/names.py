@@ -64,6 +64,7 @@ _COUNTED = re.compile(r"(\d{1,3}) ?[xX×] ?(\D.*|\d{3,}.*)")
 _COUNTED_AFTER = re.compile(r"(.*(?:\d| )) ?[xX×] ?(\d{1,3})")
 
 
+@functools.lru_cache(maxsize=4096)
 def counted(name: str) -> tuple[int | None, str]:
     """Split a name into the number of GPUs, if stated before or after it, and the rest.
 
@@ -131,6 +132,7 @@ _TPU_CHIPS_PER_UNIT = {"v2": 0.5, "v3": 0.5, "v4": 0.5, "v5p": 0.5, "v5e": 1.0, 
 """Google counts older slices in cores, two per chip, and the e-class in chips."""
 
 
+@functools.lru_cache(maxsize=4096)
 def tpu_slice(name: str) -> tuple[str, int] | None:
     """Return version and chips of a TPU slice from its name in a price list; None for other names.
 

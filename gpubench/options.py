@@ -119,8 +119,9 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 }
 
 
-_LARGE = re.compile(r"(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)(|[kKMB])")
-_TIMES = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+# The pattern of a number that ``figure`` reads in a longer text.
+FIGURE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?-i:[kKMB])?"
+_TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
 """Returns a shared option with the help text of one verb."""
@@ -284,7 +285,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            value = int(value) if each.base is int else _figure(str(value))
+            value = int(value) if each.base is int else figure(str(value), is_usd="_usd" in each.field)
         elif is_number(value):  # includes numpy's types
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
@@ -306,13 +307,22 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     return found
 
 
-def _figure(text: str) -> float:
+def figure(text: str, *, is_usd: bool = False) -> float:
     """Parse a number, including the forms ``20,000``, ``10k`` and ``1.5M``.
 
     A lowercase m is rejected, because 30m could mean half an hour.
+
+    Args:
+        text: As typed by the user.
+        is_usd: Whether the number is a sum of money, which may start with a dollar sign.
+
+    Raises:
+        ValueError: If the text is not a number.
     """
-    large = _LARGE.fullmatch(text.strip())
-    return float(large[1].replace(",", "")) * _TIMES[large[2]] if large else float(text)
+    number = text.strip().removeprefix("$" if is_usd else "")
+    if not re.fullmatch(FIGURE, number):
+        return float(number)  # 1e6
+    return float(number.rstrip("kKMB").replace(",", "")) * _TIMES.get(number[-1], 1)
 
 
 # --- texts -------------------------------------------------------------------------------------------------
@@ -462,6 +472,24 @@ RESULTS = Option(
     "Results folder.", default="$GPUBENCH_RESULTS, ./results if it exists, else the user's data folder"
 )
 Results: TypeAlias = Annotated[Path | None, RESULTS]
+
+
+def _file_to_write(value: Any, name: str) -> Path:
+    # Return the path of a file; ``Path`` alone would write a file named ``out`` for ``out/``.
+    if str(value).endswith(("/", os.sep)) or os.path.isdir(value):  # noqa: PTH112 - False for an invalid name
+        raise MisuseError(f"{name} {shown_value(str(value))} is a folder: name a file in it")
+    return Path(value)
+
+
+FILE = Option(
+    "File to write.",
+    name="output",
+    short="-o",
+    read=_file_to_write,
+    takes="a path",
+    python="str | Path",
+    metavar="PATH",
+)
 
 CLASSIC = ("cnn", "lstm", "vgg16")
 """The default workloads for measuring and ranking."""

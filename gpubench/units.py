@@ -200,10 +200,10 @@ def isolated(text: str) -> str:
 def plural(unit: str) -> str:
     """Return the plural of a noun; a word ending in a single s is taken to be plural already.
 
-    >>> plural("image"), plural("samples"), plural("batch"), plural("process")
-    ('images', 'samples', 'batches', 'processes')
+    >>> plural("image"), plural("samples"), plural("batch"), plural("process"), plural("epoch")
+    ('images', 'samples', 'batches', 'processes', 'epochs')
     """
-    if unit.endswith(("ss", "sh", "ch", "x")):
+    if unit.endswith(("ss", "sh", "ch", "x")) and not unit.endswith("epoch"):
         return f"{unit}es"
     return unit if unit.endswith("s") else f"{unit}s"
 

@@ -427,7 +427,12 @@ def test_a_large_number_may_have_separators_and_suffixes(typed_as, number) -> No
     assert request_from(RankRequest, {"samples": typed_as}).samples == number
 
 
-@pytest.mark.parametrize("typed_as", ["30m", "1,25", "1,0000", "k", "10kk", "10 k 3", "-3k"])
+@pytest.mark.parametrize("name", ["max_purchase_usd", "budget_usd", "hour_worth"])
+def test_a_sum_of_money_may_start_with_a_dollar_sign(name) -> None:
+    assert request_from(RankRequest, {name: "$30,000"}) == request_from(RankRequest, {name: "30k"})
+
+
+@pytest.mark.parametrize("typed_as", ["$20", "30m", "1,25", "1,0000", "k", "10kk", "10 k 3", "-3k"])
 def test_an_ambiguous_number_is_refused(typed_as) -> None:
     with pytest.raises(MisuseError, match="samples"):
         request_from(RankRequest, {"samples": typed_as})

@@ -158,6 +158,8 @@ def test_an_ambiguous_name_lists_its_meanings():
         match="ambiguous GPU 'RTX 6000'; it can be any of nvidia-quadro-rtx-6000-24gb and nvidia-rtx-6000-ada-48gb",
     ):
         require_spec("RTX 6000")
+    with pytest.raises(MisuseError, match="any of nvidia-quadro-rtx-5000-16gb and nvidia-rtx-5000-ada-32gb"):
+        require_spec("RTX 5000")
     with pytest.raises(MisuseError, match=r"unknown .*nvidia-geforce-rtx-4090"):
         require_spec("RTX 4091")
 

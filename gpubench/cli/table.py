@@ -22,6 +22,7 @@ from gpubench.files import TABLE_BYTES, read_text
 from gpubench.measure.request import RunRequest
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.options import (
+    FILE,
     RECIPE,
     Option,
     Positive,
@@ -34,6 +35,7 @@ from gpubench.options import (
     settings_in_words,
     typed,
     unknown_name,
+    with_help,
 )
 from gpubench.predict.request import (
     CalibrateRequest,
@@ -112,7 +114,7 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     full: Annotated[bool, Option("With --cuda: run every part, however long it takes.")] = False
     output: Annotated[
         Path | None,
-        Option("With --cuda: the file to write.", short="-o", default="cuda-check-GPU-TORCH.json"),
+        with_help(FILE, help="With --cuda: the file to write.", default="cuda-check-GPU-TORCH.json"),
     ] = None
     results: Results = None
 

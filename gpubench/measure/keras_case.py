@@ -81,7 +81,7 @@ def build_of(reference: str, framework: Framework) -> Build:
     name = user_model.own_name(reference)
     if not callable(found):
         raise MisuseError(
-            f"{name} is a {type(found).__name__}; for Keras, it must be a function build(batch_size)"
+            f"{name} is of type {type(found).__name__}; for Keras, it must be a function build(batch_size)"
         )
     with_seed = user_model.takes_seed(name, found)
 
@@ -100,8 +100,8 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> workload.KerasTas
         return _compiled(name, made, batch_size, seed)
     if not isinstance(made, tuple | list) or len(made) not in {4, 5} or not isinstance(made[0], keras.Model):
         raise MisuseError(
-            f"{name}: build returned a {type(made).__name__}; it must return a compiled keras.Model, or "
-            "model, inputs, targets, loss"
+            f"{name}: build returned a value of type {type(made).__name__}; it must return a compiled "
+            "keras.Model, or model, inputs, targets, loss"
         )
     inputs, targets = (np.asarray(part) for part in made[1:3])
     if not inputs.ndim or len(inputs) != batch_size:

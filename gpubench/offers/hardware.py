@@ -16,6 +16,7 @@ from gpubench.folders import data_table
 from gpubench.models import PriceCondition
 from gpubench.names import counted, normalize
 from gpubench.offers.dates import price_day
+from gpubench.options import FIGURE, figure
 from gpubench.specs import find_spec, load_specs, usual_spec
 from gpubench.units import plain
 
@@ -112,7 +113,9 @@ def card_prices() -> tuple[CardPrice, ...]:
 # --- a machine in one line -------------------------------------------------------------------------------
 
 
-_NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
+# Spellings of "30,000 USD" without the unit behind: "$30,000", "USD 30,000", "30k".
+_DOLLARS = re.compile(rf"(?:\$|usd) ?({FIGURE})(?: usd)?|(?<![\d.,])({FIGURE})(?<=[kKM])$", re.IGNORECASE)
+_NUMBER = rf"(?P<value>{FIGURE})"
 _FORMS: tuple[tuple[str, str, float], ...] = (
     # field, pattern of a complete part, factor; labeled prices come before the bare one
     ("resale_usd", rf"resale {_NUMBER} usd", 1.0),
@@ -166,10 +169,10 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         MisuseError: If the GPU is missing, unknown or never ranked, or if a part is not understood, given
             twice, or outside its limits.
     """
-    parts = [" ".join(part.split()) for part in plain(spec, 500).split(",")]
-    if not parts[0]:
+    machine, _, rest = plain(spec, 500).partition(",")
+    if not machine.strip():
         raise MisuseError(f"--have names no GPU; write it like {_EXAMPLE}")
-    stated, name = counted(parts[0])
+    stated, name = counted(" ".join(machine.split()))
     gpu_count = 1 if stated is None else stated
     known, words = find_spec(name), {*normalize(name).replace("-", " ").split()}
     own = [key for key in {*own_keys} - {*load_specs()} if words and words <= {*key.split("-")}]
@@ -183,10 +186,11 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     if not 1 <= gpu_count <= 64:
         raise MisuseError(f"--have: {gpu_count} GPUs; give 1 to 64")
     values: dict[str, float] = {}
-    for part in parts[1:]:
-        field, value = _read(part)
+    # A comma separates parts, unless it separates the thousands of a number: 30,000.
+    for part in re.findall(rf"(?:(?<![\d.]){FIGURE}|[^,])+", rest):
+        field, value = _read(" ".join(part.split()))
         if field in values:
-            raise MisuseError(f"--have gives {_words(field)} twice ({part!r}); once is enough")
+            raise MisuseError(f"--have gives {_words(field)} twice ({part.strip()!r}); once is enough")
         values[field] = value
     total = values.setdefault("purchase_usd", 0.0) + values.get("host_usd", 0.0)
     if values.get("resale_usd", 0.0) > total:
@@ -196,9 +200,9 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
 
 def _read(part: str) -> tuple[str, float]:
     for field, pattern, factor in _FORMS:
-        found = re.fullmatch(pattern, part, re.IGNORECASE | re.ASCII)
+        found = re.fullmatch(pattern, _DOLLARS.sub(r"\1\2 USD", part), re.IGNORECASE | re.ASCII)
         if found:
-            value = float(found["value"]) * factor
+            value = figure(found["value"]) * factor
             low, high = _LIMITS[field]
             if field in _SUMS and _GROUPED.fullmatch(found["value"]):
                 raise MisuseError(f"--have: {part!r} can mean thousands: write {value * 1000:.0f} USD")

@@ -218,7 +218,11 @@ class AskedPrices:
         return _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
-        """Return which prices are likely mistakes; the offers must be among those of the constructor."""
+        """Return which prices are likely mistakes.
+
+        Args:
+            offers: A selection of the constructor's offers, or of those with others to own joined to them.
+        """
         return offers.spread(self._every, self._flags)
 
     @cached_property

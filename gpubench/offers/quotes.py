@@ -81,11 +81,12 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
                 with suppress(ValueError):
                     unusable.append(_offer(_identity_only(quote), retrieved_at, latest))
             continue
-        before = offers.get(offer_key(offer), offer)
-        if quote.row is not None and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
-            instance = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
-            offer = msgspec.structs.replace(offer, instance=instance)
         key, dropped = offer_key(offer), quote
+        before = offers.get(key)
+        if before and quote.row and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
+            named = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
+            offer = msgspec.structs.replace(offer, instance=named)
+            key = offer_key(offer)
         if (other := offers.get(key)) is not None:
             if price_day(offer.price_date) > price_day(other.price_date):
                 dropped, other = rows[key], None
@@ -118,61 +119,73 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
     if not is_table:  # plug-in sources may fill in anything
         msgspec.convert(msgspec.structs.asdict(quote), Quote)
     if (tpu := tpu_slice(quote.gpu)) is not None:  # one "v5litepod-8" is eight chips
-        version, chips = tpu
-        quote = msgspec.structs.replace(quote, gpu=f"tpu-{version}", gpu_count=chips, gpu_memory_gib=None)
-    machine = None if is_table else find_machine(quote.provider, quote.instance)
-    vcpus, count, ram_gib = quote.vcpus, quote.gpu_count, quote.ram_gib
-    if machine is not None:
-        vcpus, count, ram_gib = vcpus or machine.vcpus, count or machine.gpu_count, ram_gib or machine.ram_gib
-    where = ("", "") if is_table else (quote.provider, quote.instance)
-    key = machine.gpu_key if machine else _identify(*where, quote.gpu, quote.gpu_memory_gib)
-    note = quote.note or None
-    if load_specs()[key].variants:
-        note = f"{note}; {UNSTATED_NOTE}" if note else UNSTATED_NOTE
-    price_date = quote.price_date or (retrieved_at or "")[:10]
-    if not price_date:
-        raise ImplausibleError("no price date: an undated price cannot be compared")
-    check_day(price_date, latest)
-    host = {} if quote.host is NO_HOST else msgspec.structs.asdict(quote.host)
-    read = read_field
-    offer = Offer(
-        provider=read("provider", quote.provider),
-        instance=read("instance", quote.instance if is_table else _instance(quote, machine, key)),
-        region=read("region", quote.region),
-        gpu_key=key,
-        gpu_count=read("gpu_count", count),
-        vcpus=read("vcpus", vcpus),
-        ram_bytes=_ram_bytes(ram_gib),
+        quote = msgspec.structs.replace(quote, gpu=f"tpu-{tpu[0]}", gpu_count=tpu[1], gpu_memory_gib=None)
+    # Rows of a table often have the same facts, which are then read once.
+    own = {"instance": "", "row": ""} if is_table else {}
+    alike = msgspec.structs.replace(quote, region=None, price="", **own)
+    facts = _facts(alike, retrieved_at, latest)
+    offer = msgspec.structs.replace(
+        facts,
+        instance=read_field("instance", quote.instance if is_table else _instance(quote, facts.gpu_key)),
+        region=read_field("region", quote.region),
         price_usd_per_hour=_read_price(quote.price, quote.kind, quote.usd_per_unit),
-        pricing=Pricing(read("pricing", quote.pricing)),
-        kind=read("kind", quote.kind),
-        price_date=price_date,
-        source=read("source", quote.source),
-        note=read("note", note),
-        term_years=read("term_years", quote.term_years),
-        retrieved_at=retrieved_at,
-        in_stock=quote.in_stock,
-        stock_date=None if quote.in_stock is None or retrieved_at is None else retrieved_at[:10],
-        ask_count=read("ask_count", quote.ask_count),
-        ask_median_usd_per_hour=(
-            None if quote.ask_median is None else _read_price(quote.ask_median, quote.kind)
-        ),
-        seller=quote.seller,
-        is_floor=quote.is_floor,
-        **{field: read(field, stated) for field, stated in host.items()},
     )
     _check_together(offer)
     return offer
 
 
-def _instance(quote: Quote, machine: Machine | None, key: str) -> str:
+@lru_cache(maxsize=10_000)
+def _facts(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
+    # Return the offer of a quote without its instance, region and price.
+    machine = find_machine(quote.provider, quote.instance)  # None for a row of a table
+    vcpus, count, ram_gib = quote.vcpus, quote.gpu_count, quote.ram_gib
+    if machine is not None:
+        vcpus, count, ram_gib = vcpus or machine.vcpus, count or machine.gpu_count, ram_gib or machine.ram_gib
+    provider = quote.provider if quote.row is None else ""
+    key = machine.gpu_key if machine else _identify(provider, quote.instance, quote.gpu, quote.gpu_memory_gib)
+    notes = (quote.note, UNSTATED_NOTE if load_specs()[key].variants else None)
+    price_date = quote.price_date or (retrieved_at or "")[:10]
+    if not price_date:
+        raise ImplausibleError("no price date: an undated price cannot be compared")
+    check_day(price_date, latest)
+    host = {} if quote.host is NO_HOST else msgspec.structs.asdict(quote.host)
+    return Offer(
+        provider=read_field("provider", quote.provider),
+        instance="",
+        region=None,
+        gpu_key=key,
+        gpu_count=read_field("gpu_count", count),
+        vcpus=read_field("vcpus", vcpus),
+        ram_bytes=_ram_bytes(ram_gib),
+        price_usd_per_hour=MIN_USD_PER_HOUR,
+        pricing=Pricing(read_field("pricing", quote.pricing)),
+        kind=read_field("kind", quote.kind),
+        price_date=price_date,
+        source=read_field("source", quote.source),
+        note=read_field("note", "; ".join(filter(None, notes))),
+        term_years=read_field("term_years", quote.term_years),
+        retrieved_at=retrieved_at,
+        in_stock=quote.in_stock,
+        stock_date=None if quote.in_stock is None or retrieved_at is None else retrieved_at[:10],
+        ask_count=read_field("ask_count", quote.ask_count),
+        ask_median_usd_per_hour=(
+            None if quote.ask_median is None else _read_price(quote.ask_median, quote.kind)
+        ),
+        seller=quote.seller,
+        is_floor=quote.is_floor,
+        **{field: read_field(field, stated) for field, stated in host.items()},
+    )
+
+
+def _instance(quote: Quote, key: str) -> str:
     """Return the instance's name, plus what distinguishes it from others.
 
     Google's N1 machines take any GPU, so their name includes the GPU. A marketplace names instances after the
     GPU, with one name for both sizes of the A100, so their name includes the memory unless the GPU name is
     unique.
     """
-    if quote.provider == "gcp" and machine is None and quote.gpu and not quote.gpu.startswith("tpu-"):
+    is_named = quote.provider != "gcp" or find_machine(quote.provider, quote.instance) is not None
+    if not is_named and quote.gpu and not quote.gpu.startswith("tpu-"):
         return f"{quote.instance or 'n1'} + {quote.gpu_count}x {quote.gpu}"
     if quote.kind == "marketplace" and quote.gpu and quote.instance.endswith(quote.gpu):
         memory_bytes = load_specs()[key].memory_bytes

@@ -70,9 +70,9 @@ class Column(NamedTuple, Generic[T]):
 
 def _column_of(cells: Iterable[T]) -> Column[T]:
     # Encode cells as a column, with values in order of first occurrence.
-    place: dict[T, int] = {}
-    codes = [place.setdefault(cell, len(place)) for cell in cells]
-    return Column(np.array(codes, dtype=np.int64), tuple(place))
+    every = list(cells)
+    place = {cell: at for at, cell in enumerate(dict.fromkeys(every))}
+    return Column(np.fromiter(map(place.__getitem__, every), np.int64, len(every)), tuple(place))
 
 
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
@@ -135,13 +135,16 @@ class Offers(Sequence[Offer]):
         told = _column_of([UNSTATED] * len(every) if origins is None else origins)
         return cls(every, told, np.arange(len(every)), {})
 
-    @classmethod
-    def joined(cls, *parts: Offers) -> Offers:
-        """Concatenate the offers of several tables."""
-        some = [part for part in parts if len(part)]
-        if len(some) == 1:  # its columns can be reused
-            return some[0]
-        return cls.of(chain(*some), chain(*(part.origin.cells() for part in some)))
+    def joined(self, others: Offers) -> Offers:
+        """Append other offers; if these are of another table, the offers of this one keep their places."""
+        if others._whole is self._whole:  # the columns can be reused
+            return self._at(np.concatenate([self._rows, others._rows]))
+        return Offers(
+            (*self._whole, *others._whole),
+            _column_of(chain(self._origins.cells(), others._origins.cells())),
+            np.concatenate([self._rows, others._rows + len(self._whole)]),
+            {},
+        )
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -174,7 +177,10 @@ class Offers(Sequence[Offer]):
         return np.isin(self._rows, among._rows)
 
     def spread(self, among: Offers, flags: Flags) -> Flags:
-        """Return another selection's flags at these rows of the same table; False for rows that it lacks."""
+        """Return another selection's flags at these rows; False for rows that it lacks.
+
+        Both are of the same table, or these of a table to which others were joined.
+        """
         every = np.zeros(len(self._whole), dtype=bool)
         every[among._rows] = flags
         return every[self._rows]

@@ -101,14 +101,13 @@ class Table(NamedTuple):
         name: Name of its file.
         day: Day of the file's last modification.
         columns: Column names in lowercase.
-        rows: For each row number, the stripped text by column, "" for an empty cell. The key None holds the
-            text of all cells beyond the header.
+        rows: The cells of each row number, unstripped; there may be fewer or more than columns.
     """
 
     name: str
     day: date
     columns: Sequence[str]
-    rows: Iterator[tuple[int, Mapping[str | None, str]]]
+    rows: Sequence[tuple[int, Sequence[str]]]
 
 
 def _read_rows(path: Path) -> Table:
@@ -129,18 +128,19 @@ def _read_rows(path: Path) -> Table:
             f"{plain(path.name)} has {len(header):,} columns for {len(rows):,} rows, over {_MAX_CELLS:,} "
             "cells in all: leave out empty columns"
         )
-    columns = [name.strip().lower() for name in header]
-    first = {name: at for at, name in reversed([*enumerate(columns)])}  # the first of equal names wins
-
-    def cells(row: Sequence[str]) -> dict[str | None, str]:
-        found: dict[str | None, str] = {
-            name: row[at].strip() if at < len(row) else "" for name, at in first.items()
-        }
-        found[None] = "".join(row[len(columns) :]).strip()
-        return found
-
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    return Table(path.name, changed, columns, ((number, cells(row)) for number, row in rows))
+    return Table(path.name, changed, [name.strip().lower() for name in header], rows)
+
+
+def _cells(table: Table) -> Iterator[tuple[int, dict[str | None, str]]]:
+    # Yield each row number with the stripped text by column, "" for an empty cell. The key None holds the
+    # text of all cells beyond the header.
+    width, names = len(table.columns), table.columns[::-1]  # backward: the first of equal names wins
+    for number, row in table.rows:
+        texts = [*map(str.strip, row[:width]), *[""] * (width - len(row))]
+        found: dict[str | None, str] = dict(zip(names, texts[::-1], strict=True))
+        found[None] = "".join(row[width:]).strip()
+        yield number, found
 
 
 def _csv_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -228,7 +228,7 @@ def _renamed(table: Table) -> Table:
     present = {*table.columns}
     if not present.isdisjoint(PRICES):
         present |= {*PRICES, _PER_GPU}  # one of gpubench's columns has the price, so no other is guessed
-    ours: dict[str | None, str] = {}
+    ours: dict[str, str] = {}
     for name, others in HEADINGS.items():
         wanted = [_heading(other) for other in (name, *others.split(", "))]
         meant = [column for column, words in headings.items() if words in wanted]
@@ -236,10 +236,7 @@ def _renamed(table: Table) -> Table:
             column = min(meant, key=lambda each: wanted.index(headings[each]))
             ours[column] = name
             del headings[column]
-    return table._replace(
-        columns=[ours.get(column, column) for column in table.columns],
-        rows=((at, {ours.get(name, name): cell for name, cell in row.items()}) for at, row in table.rows),
-    )
+    return table._replace(columns=[ours.get(column, column) for column in table.columns])
 
 
 def _heading(column: str) -> frozenset[str]:
@@ -251,65 +248,69 @@ def _heading(column: str) -> frozenset[str]:
 
 
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
-    first = table.columns[:3]
-    for number, row in table.rows:
+    first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
+    alike = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
+    facts = lru_cache(maxsize=10_000)(
+        lambda column, count, *cells: _facts(table, dict(zip(alike, cells, strict=True)), column, count)
+    )
+    for number, row in _cells(table):
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
-        priced = [column for column in PRICES if row.get(column)] or [_PER_GPU][: bool(row.get(_PER_GPU))]
+        priced = [column for column in prices if row[column]] or [_PER_GPU][: bool(row.get(_PER_GPU))]
         if row[None]:
             yield SetAside(where, "more cells than the header has columns")
         elif not priced:
             yield SetAside(where, "no price")
         for column in () if row[None] else priced:
             try:
-                yield _quote(table, row, column, where)
+                instance = row.get("instance") or row["gpu_key"]
+                count = _count_in(instance, counted(row["gpu_key"])[1])
+                quote = facts(column, count, *map(row.__getitem__, alike))
+                _check_instance(instance, count, quote)
+                yield msgspec.structs.replace(
+                    quote,
+                    instance=instance,
+                    region=None if (region := row.get("region", "")).lower() in NO_REGION else region,
+                    price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
+                    row=where,
+                )
             except ValueError as reason:
                 yield SetAside(where, str(reason))
 
 
-def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str) -> Quote:
+# Columns whose cells differ from row to row; the facts in the others are read once for rows with equal cells.
+_OFTEN_DIFFERENT = frozenset({*PRICES, _PER_GPU, "instance", "region"})
+
+
+def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int | None) -> Quote:
+    # Return the quote of a row without what is in the often different columns, except for the number of GPUs
+    # in the name of its instance.
     get = row.get
-    kind, region, note = read_kind(get("kind", "")), get("region", ""), get("note")
+    kind, note = read_kind(get("kind", "")), get("note")
     source = get("source") or f"own price file {plain(table.name)}"
     pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
-    instance = get("instance") or row["gpu_key"]
-    in_instance = _count_in(instance, name)
     usual = stated or in_instance
     gpu_count = get("gpu_count", str(usual or 1)) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
-    wrong = f"GPU count is {plain(gpu_count)}" if in_instance not in {None, figure_in(gpu_count)} else None
-    if (wrong := wrong or _contradicted_by(instance, name, pricing)) is not None:
-        raise ValueError(f"its instance is {plain(instance)!r}, but its {wrong}")
-    cell, per_gpu = row[column], get(_PER_GPU, "")
     usd_per_unit, currency = None, get("currency", "").upper()
-    if currency in DOLLARS:  # the dollar sign may be on either side
-        cell, per_gpu = (_MONEY.sub("", text).strip() for text in (cell, per_gpu))
-    else:
+    if currency not in DOLLARS:
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
-    if whole := (figure_in(per_gpu) or 0.0) * (figure_in(gpu_count) or 0.0):
-        if column == _PER_GPU:
-            cell = str(round(whole, 6))
-        elif (
-            pricing == Pricing.ON_DEMAND and abs((figure_in(cell) or whole) / whole - 1) > _PER_GPU_TOLERANCE
-        ):
-            raise ValueError(f"its price is {cell} for {gpu_count} GPUs, but {per_gpu} per GPU")
     ram_bytes = figure_in(get("ram_bytes", ""))
-    is_floor = get("is_floor")
     stated_facts = {field: row[field] for field in HostFacts.__struct_fields__ if get(field)}
     page = next((cell for cell in map(get, PAGES) if cell and _ADDRESS.match(cell)), "")
     return Quote(
         provider=get("provider", Path(table.name).stem).lower(),
-        instance=instance,
-        region=None if region.lower() in NO_REGION else region,
+        instance="",
+        region=None,
         gpu=name,
         gpu_memory_gib=_memory_of_one(name, _gib(get("gpu_memory_gib", "")), gpu_count),
         gpu_count=gpu_count,
         vcpus=get("vcpus"),
         ram_gib=_gib(get("ram_gib", "")) or get("ram_bytes") if ram_bytes is None else ram_bytes / GIB,
-        price=cell,
+        price="",
         usd_per_unit=usd_per_unit,
         pricing=Pricing(read_field("pricing", pricing)),
         term_years=term_years,
@@ -320,18 +321,37 @@ def _quote(table: Table, row: Mapping[str | None, str], column: str, where: str)
         ask_count=get("ask_count"),
         ask_median=get("ask_median_usd_per_hour") or None,
         seller=get("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is reported
-        is_floor=msgspec.convert(is_floor, bool, strict=False) if is_floor else None,
+        is_floor=msgspec.convert(floor, bool, strict=False) if (floor := get("is_floor")) else None,
         host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
-        row=where,
     )
+
+
+def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
+    # Return the price of an instance from its cell, or from the price per GPU, and compare the two.
+    if quote.usd_per_unit is None:
+        cell, per_gpu = _in_dollars(cell), _in_dollars(per_gpu)
+    whole = (figure_in(per_gpu) or 0.0) * (figure_in(str(quote.gpu_count)) or 0.0) if per_gpu else 0.0
+    if whole and not is_whole:
+        return str(round(whole, 6))
+    is_compared = whole and quote.pricing is Pricing.ON_DEMAND
+    if is_compared and abs((figure_in(cell) or whole) / whole - 1) > _PER_GPU_TOLERANCE:
+        raise ValueError(f"its price is {cell} for {quote.gpu_count} GPUs, but {per_gpu} per GPU")
+    return cell
+
+
+def _in_dollars(text: str) -> str:
+    # Return a price without its dollar sign, which may be on either side.
+    return text if not text or figure_in(text) is not None else _MONEY.sub("", text).strip()
 
 
 @lru_cache(maxsize=10_000)
 def _count_in(instance: str, gpu: str) -> int | None:
     # Return the number of GPUs in the name of an instance that also has the GPU's model: "8x H100 pod".
     count, rest = counted(instance)
-    models = (word for word in normalize(gpu).split() if re.search(r"\d", word))
-    return count if any(word in squeeze(rest) for word in models) else None
+    is_of_gpu = count and any(
+        word in squeeze(rest) for word in normalize(gpu).split() if re.search(r"\d", word)
+    )
+    return count if is_of_gpu else None
 
 
 # Words in the name of an instance: for less than the GPU of that name, and for a price that is not on demand.
@@ -340,6 +360,15 @@ _LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\
 _NOT_ON_DEMAND = re.compile(
     r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
 )
+
+
+def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> None:
+    # Raise if the name of an instance contradicts the number of GPUs, the GPU or the pricing.
+    wrong = _contradicted_by(instance, quote.gpu, quote.pricing)
+    if in_instance is not None and in_instance != figure_in(str(quote.gpu_count)):
+        wrong = f"GPU count is {plain(str(quote.gpu_count))}"
+    if wrong is not None:
+        raise ValueError(f"its instance is {plain(instance)!r}, but its {wrong}")
 
 
 @lru_cache(maxsize=10_000)
@@ -430,7 +459,7 @@ def read_table(
     else:
         cloud = {**gpuhunt_catalog.PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else gpuhunt_catalog.quotes
-    cells, source = (row for _, row in rows.rows), f"{format_} table {plain(file.name)}"
+    cells, source = (row for _, row in _cells(rows)), f"{format_} table {plain(file.name)}"
     return format_, sort_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
 
 

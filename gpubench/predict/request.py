@@ -9,6 +9,7 @@ import msgspec
 
 from gpubench.measure.request import read_workload
 from gpubench.options import (
+    FILE,
     GPU,
     JOBS,
     WORKLOAD,
@@ -131,7 +132,9 @@ class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
             metavar="FILE",
         ),
     ]
-    output: Annotated[Path | None, Option("File to write the seal to.", short="-o", default="stdout")] = None
+    output: Annotated[Path | None, with_help(FILE, help="File to write the seal to.", default="stdout")] = (
+        None
+    )
 
 
 class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):

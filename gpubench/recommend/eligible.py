@@ -98,7 +98,7 @@ def sift(
 
     Args:
         request: A checked request.
-        offers: Every known offer, in any order.
+        offers: Every known offer to rent, in any order.
         today: The day as of which price ages are computed.
         owned: The machine behind each owned offer.
         for_sale: Hardware that could be bought and is not ranked; the best is shown next to the ranking.
@@ -108,8 +108,8 @@ def sift(
         MisuseError: If a name is unknown, or if no offer is left; the message then counts the offers that
             each filter removed.
     """
-    every = Offers.of(offers)
-    asked, machines = every.once(AskedPrices), {**for_sale, **owned}
+    to_rent, machines = Offers.of(offers), {**for_sale, **owned}
+    asked, every = to_rent.once(AskedPrices), to_rent.joined(Offers.of(owned)) if owned else to_rent
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
     told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
     market_of = every.where(told & ~every.is_owned)  # regardless of other filters

@@ -63,8 +63,12 @@ def fp64_share(spec: GpuSpec) -> float | None:
 
 
 def link_of(spec: GpuSpec) -> str | None:
-    """Return the fastest link to other GPUs and the host: nvlink, pcie5, pcie4 ..."""
-    return spec.link or (None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}")
+    """Return the fastest link to other GPUs and the host: nvlink, pcie5, pcie4 ...
+
+    A bridge for two PCIe cards does not count, because it is sold separately.
+    """
+    pcie = None if spec.pcie_generation is None else f"pcie{spec.pcie_generation}"
+    return spec.link if spec.is_linked else pcie
 
 
 def cooling_of(spec: GpuSpec) -> str | None:

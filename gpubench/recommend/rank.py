@@ -18,6 +18,7 @@ import numpy as np
 
 from gpubench.arrays import Indices
 from gpubench.errors import MisuseError
+from gpubench.files import many_objects
 from gpubench.groups import grouped
 from gpubench.labels import card_condition, gpu_name, gpus_of
 from gpubench.models import (
@@ -35,7 +36,7 @@ from gpubench.models import (
 )
 from gpubench.offers.dates import drift_of
 from gpubench.offers.hardware import hosts
-from gpubench.offers.table import Offers, OfferTable
+from gpubench.offers.table import OfferTable
 from gpubench.options import takes_options_of, typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile, traced_once
@@ -85,6 +86,7 @@ def rank(request: RankRequest) -> Ranking:
     return ranked(request)
 
 
+@many_objects()
 @traced_once()
 def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     """Answer as ``rank`` does.
@@ -106,8 +108,8 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
     def filtered(asked: RankRequest) -> FilterResult:
         owned = {offer_of(machine): machine for machine in machines}
-        offers = Offers.joined(Offers.of(table.offers), Offers.of(owned))
-        return sift(asked, offers, today=today, owned=owned, for_sale=for_sale, drift=drift_of(table.changes))
+        drift = drift_of(table.changes)
+        return sift(asked, table.offers, today=today, owned=owned, for_sale=for_sale, drift=drift)
 
     if request.jobs_per_month is not None:
         # The length of a job determines a machine's utilization, which in turn determines its hourly cost.
@@ -319,7 +321,7 @@ def judge_offers(
     if filtered.owned:  # compared with all rentals
         possible = found.finder.runnable(filtered.possible)[0]
         others = possible.where(~possible.places(priced.offers))
-        priced = found.finder.pool_of(Offers.joined(priced.offers, others))
+        priced = found.finder.pool_of(priced.offers.joined(others))
     asked_for = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
     shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))
     in_order = sorted({*shown.tolist(), *places_of_answers(found)})

@@ -379,8 +379,10 @@ def _whole_on_each(
 
 def _short_of(case: Case, fit: MemoryFit) -> str:
     again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
+    full = "; `--recipe checkpointing=full` needs less"
     return (
-        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: {fit.text()}"
+        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: "
+        f"{fit.text()}{full if case.checkpointing is Checkpointing.SELECTIVE else ''}"
     )
 
 

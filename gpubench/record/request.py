@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gpubench.errors import MisuseError
-from gpubench.options import Option, Results, is_number
+from gpubench.options import FILE, Option, Results, is_number, with_help
 from gpubench.units import plain
 
 
@@ -87,7 +87,5 @@ class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
         str, Option("A run file, the start of a run id, or latest.", place=True, bare=True, metavar="RUN")
     ]
     by: Annotated[str, Option("Your name in the file, in lowercase letters.")] = "anonymous"
-    output: Annotated[
-        Path | None, Option("File to write.", short="-o", default="results/shared/NAME/RUN-ID.json")
-    ] = None
+    output: Annotated[Path | None, with_help(FILE, default="results/shared/NAME/RUN-ID.json")] = None
     results: Results = None

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpubench.draws import INVERSE_NORMAL
 from gpubench.errors import MisuseError
+from gpubench.files import many_objects
 from gpubench.labels import FRONTIER, SELLERS, gpu_name, offer_name
 from gpubench.models import Estimate, Pricing, TaskKind, WorkloadProfile
 from gpubench.models.ranking import MODELED
@@ -123,6 +124,7 @@ TICKS = {
 """Positions and labels of the ticks of each axis."""
 
 
+@many_objects()
 @traced_once()
 def calculator(asked: RankRequest) -> dict[str, Any]:
     """Return the data of the script, as plain JSON values.
@@ -151,8 +153,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     )
     every = Offers.of(table.offers)
     owned = {offer_of(each): each for each in _owned(market, every, runs, today)}
-    offers = Offers.joined(every, Offers.of(owned))
-    whole = sift(market, offers, today=today, owned=owned, drift=drift_of(table.changes))
+    whole = sift(market, every, today=today, owned=owned, drift=drift_of(table.changes))
     filtered = _few(whole)
     starts: dict[str, int] = {}
     found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from gpubench.errors import MisuseError
-from gpubench.options import RESULTS, WORKLOAD, Option, with_help
+from gpubench.options import FILE, RESULTS, WORKLOAD, Option, with_help
 from gpubench.recommend.request import RankRequest
 from gpubench.units import plain
 
@@ -17,9 +17,7 @@ class ReportRequest(RankRequest, frozen=True, kw_only=True):
 
     output: Annotated[
         Path | None,
-        Option(
-            "File to write.", place=True, short="-o", default="a dated file in reports/ of the results folder"
-        ),
+        with_help(FILE, place=True, default="a dated file in reports/ of the results folder"),
     ] = None
     results: Annotated[Path | None, with_help(RESULTS, place=True)] = None
     public: Annotated[

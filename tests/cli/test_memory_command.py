@@ -441,6 +441,18 @@ def test_bad_input_is_one_line(ask: Any, arguments: tuple[str, ...], message: st
     assert len(err.strip().splitlines()) == 1
 
 
+def test_an_answer_for_no_gpu_is_misuse_as_in_predict_show(ask: Any) -> None:
+    code, out, err = ask("transformer", "--precision", "fp8", "--gpu", "T4", "--gpu", "A40", "--json")
+    answer = json.loads(out)
+    assert (code, answer["cards"]) == (2, [])
+    assert {each["reason"] for each in answer["refused"]} == {
+        "T4 has no FP8 tensor cores",
+        "A40 has no FP8 tensor cores",
+    }
+    assert "no GPU has an answer: T4 has no FP8 tensor cores; A40 has no FP8 tensor cores" in err
+    assert ask("transformer", "--precision", "fp8", "--gpu", "T4", "--gpu", "L4", "--json")[0] == 0
+
+
 def test_training_throughput_is_refused_for_a_workload_that_is_never_trained() -> None:
     with pytest.raises(MisuseError, match="llama_8b is never trained"):
         predict(workload="llama_8b", task="train", gpu=["nvidia-l4-24gb"])

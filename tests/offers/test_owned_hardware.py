@@ -67,6 +67,37 @@ def test_each_part_of_an_owned_spec_accepts_all_its_spellings(part, field, value
     assert given[field] == pytest.approx(value)
 
 
+@pytest.mark.parametrize(
+    "typed_as",
+    [
+        "30000 USD",
+        "30,000 USD",
+        "$30000",
+        "$30,000",
+        "$ 30k",
+        "USD 30,000.00",
+        "$30,000 USD",
+        "30k USD",
+        "30k",
+        "price 30K",
+        "0.03M",
+    ],
+)
+def test_a_price_is_read_in_every_spelling_of_a_sum_of_money(typed_as):
+    owned = parse_owned(f"2x H100 SXM, {typed_as}, 300 W, resale $9,000, host 1.5k, upkeep $0.05/h")
+    given = {"purchase_usd": 30_000, "resale_usd": 9_000, "host_usd": 1_500, "power_w": 300}
+    assert owned[2] == pytest.approx(given | {"upkeep_usd_per_hour": 0.05})
+
+
+def test_a_comma_after_a_number_still_ends_the_part():
+    assert parse_owned("H100 SXM,300 W")[2]["power_w"] == 300
+    assert parse_owned("T4,utilization 0.6,380 W")[2] == {
+        "purchase_usd": 0,
+        "utilization": 0.6,
+        "power_w": 380,
+    }
+
+
 def test_a_machine_without_a_price_is_already_owned():
     assert parse_owned("2x T4, 60 W") == ("nvidia-tesla-t4-16gb", 2, {"power_w": 60.0, "purchase_usd": 0.0})
 
@@ -87,6 +118,11 @@ def test_a_machine_without_a_price_is_already_owned():
         ("T4, 100 USD, 101 %", "outside 0.001 to 1"),
         ("T4, 100 USD, PUE 0.9", "outside 1 to 5"),
         ("T4, nan USD", "not understood"),
+        ("T4, 30000", "'30000' is not understood"),
+        ("T4, 1,25 USD", "'1' is not understood"),
+        ("T4, 30m", "'30m' is not understood"),
+        ("T4, $30k EUR", "'\\$30k EUR' is not understood"),
+        ("T4, 3k years", "outside 0.1 to 30"),
         ("0x T4, 100 USD", "0 GPUs"),
         ("T4, 1e9 USD", "not understood"),
     ],

@@ -18,6 +18,7 @@ from gpubench.models import Offer, Pricing
 from gpubench.offers.listing import outdated
 from gpubench.offers.outliers import AskedPrices
 from gpubench.offers.snapshot import embedded_offers, load_offers
+from gpubench.offers.sources import _MARKETPLACES
 from gpubench.offers.table import (
     ASK_TO_LIST,
     BY_USER,
@@ -51,6 +52,11 @@ def test_every_row_stays_in_the_table_and_the_newest_row_of_an_offer_counts():
     assert {offer_key(o): o.price_date for o in embedded_offers().offers} == {
         key: row.price_date for key, row in newest.items()
     }
+
+
+def test_the_marketplaces_are_the_providers_with_prices_of_hosts():
+    hosts = {offer.provider for offer in embedded_offers().offers if offer.kind == "marketplace"}
+    assert hosts == _MARKETPLACES
 
 
 def test_earlier_price_counts_as_of_its_date():

@@ -88,4 +88,5 @@ def test_nvlink_means_a_built_in_link_and_not_a_bridge_sold_separately():
     }
     assert all(load_specs()[key].nvlink_bytes_per_s for key in bridged)
     assert not linked & bridged
+    assert {link_of(load_specs()[key])[:4] for key in bridged} == {"pcie"}
     assert "nvidia-a100-unstated-80gb" not in linked

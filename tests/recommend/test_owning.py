@@ -132,7 +132,7 @@ def weigh(machines, rented, rates, width=None, basis="predicted", **options):
     evidence = evidence_of({"vgg16": answers})
     return judge(
         request,
-        [*rented, *owned],
+        rented,
         lambda keys: evidence,
         today=TODAY,
         drawer=log_normal,

@@ -207,6 +207,7 @@ def test_a_job_that_fits_on_six_with_full_checkpointing_may_not_fit_on_eight_wit
     (fallen,) = ranking.excluded
     assert "with selective checkpointing" in fallen.reason
     assert "each of 8 GPUs" in fallen.reason
+    assert fallen.reason.endswith("`--recipe checkpointing=full` needs less")
     told = ranking_of(offers_of(RTX5090, 6, 8), batch_size=2, checkpointing="full")
     assert {row.offer.gpu_count for row in told.rows} == {6, 8}
 

@@ -58,6 +58,19 @@ def test_mistakes_give_one_line_and_their_exit_code(tmp_path, arguments, code):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("verb", ["report", "share latest", "check --cuda", "predict seal cases.csv"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_is_no_file_to_write(tmp_path, verb, there):
+    folder = tmp_path / "out"
+    if there:
+        folder.mkdir()
+    done = here(*verb.split(), "-o", str(folder) if there else f"{folder}/")
+    assert done.returncode == 2
+    assert "is a folder: name a file in it" in done.stderr
+    assert folder.is_dir() is there
+    assert not folder.is_file()
+
+
 def test_a_damaged_result_file_is_counted_on_the_page(tmp_path):
     write_run(tmp_path, samples.cpu_run())
     broken = tmp_path / "runs" / "cpu" / "20260101T000000Z-ffffff.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpubench.blocks.parts import Block, Bullets, Facts, Paragraph, Table
+from gpubench.blocks.parts import Block, Bullets, Facts, Paragraph, Table, as_html
 from gpubench.effects import amp_effects
 from gpubench.models import Execution, Precision, Pricing, Status
 from gpubench.recommend.lines import basis_text
@@ -199,6 +199,13 @@ def test_a_ragged_table_is_refused():
 def test_parts_are_distinguished_by_the_text_collector():
     block = Block(title="t", parts=(Facts(rows=()), Bullets(items=("b",)), Paragraph(text="p")))
     assert texts(block) == ["t", "b", "p"]
+
+
+def test_remarks_that_a_table_refers_to_are_numbered_on_the_page():
+    for is_numbered, tag in ((True, "ol"), (False, "ul")):
+        page = as_html(Block(title="t", parts=(Bullets(items=("b",), numbered=is_numbered),)))
+        assert f'<{tag} class="bullets">' in page
+        assert f"</{tag}>" in page
 
 
 def test_every_heading_is_in_the_documentation_and_has_sections():

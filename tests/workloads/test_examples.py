@@ -51,7 +51,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "mine.py").read_text() == "precious"
 
 
-@pytest.mark.parametrize("name", ["../evil", "a b", "1st", "x/y", ""])
+@pytest.mark.parametrize("name", ["../evil", "a b", "1st", "x/y", "", "class", "lambda.py", "None"])
 def test_a_name_that_is_not_a_file_name_is_refused(tmp_path: Path, name: str) -> None:
     done = here("new-workload", name, cwd=tmp_path)
     assert done.returncode == 2

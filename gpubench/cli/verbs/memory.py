@@ -6,6 +6,7 @@ from gpubench.cli import output, table
 from gpubench.errors import MisuseError
 from gpubench.models import MEMORY_VERSION
 from gpubench.predict import capacity, memory_answer
+from gpubench.predict.question import first_reasons
 from gpubench.predict.request import MemoryRequest
 from gpubench.sections.memory import answered, room
 from gpubench.specs import usual_spec
@@ -32,6 +33,11 @@ def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) ->
         ),
         (lambda: document(brief=True)) if shown.brief else None,
     )
+    if not any(each.cards for each in answers):
+        reasons = first_reasons(refusal for each in answers for refusal in each.refused)
+        raise MisuseError(
+            f"no GPU has an answer: {'; '.join(reasons)}", fix="change the GPU or the precision"
+        )
 
 
 def _show_capacity(request: MemoryRequest, as_json: bool, in_brief: bool) -> None:

@@ -1,4 +1,5 @@
 import importlib.util
+import keyword
 import sys
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from gpubench.errors import MisuseError, StorageError
 
 def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
     stem = request.name.removesuffix(".py")
-    if not stem.isidentifier():
+    if not stem.isidentifier() or keyword.iskeyword(stem):
         raise MisuseError(
-            f"{request.name!r} is not a valid name for a Python file: use letters, digits and _, "
-            "as in my_model"
+            f"{request.name!r} is not a valid name for a Python module: use letters, digits and _, as in "
+            "my_model, but no Python keyword"
         )
     path = Path(f"{stem}.py")
     loaded = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
