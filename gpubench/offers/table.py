@@ -208,7 +208,7 @@ class Offers(Sequence[Offer]):
     @cached_property
     def usd_per_gpu_hour(self) -> Floats:
         """The listed price of each instance, per GPU [USD/h]."""
-        return np.array([offer.usd_per_gpu_hour for offer in self], dtype=float)
+        return self.price / self.gpu_count.figures(float)
 
     @property
     def origin(self) -> Column[str]:
