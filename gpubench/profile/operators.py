@@ -221,7 +221,8 @@ def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen
     with torch.device("meta"), rules_of_losses(), known.followed():  # also for tensors that the step creates
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
-        return _trace_task(task, workload.tasks, lambda _: known.reading())
+        with seeded(_SEED):  # what it draws decides what it does
+            return _trace_task(task, workload.tasks, lambda _: known.reading())
 
 
 def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
