@@ -417,17 +417,7 @@ def step_trace(
     trained = [p for p in model.parameters() if p.requires_grad]
     inputs, targets = task.batches[0]
     storages = Storages()
-    storages.adopt(_tensors([*model.parameters(), *model.buffers()]))
-    weights = storages.bytes
-    if optimizer is not None:
-        storages.adopt(_tensors(states_of(optimizer)))
-    states = storages.bytes - weights
-    held = storages.bytes
-    storages.adopt(_tensors(task.batches))
-    # Batches without values may share their tensors; in a run each has its own
-    first = sum({storage_id(t): t.untyped_storage().nbytes() for t in _tensors(task.batches[:1])}.values())
-    shared = len(task.batches) * min(first, storages.bytes - held)
-    storages.bytes = max(storages.bytes, held + shared)
+    weights, states = _adopt_before_step(storages, task, optimizer)
     if optimizer is not None and keep_gradients:
         for parameter in trained:
             parameter.grad = torch.zeros_like(parameter)
@@ -458,6 +448,21 @@ def step_trace(
     if optimizer is not None:
         model.zero_grad()  # an optimizer's own ``zero_grad`` need not free the gradients
     return StepTrace(timeline, weights, sum(p.nbytes for p in trained), states, saved)
+
+
+def _adopt_before_step(storages: Storages, task: Task, optimizer: Optimizer | None) -> tuple[int, int]:
+    """Count what is alive before a step; return the bytes of the weights and of the optimizer's state."""
+    storages.adopt(_tensors([*task.model.parameters(), *task.model.buffers()]))
+    weights = storages.bytes
+    if optimizer is not None:
+        storages.adopt(_tensors(states_of(optimizer)))
+    held = storages.bytes
+    storages.adopt(_tensors(task.batches))
+    # Batches without values may share their tensors; in a run each has its own
+    first = sum({storage_id(t): t.untyped_storage().nbytes() for t in _tensors(task.batches[:1])}.values())
+    shared = len(task.batches) * min(first, storages.bytes - held)
+    storages.bytes = max(storages.bytes, held + shared)
+    return weights, held - weights
 
 
 def with_state(task: Task, options: dict[str, bool]) -> Optimizer:

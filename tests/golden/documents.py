@@ -4,6 +4,7 @@ A recorded type is its own schema; a document that a verb combines from several 
 validates each golden against its closed schema, so a missing or new key is noticed.
 """
 
+import inspect
 import json
 import re
 from typing import Any
@@ -153,6 +154,9 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
 def schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema of a document."""
     (root,), parts = msgspec.json.schema_components([DOCUMENTS[name][1]], ref_template="#/$defs/{name}")
+    for part in (root, *parts.values()):
+        if "description" in part:  # msgspec 0.23 keeps the indentation of a docstring
+            part["description"] = inspect.cleandoc(part["description"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": parts}
 
 
