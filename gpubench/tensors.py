@@ -142,6 +142,22 @@ def plain_encoders() -> Iterator[None]:
 
 
 @contextmanager
+def plain_checks() -> Iterator[None]:
+    """Let torch's rules for tensors without values accept a condition that holds at once inside the block.
+
+    Torch asks first whether it is symbolic, which takes longer than most rules.
+    """
+    check = torch._check_with  # noqa: SLF001 - all of torch's checks call it
+
+    def checked(error: type[Exception], condition: Any, message: Any) -> None:
+        if condition is not True:
+            check(error, condition, message)
+
+    with replaced(torch, _check_with=checked):
+        yield
+
+
+@contextmanager
 def autocast_on_cpu(*devices: str) -> Iterator[None]:
     """Make a model's own autocast for these devices apply to the CPU inside the block."""
     start = torch.autocast.__init__

@@ -42,6 +42,7 @@ from gpubench.profile.growth import (
     beyond_lines,
     longer,
     longer_step,
+    longer_step_at,
     on_lines,
     without_equal_loop,
 )
@@ -223,6 +224,8 @@ class _Made:
         self._shorter = [_Made(each, recipe, mode, reads_at) for each in (workload.shorter or ())[:2]]
         self._built: dict[int, _Built] = {}
         self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
+        # The step of each shorter model at the first batch size
+        self._pairs: dict[tuple[TaskKind, bool], tuple[StepTrace, StepTrace]] = {}
 
     def at(self, batch_size: int) -> _Built:
         """Return the task at a batch size, built only once."""
@@ -238,8 +241,7 @@ class _Made:
     def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
         """Trace one step at one batch size; the optimizer's state is created once per batch size."""
         if self.workload.shorter is not None:
-            one, two = (made.follow(batch_size, kind, is_amp) for made in self._shorter)
-            found = longer_step(one, two, self.workload.shorter[-1])
+            found = self._from_shorter(batch_size, kind, is_amp, self.workload.shorter[-1])
             if found is not None:
                 return found
         with seeded(_SEED):
@@ -249,6 +251,17 @@ class _Made:
                 trace = step_trace(task, optimizer, is_amp=is_amp)
         self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
         return trace
+
+    def _from_shorter(self, batch_size: int, kind: TaskKind, is_amp: bool, times: int) -> StepTrace | None:
+        # At a second batch size, one of the shorter models is enough if it repeats itself as at the first
+        one = self._shorter[0].follow(batch_size, kind, is_amp)
+        if (kind, is_amp) in self._pairs:
+            found = longer_step_at(one, *self._pairs[kind, is_amp], times)
+            if found is not None:
+                return found
+        two = self._shorter[1].follow(batch_size, kind, is_amp)
+        self._pairs.setdefault((kind, is_amp), (one, two))
+        return longer_step(one, two, times)
 
     def until_loss(self, batch_size: int, kind: TaskKind) -> tuple[StepTrace, list[Any], Counter[str]]:
         """Trace a step up to its loss; also return its calls with their shapes and the nodes of its graph."""
@@ -279,7 +292,7 @@ class _Made:
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
-        like = self if {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys() else self._shorter[-1]
+        like = self if {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys() else self._shorter[0]
         if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch

@@ -40,6 +40,7 @@ from gpubench.profile.values import Known, Reads, are_checks, given, noted
 from gpubench.tensors import (
     EveryCall,
     autocast_on_cpu,
+    plain_checks,
     plain_encoders,
     storage_id,
     tensors_in,
@@ -354,6 +355,7 @@ def checkpoints_on_meta() -> Iterator[None]:
 
 
 @plain_encoders()
+@plain_checks()
 @rules_without_values()
 @checkpoints_on_meta()
 @autocast_on_cpu("meta")  # as torch refuses it for tensors without values

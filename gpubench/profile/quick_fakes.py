@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from gpubench.profile.cuda_rules import RULES, cuda_rules, rules_without_values
-from gpubench.tensors import autocast_on_cpu, plain_encoders, replaced, storage_id, tensors_in
+from gpubench.tensors import autocast_on_cpu, plain_checks, plain_encoders, replaced, storage_id, tensors_in
 
 DEVICE = torch.ops.prim.device.default
 """The call that reads a tensor's device, made several times per operator."""
@@ -189,7 +189,14 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         warnings.simplefilter("ignore")
         quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
         named = autocast_on_cpu("cuda", "meta")  # the tensors are on the CPU, with the rules of a GPU
-        for rules in (plain_encoders(), _no_draws(), rules_without_values(), cuda_rules(), named):
+        for rules in (
+            plain_encoders(),
+            plain_checks(),
+            _no_draws(),
+            rules_without_values(),
+            cuda_rules(),
+            named,
+        ):
             after.enter_context(rules)
         with quick as mode, _plain_casts(), _plain_copies():
             yield mode
