@@ -11,7 +11,7 @@ import math
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import one_line
@@ -47,7 +47,7 @@ from gpubench.profile.growth import (
     without_equal_loop,
 )
 from gpubench.profile.operators import ReadsAt, groups_of, on_meta, states_of
-from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
+from gpubench.profile.quick_fakes import QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.profile.values import Known, given
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
@@ -63,8 +63,6 @@ TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
 # Error for the weights of lazy layers, which cannot be made as fake tensors
 _LAZY = "Tensor subclass Uninitialized"
-# Prefix of the names of operators that update all weights in place, in one kernel
-_FUSED_UPDATES = "_fused_"
 
 
 def trace_memory(
@@ -267,17 +265,15 @@ class _Made:
         """Trace a step up to its loss; also return its calls with their shapes and the nodes of its graph."""
         calls: list[Any] = []
         nodes = Counter[str]()
-
-        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            calls.append((func, [each.shape for each in tensors_in((*args, *kwargs.values()))]))
-            return func(*args, **kwargs)
-
         with seeded(_SEED):
             task, optimizer = self._stepped(batch_size, kind)
-            with EveryCall(call):
-                trace = step_trace(
-                    task, optimizer, is_amp=False, at_loss=lambda loss: nodes.update(_node_names(loss))
-                )
+            trace = step_trace(
+                task,
+                optimizer,
+                is_amp=False,
+                at_loss=lambda loss: nodes.update(_node_names(loss)),
+                calls=calls,
+            )
         return trace, calls, nodes
 
     def _stepped(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
@@ -415,6 +411,7 @@ def step_trace(
     is_amp: bool,
     keep_gradients: bool = False,
     at_loss: Callable[[Tensor], object] | None = None,
+    calls: list[Any] | None = None,
 ) -> StepTrace:
     """Track the live bytes during one step of a task, on its fake or real tensors.
 
@@ -425,6 +422,7 @@ def step_trace(
         keep_gradients: Whether earlier gradients stay alive through the forward pass, as they do if they are
             accumulated, or set to zero instead of freed.
         at_loss: Receives the loss, in place of backward pass and update.
+        calls: Collects each operator with the shapes of its tensors.
     """
     model = set_mode(task.model, train=optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -436,7 +434,7 @@ def step_trace(
             parameter.grad = torch.zeros_like(parameter)
             storages.mark_gradient(parameter.grad)
     saved = 0
-    with storages.followed() as timeline, storages.gradients_of(trained):
+    with storages.followed(calls) as timeline, storages.gradients_of(trained):
         if optimizer is None:
             with _autocast(is_amp):
                 try:
@@ -581,22 +579,26 @@ class Storages:
         return Moment(self.bytes, self.gradient_bytes, self.dead_output_bytes)
 
     @contextmanager
-    def followed(self) -> Iterator[list[Moment]]:
-        """Track the results of every operator in the block; the list has the live bytes after each."""
+    def followed(self, calls: list[Any] | None = None) -> Iterator[list[Moment]]:
+        """Track the results of every operator in the block; the list has the live bytes after each.
+
+        ``calls`` collects each operator with the shapes of its tensors.
+        """
         timeline = [self._moment()]
 
-        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            if func is DEVICE and isinstance(args[0], FakeTensor):
-                return args[0].fake_device
-            fused = func._schema.name.startswith("aten::" + _FUSED_UPDATES)  # noqa: SLF001
-            if fused and any(isinstance(tensor, FakeTensor) for tensor in _tensors(args)):
-                return None  # it works in place, and fake tensors have no rule for it
-            out = func(*args, **kwargs)
+        def note(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
             self.adopt(_tensors((out,)))
             timeline.append(self._moment())
+            if calls is not None:
+                calls.append((func, [each.shape for each in tensors_in((*args, *kwargs.values()))]))
+
+        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            out = func(*args, **kwargs)
+            note(func, args, kwargs, out)
             return out
 
-        with EveryCall(call):
+        fakes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, QuickFakeMode)]
+        with fakes[-1].noting(note) if fakes else EveryCall(call):
             yield timeline
 
 

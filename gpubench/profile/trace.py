@@ -146,8 +146,9 @@ def _refuse_loose_tensor(workload: Workload) -> None:
         loose = loose_tensor(on_meta(workload.shorter[0] if workload.shorter else workload, BATCHES[0]))
     if loose is not None:
         raise MisuseError(
-            f"{workload.name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); return "
-            "the loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
+            f"{workload.name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); "
+            "return the loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or "
+            "a submodule"
         )
 
 
