@@ -41,6 +41,7 @@ DISTURBED = frozenset(
         FindingKind.MEMORY_SPILLED,
     }
 )
+"""Findings that make a measurement unusable as a reading."""
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 EAGER_LIMIT = 1.10
 """Ratio of eager to CUDA-graph step time above which an eager step counts as host-bound."""

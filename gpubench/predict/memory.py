@@ -164,9 +164,9 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
     It is the geometric mean over peaks on the same number of GPUs if there are any, else on one. Of those,
     peaks with the same use of autocast are preferred. Small steps are ignored.
     """
-    usable = [reading for reading in readings if _same_setup(reading.case, case)]
+    usable = [reading for reading in readings if _setup(reading.case) == _setup(case)]
     if case.gpu_count > 1 and not usable:
-        usable = [reading for reading in readings if _same_setup(reading.case, case.on_one_gpu)]
+        usable = [reading for reading in readings if _setup(reading.case) == _setup(case.on_one_gpu)]
     scales: dict[bool, list[float]] = {True: [], False: []}  # by whether autocast is used
     for reading in usable:
         peak, card_class = reading.peak_memory_bytes or 0, class_of(reading.spec)
@@ -177,9 +177,8 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
     return geometric_mean(scales[is_amp] or scales[not is_amp] or [1.0])
 
 
-def _same_setup(a: Case, b: Case) -> bool:
-    setup = a.gpu_count, a.parallel_mode, a.recipe
-    return setup == (b.gpu_count, b.parallel_mode, b.recipe)
+def _setup(case: Case) -> tuple[object, ...]:
+    return case.gpu_count, case.parallel_mode, case.recipe
 
 
 def measured_peak(
@@ -196,7 +195,7 @@ def measured_peak(
         and accumulate == 1
         and reading.case.batch_size == case.batch_size
         and same_arithmetic(reading.case, case)
-        and _same_setup(reading.case, case)
+        and _setup(reading.case) == _setup(case)
     ]
     if not same:
         return None
