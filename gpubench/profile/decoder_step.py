@@ -103,7 +103,7 @@ _KEPT_AND_WIDE = {
     "swiglu": (3, 6), "geglu": (3, 6), "gegelu": (3, 6), "clamped_swiglu": (6, 9), "gelu": (1, 3),
     "gelu_new": (4, 8), "relu": (1, 3),
 }  # fmt: skip
-"""Elements that an activation keeps for its backward pass, and elements alive during it, per unit of width."""
+"""Elements per unit of width that an activation keeps for its backward pass, and those alive during it."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
 """Kernels of a norm that work on one number per token."""
 # Elements moved by a sum: two are read, one is written

@@ -186,8 +186,7 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         trace = once(batch_size)
         return None if trace is None else trace.keeping
 
-    kept = _beyond_lines(step.keeping, keeping)
-    return msgspec.structs.replace(_beyond_lines(step, once), keeping=kept)
+    return msgspec.structs.replace(_beyond_lines(step, once), keeping=_beyond_lines(step.keeping, keeping))
 
 
 def without_equal_loop(step: StepMemory) -> StepMemory:
