@@ -94,7 +94,7 @@ def throughput(data: ReportData) -> list[Part]:
     if not data.results:
         return []
     results = sorted(data.results, key=_order)
-    apart = distinguishing_settings([result.case for result in results])
+    differing = distinguishing_settings([result.case for result in results])
     groups = [list(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
     lead = (
         "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
@@ -109,7 +109,7 @@ def throughput(data: ReportData) -> list[Part]:
     twin = table(
         "Every measured case on this device",
         results,
-        text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
+        text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *differing(r.case)))}"),
         number(
             "Throughput, 95 % interval",
             lambda r: rate_of(r.measurement) + "\nfrom one process" * r.measurement.within_one_process,
@@ -123,7 +123,7 @@ def throughput(data: ReportData) -> list[Part]:
         text("Shared", lambda r: _shared(r) or UNKNOWN, optional=8) if any(map(_shared, results)) else None,
         text("Findings", lambda r: kinds_words(finding.kind for finding in r.measurement.findings)),
     )
-    figures = tuple(_figure(group, apart) for group in groups)
+    figures = tuple(_figure(group, differing) for group in groups)
     return [Paragraph(text=lead, tone="note"), Charts(figures=figures, twin=twin)]
 
 
@@ -143,12 +143,12 @@ def _order(result: Result) -> tuple[object, ...]:
     )
 
 
-def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -> Figure:
+def _figure(group: Sequence[Result], differing: Callable[[Case], tuple[str, ...]]) -> Figure:
     marks = []
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
         version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says "best batch"
+        below = ", ".join((f"batch {case.batch_size:,}", *differing(case)))  # the title says "best batch"
         marks.append(
             Mark(
                 row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),
@@ -361,8 +361,9 @@ def _is_host_paced(pair: Effect) -> bool | None:
     low, high = pair.interval.low, pair.interval.high
     if low is None or high is None:
         return None
-    is_paced = low > 1 and pair.value > EAGER_OVER_GRAPH
-    return is_paced if is_paced or high <= EAGER_OVER_GRAPH else None
+    if low > 1 and pair.value > EAGER_OVER_GRAPH:
+        return True
+    return False if high <= EAGER_OVER_GRAPH else None
 
 
 def _pace(pair: Effect) -> str:
@@ -589,14 +590,13 @@ def _over_fp32(row: TimeToQuality, rows: Sequence[TimeToQuality]) -> Interval:
     return Interval(None) if other is None else row.steps_over(other)
 
 
-FIGURES = (throughput, latency, outputs, generation)
-GAINS = (amp, frameworks, threads, together, quality)
+_FURTHER = (latency, outputs, generation, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
     """Return what a terminal shows below the cases of a run: other figures, and speedups that are certain."""
     sure = _sure(amp_effects(data.results))
-    parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
+    parts = unexplained(part for told in _FURTHER for part in told(data))
     gains = table(
         "Speedup of AMP",
         sure,
@@ -608,11 +608,7 @@ def screen(data: ReportData) -> list[Part]:
 
 
 def _render(data: ReportData) -> Block | None:
-    parts = [
-        part
-        for told in (throughput, amp, host, devices, processor, *FIGURES[1:], *GAINS[1:])
-        for part in told(data)
-    ]
+    parts = [part for told in (throughput, amp, host, devices, processor, *_FURTHER) for part in told(data)]
     if not parts:
         return None
     heaviest = _heaviest(amp_effects(data.results))
