@@ -30,7 +30,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
 ON_THE_CPU = "build on the CPU, because gpubench moves the model itself"
-# What to do about an error, by a part of its message. Without a driver, a CUDA build of torch says "NVIDIA".
+# What to do about an error, by a part of its message. Without a driver, a CUDA build says only "NVIDIA".
 _HINTS = {
     "cuda": ON_THE_CPU,
     "nvidia": ON_THE_CPU,

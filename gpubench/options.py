@@ -262,7 +262,7 @@ def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
         value = [value]
     elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise _refusal(each, value, name)
-    value = list(value)  # numpy's arrays too
+    value = list(value)
     if value and all(isinstance(one, str) and not one.strip(", ") for one in value):
         raise MisuseError(f"{name} is empty: give a value, or leave it out")
     if each.commas:

@@ -268,8 +268,8 @@ _FACTS = {
         keras_policy="bfloat16",
         predicted_as="half",
     ),
-    # Products of Gaussian numbers are off by 3.6 % in e4m3 (three mantissa bits) and by 6 % in e5m2 (two, for
-    # gradients).
+    # Products of Gaussian numbers are off by 3.6 % in e4m3, with three mantissa bits, and by 6 % in e5m2 (two
+    # bits), the type of gradients.
     Precision.FP8: PrecisionFacts(
         format=FP8,
         words="fp8 (linear layers of the blocks, otherwise bf16)",

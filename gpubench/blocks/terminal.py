@@ -76,9 +76,9 @@ def show(*parts: Part) -> None:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     for before, part in pairwise((None, *parts)):
-        was, is_headline = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
+        is_below, is_headline = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
         is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))
-        if before is not None and not was and (is_headline or is_set_off):
+        if before is not None and not is_below and (is_headline or is_set_off):
             console.print()
         for drawn in _drawn(printable(part), console):
             console.print(drawn)

@@ -1,4 +1,4 @@
-"""The memory of a step, of its tensors, of torch and on the device, and whether the step fits on a card."""
+"""The memory of a step, as tensors, torch and the device count it, and whether the step fits on a card."""
 
 from __future__ import annotations
 

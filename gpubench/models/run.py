@@ -317,14 +317,15 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
         rows: All rows of its run.
     """
     timed = [launch for launch in row.launches if launch.rounds]
-    alone = {name for launch in timed for name in launch.precision_errors.keys() - launch.control_errors}
+    # The operators that have no control in some launch.
+    names = {name for launch in timed for name in launch.precision_errors.keys() - launch.control_errors}
     if row.case.precision is not Precision.FP32 or row.step_time_s is None:
         return ()
     if not all(launch.precision_errors for launch in timed):
         return (Finding(kind=FindingKind.PRECISION_UNPROVEN),)
-    if not alone or any(_shows_fp32(row, other) for other in rows):
+    if not names or any(_shows_fp32(row, other) for other in rows):
         return ()
-    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control for {', '.join(sorted(alone))}"),)
+    return (Finding(kind=FindingKind.PRECISION_UNPROVEN, value=f"no control for {', '.join(sorted(names))}"),)
 
 
 def _shows_fp32(row: Measurement, other: Measurement) -> bool:

@@ -232,14 +232,14 @@ def _machine(of: Offer | BuyOrRent) -> tuple[str, str, int]:
 
 def _in_full(choice: Choice, use: float | None) -> str:
     row = choice.row
-    date, listed_usd = dated(plain(choice.offer.price_date, 20), row.price_age_days), row.listed_usd_per_hour
-    label = _label(choice)
+    date = dated(plain(choice.offer.price_date, 20), row.price_age_days)
+    label, listed_usd = _label(choice), format_usd(row.listed_usd_per_hour)
     if choice.source == "own":
         paid = "" if choice.purchase_usd is None else f" {label} ({date})"
         busy = "" if use is None else f", if busy {format_percent(use)}"
-        price = f"{what_of(choice)}{paid}, {format_usd(listed_usd)} an hour of work{busy}"
+        price = f"{what_of(choice)}{paid}, {listed_usd} an hour of work{busy}"
     else:
-        listed = "" if row.is_expected_as_listed else f" of {format_usd(listed_usd)}"
+        listed = "" if row.is_expected_as_listed else f" of {listed_usd}"
         where = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}"
         price = f"{where}, {price_of(row)} ({label}{listed}, {date})"
     job = [] if row.hours.value is None else [f"{hours_text(row)} and {row.cost_usd.by(format_usd)}"]

@@ -114,12 +114,12 @@ class CpuGpuPair:
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Pair the fastest CPU and GPU rows of each workload and task, at equal batch size if possible."""
 
-    def results_of(*, is_cpu: bool) -> list[Result]:
-        # Of one device: the page's own if it is of this kind, else the one with the newest run.
+    def of_one_device(*, is_cpu: bool) -> list[Result]:
+        # Return the results of the page's device if it is of this kind, else of the one with the newest run.
         of_kind = [r for r in data.everything if r.run.device.is_cpu is is_cpu]
         return [r for r in of_kind if same(r.run.device, of_kind[0].run.device)]
 
-    cpus, gpus = results_of(is_cpu=True), results_of(is_cpu=False)
+    cpus, gpus = of_one_device(is_cpu=True), of_one_device(is_cpu=False)
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
         mine, theirs = (
@@ -244,7 +244,7 @@ class Point:
 def points_of(data: ReportData) -> tuple[Point, ...]:
     """Return a point for each measured case of a shipped workload, using the operators in its profile.
 
-    A case whose precision has no known peak has no point; without a known bandwidth, no case has one.
+    A case has a point only if the device's bandwidth, and its peak at that precision, are known.
     """
     device, bandwidth = data.device, _bandwidth(data)
     found: list[Point] = []
