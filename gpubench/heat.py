@@ -69,7 +69,7 @@ def slowing_of(rows: Sequence[Sequence[Moment]]) -> dict[str, float]:
     return {
         "per_c": _largest_slope(rows, celsius, USUAL_PER_C, LEAST_SQUARES_C),
         "per_launch": _largest_slope(rows, map(_warmth, rows), USUAL_PER_LAUNCH, LEAST_SQUARES_WARMTH),
-        "per_clock": _largest_slope(rows, map(_falls, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
+        "per_clock": _largest_slope(rows, map(_minus_log_clocks, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
     }
 
 
@@ -106,7 +106,7 @@ def _warmth(row: Sequence[Moment]) -> list[float]:
     return [1 - math.exp(-max(at_s - times_s[0], 0.0) / USUAL_CONSTANT_S) for at_s in times_s]
 
 
-def _falls(row: Sequence[Moment]) -> list[float | None]:
+def _minus_log_clocks(row: Sequence[Moment]) -> list[float | None]:
     # Minus the logarithm of each clock; differences are relative drops in clock.
     return [-math.log(each.clock_hz) if each.clock_hz else None for each in row]
 
@@ -150,7 +150,7 @@ def slowing_to_come(
 
 def _fall_to_come(moments: Sequence[Moment]) -> float:
     """Return the relative drop of a warm card's clock from the mean of these launches; 0 if unknown."""
-    known = [each for each in _falls(moments) if each is not None]
+    known = [each for each in _minus_log_clocks(moments) if each is not None]
     if len(known) < len(moments):
         return 0.0
     *_, before_s, last_s = _times(moments)

@@ -101,7 +101,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         autocast: The torch type of autocast; None if autocast is off.
         whole_model: The torch type of weights, activations and optimizer state; None if the weights are
             float32. A precision with this type is measured only if a workload or a user requests it.
-        comes_with: Another precision; a workload that supports it also supports this one.
+        comes_with: Another precision; a workload that supports that one also supports this one.
         in_blocks: Whether it applies only to the linear layers of repeated blocks.
         only: The only task that supports it, "train" or "infer"; None for both.
         scales_gradients: Whether training needs a gradient scaler.

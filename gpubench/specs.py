@@ -233,9 +233,9 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
     words, size_gib = parsed
     index = _words_index()
     keys = index.get(words) or index.get(words | {"rtx"}) or index.get(words - names.MEMORY_KINDS, ())
-    bare = [word for word in words if word.isdigit() and len(word) < 4]
-    if not keys and size_gib is None and len(bare) == 1:  # "A100 SXM 80"
-        keys, size_gib = index.get(words - {*bare}, ()), float(bare[0])
+    numbers = [word for word in words if word.isdigit() and len(word) < 4]
+    if not keys and size_gib is None and len(numbers) == 1:  # "A100 SXM 80": a size without a unit
+        keys, size_gib = index.get(words - {*numbers}, ()), float(numbers[0])
     sizes = [size * GIB for size in (size_gib, memory_gib) if size is not None]
 
     def has_sizes(key: str) -> bool:

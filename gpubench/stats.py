@@ -48,8 +48,8 @@ def lag1_autocorrelation(deviations: Sequence[float]) -> float:
 def relative_half_width(values: Sequence[float]) -> float | None:
     """Return the relative half-width of the mean's confidence interval, for short and correlated series too.
 
-    For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
-    is that of n values of an AR(1) process at ``expected_autocorrelation`` r with a margin of 1, and
+    For n values with deviations d: ``t(0.975, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where ESS is the
+    effective sample size of n values with the ``expected_autocorrelation`` r at a margin of 1, and
     ``dof = min(n - 1, max(n (1 - r^2) - 1, 4))``. None below two values.
 
     The plain standard error is not enough: with ten to thirty values at the correlation of 0.7 that rounds

@@ -174,6 +174,7 @@ class OffGpu(TorchFunctionMode):
             del kwargs["device"]
         if name in {"cuda", "pin_memory"}:
             return args[0]
+        # A move to a GPU, named by position or by the keyword that was just removed.
         if name == "to" and (_is_gpu(args[1] if len(args) > 1 else None) or len(args) == 1):
             args = (args[0], *(each for each in args[2:] if isinstance(each, _CHANGING)))
             if len(args) == 1 and not kwargs.keys() & {"dtype", "memory_format", "copy", "other"}:

@@ -46,10 +46,11 @@ class ModelWithLoss(nn.Module):
 
 
 def with_loss(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Callable[..., Any]]:
-    """Return a model and its loss; if the loss is a module with tensors or its method, the model includes it.
+    """Return a model and its loss. If the loss is a module with tensors, the returned model includes it.
 
-    The modules of the loss are copied, because a file may use one loss for all builds, and one build is moved
-    to the meta device. The copies share the tensors; modules that are also in the model are not copied.
+    The same goes for a loss that is a method of a module. The modules of the loss are copied, because a file
+    may use one loss for all builds, and one build is moved to the meta device. The copies share the tensors;
+    modules that are also in the model are not copied.
     """
     module = getattr(loss, "__self__", loss)
     if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
@@ -112,6 +113,7 @@ class _Watch(TorchFunctionMode):
                 None,
             )
         out = func(*args, **kwargs)
+        # Results of known tensors are known, and so is what is made of no tensor, or by the model.
         if is_mixed or not taken or not self.is_loss:
             self._note(out)
         return out

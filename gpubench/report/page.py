@@ -578,7 +578,7 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
     results = (*data.everything, *on_threads, *data.failures)
     used = {id(result.run): result.run for result in results}.values()
     total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
-    step = max(1, -(-total // most_samples))
+    step = max(1, math.ceil(total / most_samples))
     runs = [run_document(run) for run in used]
     for run in runs:
         for measurement in run["measurements"]:

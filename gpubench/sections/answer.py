@@ -120,7 +120,7 @@ def answer_table(ranking: Ranking) -> Table:
         rows,
         text("", lambda line: line.names),
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
-        text(
+        text(  # the kind of seller only if it is not a cloud
             "Seller",
             lambda line: stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}"),
         ),
@@ -211,16 +211,16 @@ _MOST_MEMORY_CHARACTERS = 300
 def in_full(ranking: Ranking) -> Facts:
     """Return each answer, and the best hardware to own, with all that a buyer should know before paying."""
     found = {line.names: line.choice for line in lines(ranking)}
-    use: dict[tuple[str, str, int], float | None] = {
+    utilization: dict[tuple[str, str, int], float | None] = {
         _machine(each): each.utilization for each in ranking.buy_or_rent
     }
     if ranking.best_to_own is not None:
-        use.setdefault(_machine(ranking.best_to_own.offer), ranking.best_to_own_use)
+        utilization.setdefault(_machine(ranking.best_to_own.offer), ranking.best_to_own_use)
         if ranking.best_to_own.offer not in {each.offer for each in found.values()}:
             found["Best to own"] = ranking.best_to_own
     return Facts(
         rows=tuple(
-            Fact(term=name, value=_in_full(each, use.get(_machine(each.offer))))
+            Fact(term=name, value=_in_full(each, utilization.get(_machine(each.offer))))
             for name, each in found.items()
         )
     )
@@ -230,13 +230,13 @@ def _machine(of: Offer | BuyOrRent) -> tuple[str, str, int]:
     return of.instance, of.gpu_key, of.gpu_count
 
 
-def _in_full(choice: Choice, use: float | None) -> str:
+def _in_full(choice: Choice, utilization: float | None) -> str:
     row = choice.row
     date = dated(plain(choice.offer.price_date, 20), row.price_age_days)
     label, listed_usd = _label(choice), format_usd(row.listed_usd_per_hour)
     if choice.source == "own":
         paid = "" if choice.purchase_usd is None else f" {label} ({date})"
-        busy = "" if use is None else f", if busy {format_percent(use)}"
+        busy = "" if utilization is None else f", if busy {format_percent(utilization)}"
         price = f"{what_of(choice)}{paid}, {listed_usd} an hour of work{busy}"
     else:
         listed = "" if row.is_expected_as_listed else f" of {listed_usd}"

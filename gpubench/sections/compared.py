@@ -310,6 +310,7 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
     used = {point.result.case.precision for point in points}
     peaks = ((peak_flops_per_s(device, each), each.value) for each in Precision if each in used)
     roofs = grouped((peak, name) for peak, name in peaks if peak is not None)
+    # The fastest point of each workload shows its name.
     named = {p.result.case.workload: p for p in sorted(points, key=lambda p: p.rate)}.values()
     traces: list[dict[str, Any]] = []
     for peak, names in roofs.items():

@@ -95,6 +95,7 @@ def throughput(data: ReportData) -> list[Part]:
         return []
     results = sorted(data.results, key=_order)
     differing = distinguishing_settings([result.case for result in results])
+    # A chart for each workload, framework, task, and kind of batch: the start of the sort key.
     groups = [list(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
     lead = (
         "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
@@ -112,7 +113,9 @@ def throughput(data: ReportData) -> list[Part]:
         text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *differing(r.case)))}"),
         number(
             "Throughput, 95 % interval",
-            lambda r: rate_of(r.measurement) + "\nfrom one process" * r.measurement.within_one_process,
+            lambda r: (
+                rate_of(r.measurement) + ("\nfrom one process" if r.measurement.within_one_process else "")
+            ),
         ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),
@@ -233,8 +236,8 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     sure = _sure(pairs)
     if not sure:
         return "No pair was measured well enough to state a gain (see the findings)."
-    host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
-    losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
+    narrow = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
+    losing = [s for s in narrow if s.interval.high is not None and s.interval.high < 1]
     said = f"The largest gain from AMP: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
         slower = f"In {count(len(losing), 'pair')} AMP is slower even at the top of the interval"
@@ -414,7 +417,7 @@ def together(data: ReportData) -> list[Part]:
             "How",
             lambda p: (
                 p.of.case.parallel_mode.value
-                + f", {p.of.case.node_count} machines" * (p.of.case.node_count > 1)
+                + (f", {p.of.case.node_count} machines" if p.of.case.node_count > 1 else "")
             ),
             optional=2,
         ),

@@ -187,7 +187,7 @@ def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
     # Return the failed cases, the worst value of each kind of finding, and the one-time costs.
     said = []
     for found in _seen(data).values():
-        (worst,) = unique(finding for finding, _ in found)
+        (worst,) = unique(finding for finding, _ in found)  # all are of one kind
         place = next(place for finding, place in found if finding == worst)
         several = f"worst of {len(found)}: " if len(found) > 1 and place != "the run" else ""
         said.append(describe(worst, None if place == "the run" else f"{several}{place}"))

@@ -114,7 +114,9 @@ def _table(decisions: Sequence[BuyOrRent]) -> Table:
         # the name of a rental has its pricing, unless it is on demand
         text(
             "Against",
-            lambda each: plain(each.against) + ", on demand" * (each.against_pricing is Pricing.ON_DEMAND),
+            lambda each: (
+                plain(each.against) + (", on demand" if each.against_pricing is Pricing.ON_DEMAND else "")
+            ),
         ),
         number("The same work, rented", lambda each: format_usd(each.equivalent_usd_per_hour)),
         number("Hours of work to pay off", _hours_to_pay, optional=2),
