@@ -369,15 +369,15 @@ MUTANTS = (
     Mutant(
         name="a price from years ago ranks next to one from last week",
         file="gpubench/offers/listing.py",
-        old="if age > NOT_CURRENT_AFTER_DAYS and paid in newer",
-        new="if age > NOT_CURRENT_AFTER_DAYS and paid not in newer",
+        old="if old and gpu in have_newer",
+        new="if old and gpu not in have_newer",
         killer="offers/test_shipped_prices.py::test_an_old_price_competes_with_a_newer_one_of_the_same_gpu_and_pricing",
     ),
     Mutant(
         name="an undated price ranks next to a dated one",
         file="gpubench/offers/listing.py",
-        old="if (paid, place) in dated and not has_day(offer.price_date):",
-        new="if (paid, place) in dated and has_day(offer.price_date):",
+        old="if (gpu, place) in dated and not has_day(offer.price_date):",
+        new="if (gpu, place) in dated and has_day(offer.price_date):",
         killer="offers/test_shipped_prices.py::test_undated_price_ranks_only_if_no_similar_price_is_dated",
     ),
     Mutant(

@@ -23,7 +23,7 @@ from gpubench.models.ranking import MODELED
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, drift_of
 from gpubench.offers.hardware import parse_owned
 from gpubench.offers.listing import is_in
-from gpubench.offers.table import Offers, alike
+from gpubench.offers.table import Offers, places_by_kind
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
 from gpubench.precisions import AMP
 from gpubench.predict.answers import log_deviation, most_of, start_of
@@ -391,7 +391,7 @@ def _barred(kept: Offers, found: list[tuple[dict[str, Any], Offers]]) -> list[li
     barred: list[list[int]] = [[] for _ in range(len(kept))]
     for at, (case, runs_it) in enumerate(found):
         machines = {(gpu, count) for gpu, count, *_ in case["machines"]}
-        for place in np.flatnonzero(~kept.places(runs_it)).tolist():
+        for place in np.flatnonzero(~kept.are_in(runs_it)).tolist():
             if (kept[place].gpu_key, kept[place].gpu_count) in machines:
                 barred[place].append(at)
     return barred
@@ -411,7 +411,7 @@ def _few(filtered: FilterResult) -> FilterResult:
     _, kind = np.unique(kinds, axis=0, return_inverse=True)
     price = kept.price / kept.gpu_count.figures(float)
     by_price = np.argsort(price, kind="stable")
-    by_kind = sorted(alike(kind.reshape(-1)[by_price]).items())
+    by_kind = sorted(places_by_kind(kind.reshape(-1)[by_price]).items())
     first = by_price[np.concatenate([places[:MOST_ALIKE] for _, places in by_kind])]
     cheapest = first[np.argsort(price[first], kind="stable")][:MOST_OFFERS]
     few = kept.take(np.sort(cheapest))
