@@ -62,7 +62,7 @@ def tensors_of(value: Any) -> list[Tensor]:
     return found
 
 
-# Private accessors for COO, because the public ones refuse a tensor that is not coalesced.
+# Private accessors for ``sparse_coo``, because the public ones refuse a tensor that is not coalesced.
 _PARTS_OF_SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),

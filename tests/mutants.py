@@ -262,7 +262,7 @@ MUTANTS = (
     Mutant(
         name="the page for mailing holds up to twice the samples that it may",
         file="gpubench/report/page.py",
-        old="step = max(1, -(-total // most_samples))",
+        old="step = max(1, math.ceil(total / most_samples))",
         new="step = max(1, total // most_samples)",
         killer="report/test_export.py::test_the_page_contains_the_runs_it_uses_and_thins_long_telemetry",
     ),
