@@ -330,7 +330,7 @@ MUTANTS = (
     Mutant(
         name="a process continues after a failed case",
         file=CASE,
-        old="        if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):\n",
+        old="        if not (status is Status.OK or (status is Status.TIMEOUT and self.team is None)):\n",
         new="        if False:\n",
         misleads="every case after a sticky error fails too",
         killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
@@ -522,10 +522,10 @@ MUTANTS = (
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
             "        job.tokens_at_s.clear()\n"
-            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
+            "        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()\n"
         ),
         new=(
-            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
+            "        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()\n"
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
         ),
@@ -535,8 +535,8 @@ MUTANTS = (
     Mutant(
         name="the energy counter's first reading is also used as its last",
         file=LAUNCH,
-        old="(joules, telemetry.energy_j())",
-        new="(joules, joules)",
+        old="(joules_before, telemetry.energy_j())",
+        new="(joules_before, joules_before)",
         misleads="no energy is ever known",
         killer="test_telemetry.py::test_energy_and_reduced_clocks_are_those_of_the_timed_rounds",
     ),
@@ -583,8 +583,8 @@ MUTANTS = (
     Mutant(
         name="memory errors before the rounds are not read",
         file=LAUNCH,
-        old="    errors = telemetry.ecc_uncorrected()\n",
-        new="    errors = None\n",
+        old="    errors_before = telemetry.ecc_uncorrected()\n",
+        new="    errors_before = None\n",
         misleads="errors during the rounds are unknown, so a device with faulty memory is trusted",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
