@@ -30,7 +30,7 @@ from gpubench.measure.budget import (
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.loop import Clock
-from gpubench.measure.step import Turn, Work, copied, generate, relative_error, seed_all, to_device
+from gpubench.measure.step import Generation, Work, copied, generate, relative_error, seed_all, to_device
 from gpubench.models import Case, Cause, Execution, TaskKind
 from gpubench.tensors import OffGpu, tensors_of, with_tensors
 from gpubench.units import Seconds, format_bytes
@@ -113,17 +113,20 @@ def capture(work: Work) -> Advance:
 
         return replay
 
-    turn = Turn(work)
+    generation = Generation(work)
 
     def begin(index: int) -> None:
-        turn.start(index)
-        turn.go_on()
+        generation.start(index)
+        generation.go_on()
 
-    parts: list[Callable[[], None]] = [*(partial(turn.start, index) for index in indices), turn.go_on]
+    parts: list[Callable[[], None]] = [
+        *(partial(generation.start, index) for index in indices),
+        generation.go_on,
+    ]
     *prompts, token = (graph for graph, _ in _captured(work, begin, parts))
 
     def advance(index: int) -> Tensor:
-        return generate(work, turn, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
+        return generate(work, generation, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
 
     return advance
 

@@ -127,7 +127,7 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
-    """Check an assumption of the harness against independent code.
+    """Compare a part of gpubench's measurement with an independent implementation.
 
     Attributes:
         what: The proof; ``precision`` uses only the precision of the case.
