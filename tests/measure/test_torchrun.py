@@ -50,18 +50,18 @@ def test_without_torchrun_or_as_its_only_process_a_run_is_unchanged(tell):
 
 
 def test_run_must_use_the_machines_given_by_torchrun():
-    request = session.spread(RunRequest(), PLACE)
+    request = session.with_torchrun_size(RunRequest(), PLACE)
     assert (request.gpus, request.nnodes, request.gpu_count) == (4, 2, 8)
-    session.check_spread(request, PLACE)
-    session.check_spread(RunRequest(gpus=2), None)
+    session.check_process_count(request, PLACE)
+    session.check_process_count(RunRequest(gpus=2), None)
     for wrong, place in (
-        (session.spread(RunRequest(gpus=3), PLACE), PLACE),
+        (session.with_torchrun_size(RunRequest(gpus=3), PLACE), PLACE),
         (RunRequest(gpus=4, nnodes=2), None),
         (RunRequest(gpus=4, nnodes=3), PLACE),
     ):
         start = f"torchrun --nnodes {wrong.nnodes} --nproc-per-node {wrong.gpus} "
         with pytest.raises(MisuseError, match=re.escape(start)):
-            session.check_spread(wrong, place)
+            session.check_process_count(wrong, place)
 
 
 def test_command_runs_the_first_launch_missing_from_any_case(make_case):
