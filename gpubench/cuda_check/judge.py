@@ -128,10 +128,10 @@ ROOMY = 0.5
 """A case that, by the memory model, needs less than this share of memory must not run out of memory."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
 """Workloads that are mostly a fused recurrent layer, where torch.compile may find nothing to compile."""
+# Number of faulty cases to list in a verdict; further ones are counted.
 MOST_LISTED = 4
-"""Number of faulty cases to list in a verdict; further ones are counted."""
+# Maximum length of the reason of one case in a verdict, in characters.
 LONGEST_REASON = 160
-"""Maximum length of the reason of one case in a verdict, in characters."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

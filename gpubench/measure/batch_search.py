@@ -55,8 +55,8 @@ def largest_that_fits(fits: Callable[[int], bool], guess: int, *, resolution: fl
             good = batch
         else:
             bad = batch
-        nothing_failed = bad > MOST_BATCH
-        batch = min(MOST_BATCH, math.ceil(good * GROWTH)) if nothing_failed else (good + bad) // 2
+        # As long as ``bad`` is its first value, no trial has failed.
+        batch = min(MOST_BATCH, math.ceil(good * GROWTH)) if bad > MOST_BATCH else (good + bad) // 2
     return good
 
 

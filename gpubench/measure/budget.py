@@ -30,15 +30,15 @@ CURVE_SHARE = 0.4
 REFERENCE_SAMPLES = 4
 """Samples computed on the CPU as a reference: enough to expose a wrong result, few enough to be quick with
 VGG16."""
+# Minimum and maximum number of profiled steps. The profiler records every kernel, so three long steps show
+# the GPU's busy time as well as ten.
 PROFILED_STEPS = (3, 10)
-"""Minimum and maximum number of profiled steps. The profiler records every kernel, so three long steps show
-the GPU's busy time as well as ten."""
 PROFILED_S = 0.1
 """The profiled steps take about this long, if their number allows it [s]."""
 LATENCY_PASSES = 300
 """Number of single passes that are timed: three of them lie beyond the 99th percentile."""
+# No further pass starts after this time [s].
 LATENCY_MOST_S = 10.0
-"""No further pass starts after this time [s]."""
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

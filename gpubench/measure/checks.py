@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, median
 
 import msgspec
@@ -163,8 +163,8 @@ def of_run(run: Run) -> tuple[Finding, ...]:
         found.append(Finding(kind=FindingKind.ONE_PROCESS))
     without_peak = [m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None]
     if without_peak and not run.device.is_cpu:
-        names = sorted({m.case.precision for m in without_peak})
-        found.append(Finding(kind=FindingKind.NO_PEAK, value=", ".join(names)))
+        names = ", ".join(sorted({m.case.precision for m in without_peak}))
+        found.append(Finding(kind=FindingKind.NO_PEAK, value=names))
     capped = power_capped(run.device)
     found += [] if capped is None else [capped]
     if (dates := _set_back(run)) is not None:
@@ -338,9 +338,13 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
     elif busy is None and graph is None:
         # An unfused optimizer makes the scaler wait inside a step, so the step's issue time shows nothing.
         scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
-        telling = (launch.host_issue_s for launch in measurement.launches if launch.fused or not scaled)
-        pairs = chain.from_iterable(zip(times[::2], times[1::2], strict=False) for times in telling)
-        shares = [issue / whole for issue, whole in pairs if issue is not None and whole]
+        launches = (launch for launch in measurement.launches if launch.fused or not scaled)
+        shares = [
+            issue / whole
+            for times in (launch.host_issue_s for launch in launches)
+            for issue, whole in zip(times[::2], times[1::2], strict=False)
+            if issue is not None and whole
+        ]
         if shares and median(shares) >= HOST_ISSUE:
             yield Finding(kind=FindingKind.HOST_BOUND, value=median(shares), limit=HOST_ISSUE)
 

@@ -607,11 +607,12 @@ class Launcher:
         # Keep the report of a job, else of the first torch process, else of the first process, with the
         # packages of all processes. ``of_all``: whether this process uses all CPU threads.
         known = self.ready or messages.Ready()
-        packages = report.packages | known.packages
-        threads = report.cpu_threads if of_all else known.cpu_threads
         is_better = self.ready is None or report.nccl or (report.torch and not known.torch)
-        chosen = report if is_better else known
-        self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
+        self.ready = msgspec.structs.replace(
+            report if is_better else known,
+            packages=report.packages | known.packages,
+            cpu_threads=report.cpu_threads if of_all else known.cpu_threads,
+        )
 
     def _check_threads(self, ready: messages.Ready, requested: int) -> None:
         # Refuse a number of CPU threads other than the requested one or the run's; only torch knows it.

@@ -22,8 +22,8 @@ _ADDRESS = re.compile(
 _PIDS = re.compile(r"\b(PIDs?|process) \d+(?:, \d+)*", re.IGNORECASE)
 """Process ids as gpubench prints them, and as torch lists them when a device is out of memory."""
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[\w<>.]+)')
+# Only frames in these packages are kept.
 _SHOWN_PACKAGES = frozenset({"torch", "gpubench", "gpubench_workloads", "workloads"})
-"""Only frames in these packages are kept."""
 _MOST_LINES = 40
 _SHORTEST_NAME = 3
 """A shorter host or user name would match ordinary words."""

@@ -22,8 +22,8 @@ from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
 from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_blocks
 
+# The weight types to which ``quantize`` converts.
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
-"""The weight types to which ``quantize`` converts."""
 GROUP = 128
 """Number of weights that share a scale and a zero point at 4 bits."""
 INT8_MULTIPLE = 8

@@ -494,7 +494,7 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _checked(state: Run, row: Measurement) -> Measurement:
-    # Return a row, as a failed one if its figures contradict each other: the file could not be read otherwise.
+    # Return a row, failed if its figures contradict each other, because the file could then not be read.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
         return row
