@@ -80,9 +80,9 @@ def test_command_runs_the_first_launch_missing_from_any_case(make_case):
 
 
 def test_a_run_keeps_the_id_of_the_previous_attempt(monkeypatch):
-    monkeypatch.setattr(session, "_runs", iter((0, 1)))
+    monkeypatch.setattr(session, "_run_numbers", iter((0, 1)))
     first, second = session.run_id_under_torchrun(), session.run_id_under_torchrun()
     assert re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{8}", first)
     assert first != second
-    monkeypatch.setattr(session, "_runs", iter((0,)))
+    monkeypatch.setattr(session, "_run_numbers", iter((0,)))
     assert session.run_id_under_torchrun() == first
