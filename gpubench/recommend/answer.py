@@ -387,7 +387,7 @@ def _joules_of(row: Row) -> str:
 
 def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, pool, filtered = found.request, found.pool, found.filtered
-    doubtful = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
+    doubtful = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.are_in(pool.offers))
     for offer in doubtful[:_MOST_OFFERS]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
     own = [each for each in found.excluded if each.among.by_user[each.at]]

@@ -31,8 +31,7 @@ QUOTED = "own"
 """The provider name of hardware that the buyer owns or has a quote for; hardware for sale has "buy"."""
 # Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
 _IMAGENET_EPOCHS = 90
-FINE_TUNING_TOKENS = 10_000_000
-"""Assumed size of a job that fine-tunes a language model [tokens]."""
+FINE_TUNING_TOKENS = 10_000_000  # assumed size of a job that fine-tunes a language model
 # Length of the default job of other workloads, in hours of the reference GPU.
 _REFERENCE_HOURS = 24.0
 IMAGES_PER_VCPU_S = 150.0

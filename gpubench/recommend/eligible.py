@@ -19,7 +19,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, dated
 from gpubench.offers.outliers import AskedPrices
-from gpubench.offers.table import NOT_RANKED, Offers, alike, asks_of, kinds_of
+from gpubench.offers.table import NOT_RANKED, Offers, asks_of, kinds_of, places_by_kind
 from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
@@ -282,7 +282,7 @@ class Eligible:
     def by_gpu(self) -> Mapping[str, Indices]:
         """The places of each GPU; GPUs and places are both in order, best first."""
         keys = self.pool.speeds.keys
-        return {keys[gpu]: places for gpu, places in alike(self.pool.gpu[self.order]).items()}
+        return {keys[gpu]: places for gpu, places in places_by_kind(self.pool.gpu[self.order]).items()}
 
     @cached_property
     def answers(self) -> Mapping[str, int]:

@@ -52,8 +52,7 @@ from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
 """Maximum number of GPUs in one job: as many as the largest machine of most clouds has."""
-LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""The batches from which a latency limit chooses."""
+LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # a latency limit chooses one of these
 MS_PER_S = 1000.0
 
 

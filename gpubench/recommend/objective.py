@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.interval import Interval
 from gpubench.models import SortedBy
-from gpubench.offers.table import alike
+from gpubench.offers.table import places_by_kind
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import (
     FEED_SIGMA,
@@ -559,8 +559,8 @@ def _contenders(pool: Candidates, order: Indices, detailed: int) -> tuple[Indice
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
-    of_first = np.zeros(len(order), dtype=bool)
-    of_first[np.concatenate([places[:_CHANCES] for places in alike(pool.kind[order]).values()])] = True
+    of_kinds = places_by_kind(pool.kind[order]).values()
+    of_first = np.isin(np.arange(len(order)), np.concatenate([places[:_CHANCES] for places in of_kinds]))
     sorts = (pool.request.sort, "cost", "value", "time")
     may_lead = np.logical_or.reduce([_may_lead(pool.asking(sort=sort), order) for sort in sorts])
     return np.flatnonzero(is_detailed | of_first & may_lead), ~(is_detailed | may_lead)

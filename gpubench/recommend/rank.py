@@ -320,7 +320,7 @@ def judge_offers(
     request, priced = found.request, found.pool
     if filtered.owned:  # hardware to own is compared with all rentals
         possible = found.finder.runnable(filtered.possible)[0]
-        others = possible.where(~possible.places(priced.offers))
+        others = possible.where(~possible.are_in(priced.offers))
         priced = found.finder.pool_of(priced.offers.joined(others))
     asked_for = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
     shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))

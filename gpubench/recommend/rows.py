@@ -31,7 +31,7 @@ from gpubench.models import (
 )
 from gpubench.names import counted
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
-from gpubench.offers.table import alike
+from gpubench.offers.table import places_by_kind
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates, lost_share
 from gpubench.recommend.economics import SECONDS_PER_HOUR, delivered_share, prices_of, token_cost
@@ -52,7 +52,7 @@ _machine_key: Callable[[Offer], tuple[str, str, str | None]] = attrgetter("provi
 
 def best_places(found: Eligible) -> list[int]:
     """Return the first position of each GPU to rent, and of each GPU to own, in order."""
-    by_kind = alike(2 * found.pool.gpu[found.order] + found.is_owned)
+    by_kind = places_by_kind(2 * found.pool.gpu[found.order] + found.is_owned)
     return [int(places[0]) for places in by_kind.values()]
 
 
