@@ -121,6 +121,8 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 
 # The pattern of a number that ``figure`` reads in a longer text.
 FIGURE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?-i:[kKMB])?"
+GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
+"""The pattern of a number that can mean thousands: 1.800 is 1,800 in much of Europe."""
 _TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
@@ -281,6 +283,9 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     """
     if isinstance(value, str) and value in each.choices:
         return value
+    if text and each.base is float and GROUPED.fullmatch(number := str(value).strip().removeprefix("$")):
+        whole = number.replace(".", "")
+        raise MisuseError(f"{name} {shown_value(value)} can mean thousands: write {whole} or {number}0")
     try:
         if each.read is not None:
             return each.read(value, name)
@@ -412,7 +417,8 @@ def _word(value: Any) -> str:
         known = list(map(_word, value))
         return "-".join(known[:1] if len(set(known)) == 1 else known)
     if isinstance(value, float):  # never as 1e-05: the dash would look like a range
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+        text = f"{Decimal(repr(value)):f}".removesuffix(".0")
+        return f"{text}0" if GROUPED.fullmatch(text) else text
     return str(value)
 
 
