@@ -283,14 +283,11 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     """
     if isinstance(value, str) and value in each.choices:
         return value
-    if text and each.base is float and GROUPED.fullmatch(number := str(value).strip().removeprefix("$")):
-        whole = number.replace(".", "")
-        raise MisuseError(f"{name} {shown_value(value)} can mean thousands: write {whole} or {number}0")
     try:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            value = int(value) if each.base is int else figure(str(value), is_usd="_usd" in each.field)
+            value = int(value) if each.base is int else _typed_number(each, str(value), name)
         elif is_number(value):  # includes numpy's types
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
@@ -312,19 +309,26 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     return found
 
 
-def figure(text: str, *, is_usd: bool = False) -> float:
+def _typed_number(each: Option, text: str, name: str) -> float:
+    number = text.strip().removeprefix("$" if "_usd" in each.field else "")
+    if GROUPED.fullmatch(number):
+        whole = number.replace(".", "")
+        raise MisuseError(f"{name} {shown_value(text)} can mean thousands: write {whole} or {number}0")
+    return figure(number)
+
+
+def figure(text: str) -> float:
     """Parse a number, including the forms ``20,000``, ``10k`` and ``1.5M``.
 
     A lowercase m is rejected, because 30m could mean half an hour.
 
     Args:
         text: As typed by the user.
-        is_usd: Whether the number is a sum of money, which may start with a dollar sign.
 
     Raises:
         ValueError: If the text is not a number.
     """
-    number = text.strip().removeprefix("$" if is_usd else "")
+    number = text.strip()
     if not re.fullmatch(FIGURE, number):
         return float(number)  # 1e6
     return float(number.rstrip("kKMB").replace(",", "")) * _TIMES.get(number[-1], 1)

@@ -438,7 +438,9 @@ def test_a_number_that_can_mean_thousands_is_refused_with_both_meanings(name, ty
     whole = typed_as.replace(".", "")
     with pytest.raises(MisuseError, match=f"can mean thousands: write {whole} or {typed_as}0$"):
         request_from(RankRequest, {name: typed_as})
-    assert getattr(request_from(RankRequest, {name: f"{typed_as}0"}), name.replace("worth", "worth_usd")) < 1e3
+    assert (
+        getattr(request_from(RankRequest, {name: f"{typed_as}0"}), name.replace("worth", "worth_usd")) < 1e3
+    )
     assert request_from(RankRequest, {name: whole}) != request_from(RankRequest, {name: f"{typed_as}0"})
 
 

@@ -71,6 +71,7 @@ _OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest":
 
 BASES = {
     "measured": "measured here",
+    "added": "measured, added run",
     "reference": "measured",
     "predicted": "predicted",
     "guess": "extrapolated guess",
@@ -633,6 +634,10 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
         for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
         if key in ranked and estimate.host_cpu is not None
     )
+    known = zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
+    added = [f"{gpu_name(key)} ({each.origin})" for key, each in known if key in ranked and each.origin]
+    if added:
+        yield tell("added_runs", gpus="; ".join(added))
     for cpu, names in behind.items():
         yield tell("host_cpu", gpu=listing(names), cpu=plain(cpu, 60))
     if any((spec := load_specs().get(key)) and spec.variants for key in ranked):

@@ -317,7 +317,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
         **{name: _short(getattr(speeds, name)[row]) for name in ("samples_per_s", "low", "high")},
         "parts": [_part(part, starts) for part in speeds.parts[row]],
         "certain": certain,
-        "basis": estimate.basis,
+        "basis": "added" if estimate.origin else estimate.basis,
         "is_guess": estimate.is_extrapolated,
         "need_bytes": estimate.device_bytes.value,
     }

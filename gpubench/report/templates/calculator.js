@@ -235,7 +235,7 @@ const answered = (async () => {
     drawThree(found);
     drawChart(found);
     drawPair(found.rows);
-    const heads = found.best.filter((row, i) => i < MOST_ROWS || row.gpu.basis === "measured");
+    const heads = found.best.filter((row, i) => i < MOST_ROWS || ["measured", "added"].includes(row.gpu.basis));
     at("twin").querySelector("tbody").replaceChildren(...heads.map((row) => {
       const { gpus, ...rest } = cells(row);
       return tableRow(gpus, { ...rest, p: chance(row.chances.sensible) });
