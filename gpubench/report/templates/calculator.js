@@ -109,7 +109,7 @@ const answered = (async () => {
     }
     if (new Set(rows.map((row) => row.offer.gpu)).size === 1) said.push(say("one_gpu_left"));
     if (Date.now() > Date.parse(data.fresh_until)) said.push(say("page_old", { day: data.as_of }));
-    return [...said, ...named.filter(({ offer }) => offer.doubt).map((row) => say("price_doubt_short", { gpu: gpuOf(row), doubt: row.offer.doubt }))];
+    return [...(location.hash ? [] : data.opening), ...said, ...named.filter(({ offer }) => offer.doubt).map((row) => say("price_doubt_short", { gpu: gpuOf(row), doubt: row.offer.doubt }))];
   };
   const relaxed = ({ usd: dollars, hours }, asked) => {
     const up = (value) => number(value * 1.005), said = [say("nothing_meets")];
