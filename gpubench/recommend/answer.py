@@ -14,6 +14,7 @@ from gpubench.models import (
     BuyOrRent,
     Choice,
     FindingKind,
+    MemoryFormat,
     ParallelMode,
     PriceCondition,
     Pricing,
@@ -99,6 +100,10 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _fewest_in_time(found)
     yield from _on_work(ranking)
     yield from _on_named_gpus(found)
+    answered = (each for answer in ranking.answers.values() for each in answer.row.estimates)
+    predicted = {each.case.memory_format for each in answered if each.basis == "predicted"}
+    if MemoryFormat.CHANNELS_LAST in predicted:
+        yield tell("layout")
     yield from _on_doubts(found, ranking)
     yield from _on_request(found, ranking)
     yield from _on_own_machines(found, priced, ranking)
