@@ -75,6 +75,7 @@ HEADINGS: Mapping[str, str] = {
     "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
 }
 """Other names for gpubench's columns, most likely first; see ``_heading``."""
+# Words in column names: that a price is for an hour, that a column has prices, and words to ignore.
 _OF_AN_HOUR = frozenset({"h", "hr", "hour", "hourly"})
 _PRICE = frozenset({"price", "cost", "rate", "fee"})
 _WITHOUT_MEANING = frozenset({"usd", "us", "total", "in", "of", "the", "gb", "gib"})
@@ -84,7 +85,7 @@ _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
-# Marks of dollars per hour, and thousands separators if a point is the decimal separator.
+# What to remove from a price: marks of dollars per hour, and commas that separate thousands ("1,234.50").
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
 )
@@ -253,15 +254,15 @@ def _heading(column: str) -> frozenset[str]:
 
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
-    alike = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
+    repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
     facts = lru_cache(maxsize=10_000)(
-        lambda column, count, *cells: _facts(table, dict(zip(alike, cells, strict=True)), column, count)
+        lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
     )
     for number, row in _cells(table):
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
         if row.get("spot_usd_per_h", "").lower() in _NO:
             row["spot_usd_per_h"] = ""
-        priced = [column for column in prices if row[column]] or [_PER_GPU][: bool(row.get(_PER_GPU))]
+        priced = [column for column in prices if row[column]] or ([_PER_GPU] if row.get(_PER_GPU) else [])
         if row[None]:
             yield SetAside(where, "more cells than the header has columns")
         elif not priced:
@@ -273,7 +274,7 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
             try:
                 instance = row.get("instance") or row["gpu_key"]
                 count = _count_in(instance, counted(row["gpu_key"])[1])
-                quote = facts(column, count, *map(row.__getitem__, alike))
+                quote = facts(column, count, *map(row.__getitem__, repeated))
                 _check_instance(instance, count, quote)
                 yield msgspec.structs.replace(
                     quote,
@@ -293,13 +294,13 @@ _UNDERSTOOD = frozenset(
     | {"currency", "usd_per_unit", "rate_date", "ram_bytes", "ask_count", "ask_median_usd_per_hour"}
     | {"seller", "is_floor"}
 )
-# Columns whose cells differ from row to row; the facts in the others are read once for rows with equal cells.
+# Columns that usually differ from row to row; rows that are equal in all others are read once.
 _OFTEN_DIFFERENT = frozenset({*PRICES, _PER_GPU, "instance", "region"})
 
 
 def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int | None) -> Quote:
-    # Return the quote of a row without what is in the often different columns, except for the number of GPUs
-    # in the name of its instance.
+    # Return the quote of a row without the cells of ``_OFTEN_DIFFERENT``. ``column`` is the column of its
+    # price, ``in_instance`` the number of GPUs in the name of its instance.
     get = row.get
     kind, note = read_kind(get("kind", "")), get("note")
     source = get("source") or f"own price file {plain(table.name)}"
@@ -352,7 +353,8 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
 
 
 def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
-    # Return the price of an instance from its cell, or from the price per GPU, and compare the two.
+    # Return the price of an instance from its cell, or from the price per GPU. Raise if the two disagree.
+    # ``is_whole`` says that the cell is the price of the whole instance.
     if quote.usd_per_unit is None:
         cell, per_gpu = _in_dollars(cell), _in_dollars(per_gpu)
     whole = (figure_in(per_gpu) or 0.0) * (figure_in(str(quote.gpu_count)) or 0.0) if per_gpu else 0.0
@@ -459,7 +461,7 @@ def _gib(text: str) -> str:
 
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    # Return the memory of one GPU from a cell that states it for one or for all; large values are in MiB.
+    # Return the memory of one GPU [GiB] from a cell that states it for one or all; large values are in MiB.
     size, gpus = figure_in(memory_gib), figure_in(count)
     if size is not None and size >= _LEAST_MIB:
         size /= 1024
@@ -603,10 +605,10 @@ def _number(text: str) -> float | None:
 
 def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
     # Yield one quote per instance, region and pricing: the median if zones of a region differ.
-    alike = grouped(
+    groups = grouped(
         ((each.instance, each.region, each.gpu, str(each.gpu_count), each.pricing), each) for each in quotes
     )
-    for group in alike.values():
+    for group in groups.values():
         prices = [_number(str(quote.price)) for quote in group]
         known = [price for price in prices if price is not None]
         if len(group) == 1 or len(known) < len(group):

@@ -16,7 +16,7 @@ from gpubench.models import PriceCondition
 from gpubench.offers.dates import price_day
 from gpubench.offers.hardware import card_prices, hosts
 from gpubench.offers.table import Offers
-from gpubench.recommend.filters import apply, host_filters, within_purchase_limit
+from gpubench.recommend.filters import apply, owned_host_filters, within_purchase_limit
 from gpubench.recommend.owning import assumed_of, at_work, offer_of, ownerships
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
@@ -59,7 +59,7 @@ def given(one, *names):
 def left_out(one, **options):
     """Return the option that excludes a machine, and the reason; None if it may be bought."""
     owned = {offer_of(one): one}
-    _, fallen = apply(list(host_filters(RankRequest(**options), owned)), owned)
+    _, fallen = apply(list(owned_host_filters(RankRequest(**options), owned)), owned)
     return (fallen[0].option, fallen[0].reason) if fallen else None
 
 

@@ -135,8 +135,8 @@ def fetch(transport: Transport) -> Iterator[SourceItem]:
 def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per memory size, count and country of a GPU model: that of the cheapest verified host.
 
-    Its note states the number of hosts with that memory size and count, and their median price. The cheapest
-    quote also has them as fields.
+    The note states the number of hosts with that memory size and count, and their median price. The cheapest
+    quote also has both as fields.
     """
     query = {
         "gpu_name": {"eq": model},
@@ -150,9 +150,9 @@ def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
     answer = decode(transport(URL, body=query), Listed, "Vast")
     hosts, unread = decode_rows(answer.offers, _Host, f"Vast {model}")
     yield from unread
-    able = filter(_passes, hosts)
-    alike = grouped(((host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)), host) for host in able)
-    for (name, count, memory_gib), group in alike.items():
+    usable = filter(_passes, hosts)
+    groups = grouped(((host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)), host) for host in usable)
+    for (name, count, memory_gib), group in groups.items():
         middle, first = median(host.dph_total for host in group), min(group, key=lambda host: host.dph_total)
         there: dict[str | None, _Host] = {}
         for host in sorted(group, key=lambda host: host.dph_total):
