@@ -46,7 +46,7 @@ class Result:
 
     @property
     def leads(self) -> bool:
-        """Whether the figure may lead a list or appear in a sentence; an invalid one is only shown."""
+        """Whether the figure may lead a list or appear in a sentence; an unfounded one is only shown."""
         return not is_unfounded(self.measurement.findings)
 
     @property
@@ -70,7 +70,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class LossGap:
-    """Mean losses after the same number of steps from the same seed; ``value`` is their ratio minus 1."""
+    """Mean final losses of two measurements with the same seed, after the same number of steps."""
 
     of: float
     to: float
@@ -78,7 +78,7 @@ class LossGap:
 
     @property
     def value(self) -> float | None:
-        """The relative increase of the loss; None if ``to`` is 0."""
+        """The increase of the loss relative to ``to``; None if ``to`` is 0."""
         return self.of / self.to - 1 if self.to else None
 
 
@@ -164,10 +164,10 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     widths = (measurement.relative_half_width, baseline.relative_half_width)
     if widths[0] is None or widths[1] is None:
         return Interval(value)
-    to_come = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
-    to_come = [each - min(to_come) for each in to_come]  # a slowdown from heat that both have cancels out
-    down = math.hypot(math.log1p(widths[0] + to_come[0]), math.log1p(widths[1]))
-    up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + to_come[1]))
+    slowing = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
+    extra = [each - min(slowing) for each in slowing]  # a slowdown from heat that both have cancels out
+    down = math.hypot(math.log1p(widths[0] + extra[0]), math.log1p(widths[1]))
+    up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + extra[1]))
     return Interval(value, value * math.exp(-down), value * math.exp(up))
 
 
@@ -224,11 +224,11 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every inference at a lower precision with strict fp32, each in its best layout."""
     infer = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
-    of_one = sorted(infer, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
-    known = {_in_float32(r): r for r in of_one if r.case.precision is Precision.FP32}
+    by_speed = sorted(infer, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
+    known = {_in_float32(r): r for r in by_speed if r.case.precision is Precision.FP32}
     pairs = [
         effect(result, known[twin])
-        for result in of_one
+        for result in by_speed
         if result.case.precision is not Precision.FP32 and (twin := _in_float32(result)) in known
     ]
     order = list(Precision)
@@ -246,7 +246,7 @@ def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case on several GPUs with one GPU at the batch per GPU and at the total batch."""
+    """Pair every case on several GPUs with one GPU, at the batch per GPU and at the total batch."""
     known = {result.case: result for result in results}
     return tuple(
         effect(result, known[alone])
@@ -371,11 +371,14 @@ def document(run: Run) -> dict[str, Any]:
 
 
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
-    """Return the key by which results are paired, with this precision in place of the result's own."""
-    best = result.measurement.at_largest_batch
-    batch = 0 if best else result.case.batch_size
+    """Return the key by which results are paired, with this precision in place of the result's own.
+
+    Results at the largest batch are paired whatever that batch is: their key has batch 0.
+    """
+    is_largest = result.measurement.at_largest_batch
+    batch = 0 if is_largest else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)
-    return case, best
+    return case, is_largest
 
 
 def _in_float32(result: Result) -> Case:

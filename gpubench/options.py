@@ -107,7 +107,7 @@ class Option(msgspec.Struct, frozen=True):
         return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
 
 
-# Each type in words, in a signature, and in the help, where a switch takes no value.
+# Each type in words, in a signature, and as a placeholder in the help; a switch has no placeholder.
 _KNOWN: Mapping[Any, tuple[str, str, str]] = {
     bool: ("true or false", "bool", ""),
     int: ("a whole number", "int", "N"),
@@ -121,10 +121,10 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 
 # The pattern of a number that ``figure`` reads in a longer text.
 FIGURE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?-i:[kKMB])?"
-_TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+_MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
-"""Returns a shared option with the help text of one verb."""
+"""Returns a shared option changed for one verb, mostly its help text."""
 
 
 def typed(name: str) -> str:
@@ -153,19 +153,19 @@ def options_of(request_type: type[msgspec.Struct]) -> tuple[Option, ...]:
 
 def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
     parts = [bool] if option.sets else _parts_of(info.type)
-    kinds = [part for part in parts if part in (*_KNOWN,)]
+    kinds = [part for part in parts if part in (*_KNOWN,)]  # a tuple, because some parts have no hash
     choices = option.choices or tuple(part for part in parts if isinstance(part, str) and not option.read)
     base = Any if option.read else next(iter(kinds), str if choices else Any)
     takes, python, metavar = _KNOWN[base]
     if choices and not option.commas:
         words = f"Literal[{', '.join(map(json.dumps, choices))}]"
         python = words if base is str else f"{python} | {words}"
-        takes, metavar = (
-            (takes, metavar) if base is str else (f"{takes} or {choices[0]}", f"{metavar}|{choices[0]}")
-        )
+        if base is not str:
+            takes, metavar = f"{takes} or {choices[0]}", f"{metavar}|{choices[0]}"
     takes, python, many = option.takes or takes, option.python or python, ... in parts
     python = f"{python} | Sequence[{python}]" if many else python
-    return with_help(
+    default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
+    return msgspec.structs.replace(
         option,
         name=option.name or info.name,
         choices=choices,
@@ -177,11 +177,7 @@ def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
         meta=next((part for part in parts if isinstance(part, msgspec.Meta)), msgspec.Meta()),
         many=many,
         optional=NoneType in parts,
-        initial=False
-        if option.sets
-        else info.default
-        if info.default_factory is msgspec.NODEFAULT
-        else info.default_factory(),
+        initial=False if option.sets else default,
     )
 
 
@@ -221,9 +217,9 @@ def request_from(
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
         each = known[name]
-        is_set = each.way == "setting" and bool(file)
-        shown = name if call else f"{file}: {typed(name)}" if is_set else named(each)
-        found = _read(each, value, f"{prefix}{shown}", text=not (call or is_set))
+        in_file = each.way == "setting" and bool(file)
+        shown = name if call else (f"{file}: {typed(name)}" if in_file else named(each))
+        found = _read(each, value, f"{prefix}{shown}", text=not (call or in_file))
         if each.sets and not found:
             continue
         first = names.setdefault(each.field, name)
@@ -267,7 +263,7 @@ def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
     elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise _refusal(each, value, name)
     value = list(value)
-    if value and not any(not isinstance(one, str) or one.strip(", ") for one in value):
+    if value and all(isinstance(one, str) and not one.strip(", ") for one in value):
         raise MisuseError(f"{name} is empty: give a value, or leave it out")
     if each.commas:
         value = [*chain(*(_PARTS.findall(one) if isinstance(one, str) else [one] for one in value))]
@@ -322,7 +318,7 @@ def figure(text: str, *, is_usd: bool = False) -> float:
     number = text.strip().removeprefix("$" if is_usd else "")
     if not re.fullmatch(FIGURE, number):
         return float(number)  # 1e6
-    return float(number.rstrip("kKMB").replace(",", "")) * _TIMES.get(number[-1], 1)
+    return float(number.rstrip("kKMB").replace(",", "")) * _MULTIPLES.get(number[-1], 1)
 
 
 # --- texts -------------------------------------------------------------------------------------------------
@@ -371,11 +367,12 @@ def shown_value(value: Any) -> str:
 
 def help_of(each: Option) -> str:
     """Return help, choices, limits and default of an option in one line."""
-    unsaid = each.base is bool or each.initial in (None, msgspec.NODEFAULT)
-    default = each.default or ("" if unsaid else _word(each.initial))
+    is_obvious = each.base is bool or each.initial in (None, msgspec.NODEFAULT)
+    value = each.default or ("" if is_obvious else _word(each.initial))
     choices = f" [{'|'.join(each.choices)}]" if each.choices else ""
     limits = f" ({each.limits})" if each.limits else ""
-    return f"{each.help}{choices}{limits}{f' [default: {default}]' if default else ''}"
+    default = f" [default: {value}]" if value else ""
+    return f"{each.help}{choices}{limits}{default}"
 
 
 def words_of(request: msgspec.Struct) -> tuple[str, ...]:
@@ -408,9 +405,9 @@ def _word(value: Any) -> str:
         return ",".join(f"{key}={_word(share)}" for key, share in value.items())
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
-        known = list(map(_word, value))
-        return "-".join(known[:1] if len(set(known)) == 1 else known)
+    if isinstance(value, tuple):  # a range, or one number if its ends are equal
+        ends = list(map(_word, value))
+        return "-".join(ends[:1] if len(set(ends)) == 1 else ends)
     if isinstance(value, float):  # never as 1e-05: the dash would look like a range
         return f"{Decimal(repr(value)):f}".removesuffix(".0")
     return str(value)
@@ -435,12 +432,12 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
         def called(*arguments: Any, **options: Any) -> T:
             if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
                 return function(arguments[0])
-            shown = {name: value for name, value in options.items() if name in signature.parameters}
+            known = {name: value for name, value in options.items() if name in signature.parameters}
             try:
-                named = signature.bind_partial(*arguments, **shown).arguments
+                bound = signature.bind_partial(*arguments, **known).arguments
             except TypeError as error:
                 raise WrongArgumentError(f"{call}(): {error}") from None
-            return function(request_from(request_type, options | named, call))
+            return function(request_from(request_type, options | bound, call))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__doc__ = _with_arguments(inspect.getdoc(function) or "", parameters)
@@ -475,7 +472,7 @@ Results: TypeAlias = Annotated[Path | None, RESULTS]
 
 
 def _file_to_write(value: Any, name: str) -> Path:
-    # Return the path of a file; ``Path`` alone would write a file named ``out`` for ``out/``.
+    # ``Path`` alone would drop the slash of ``out/``, and a file named ``out`` would be written.
     if str(value).endswith(("/", os.sep)) or os.path.isdir(value):  # noqa: PTH112 - False for an invalid name
         raise MisuseError(f"{name} {shown_value(str(value))} is a folder: name a file in it")
     return Path(value)
@@ -506,7 +503,7 @@ JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, 
 
 
 LARGEST_NUMBER = 2**40
-"""Maximum batch size: larger than any real one, but small enough to avoid overflow in figures."""
+"""Maximum batch size: larger than any real one, and small enough that no figure overflows."""
 Batch: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)] | Literal["max"] | None
 BATCH = Option(default="the workload's main batch")
 

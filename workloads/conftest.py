@@ -67,8 +67,8 @@ def pytest_benchmark_update_json(output_json: dict[str, list[dict[str, Any]]]) -
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:
     """Add the device and its software to pytest-benchmark's machine information, without the host name.
 
-    ``--benchmark-compare`` compares it with the stored one, so it has no id that changes with each new
-    container, and no current clock rate.
+    ``--benchmark-compare`` compares this information with the stored one, so it has no id that changes with
+    each new container, and no current clock rate.
     """
     machine_info.pop("node", None)
     processor = machine_info.get("cpu")

@@ -1,8 +1,8 @@
 """Runs several GPUs in one job: one process each, all in step with the first.
 
 The processes train one model, with a whole copy (DDP) or a part (FSDP2) in each, or they work independently.
-torchrun starts them. The parent talks only to the first process, which alone decides and times. Before it
-starts its clock, the first process announces each block of steps, and the others carry out what is announced.
+torchrun starts them. The parent talks only to the first process, which alone decides and times. The first
+process announces each block of steps before it starts its clock, and the others carry out the announcement.
 Announcements go through torch's store, waits through gloo, and the exchanges within a step through NCCL (gloo
 on a CPU).
 """
@@ -73,7 +73,7 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
 
 
 def share(work: Work) -> Work:
-    """Return the work as one process's share of the job: its gradients are averaged over all processes.
+    """Return the work with a model that averages its gradients over all processes, if the case needs that.
 
     Each process has its own batches and starts from the first process's parameters. Inference and independent
     jobs exchange nothing, and a sharded model averages its own gradients.
@@ -127,19 +127,19 @@ EXCHANGE_LIMIT = timedelta(minutes=5)
 PATIENCE = timedelta(days=1)
 # When a process is lost, torchrun ends the job within this time, and reports the cause.
 END_OF_JOB_S: Seconds = 5.0
-# Within this time, a lost process's parent reports how the process ended; torchrun then ends the first one.
+# When a process is lost, its parent reports the cause within this time; torchrun then ends the first process.
 REPORT_OF_LOSS_S: Seconds = 1.5
 JOB, LOST, CUT_OFF = "job", "lost", "cut off"
-"""Keys in the store: the latest job, why a job lost a process, and that another process noticed the loss."""
+"""Keys in the store: the latest job, why it lost a process, and whether another process noticed the loss."""
 POLL_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
-# Time for each process, which may be lost, to learn that nothing is left to do.
+# Longest wait for each process to learn that nothing is left to do; a process may be lost [s].
 FAREWELL_S: Seconds = 3.0
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """The first process's message to the others before they join; no ``setup`` means that the work is over.
+    """The first process's call to join a job; without a ``setup``, the call that all work is over.
 
     ``key`` is unique to this job, because torchrun's store keeps the entries of earlier jobs.
     """
@@ -277,7 +277,7 @@ def call_others(store: Store, call: Call, size: int) -> None:
 
 
 def answer_call(store: Store, rank: int) -> Call:
-    """Announce this process until the first one calls it.
+    """Announce this process until the first process calls it, and return the call.
 
     Raises:
         MisuseError: If the first process has another version of gpubench or torch.
@@ -330,8 +330,8 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
     # Take part in a job in a child process, and report to the first process if the child is killed.
-    # This process ends as the child did, so torchrun reacts as configured. A child that is still in its job
-    # after the next job has begun is hung, and is killed.
+    # This process then ends as the child did, so torchrun reacts as configured. A child that is still running
+    # when the next job has begun is hung, so it is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
     while child.exitcode is None:
@@ -383,7 +383,7 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
     for number in itertools.count():
         match _decoder.decode(store.get(str(number))):
             case MeasureCase() as order:
-                work = task = None  # before the next one is built: both may not fit in memory
+                work = task = None  # before the next ones are built, because memory may not suffice for both
                 hardware.release()
                 try:
                     task, work = _built(order, setup.seed + place.rank, hardware)
@@ -396,7 +396,7 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
                     guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))
             case Steps() as block:
                 assert work is not None
-                _do(work, block, hardware)
+                _run_block(work, block, hardware)
             case AllReduce() as block:
                 _sum_up(block, hardware)
             case Over():
@@ -446,7 +446,7 @@ def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Wor
         return task, share(move(task, order.case, hardware.device, place_model))
 
 
-def _do(work: Work, block: Steps, hardware: Hardware) -> None:
+def _run_block(work: Work, block: Steps, hardware: Hardware) -> None:
     with switches_for(work.case.precision):
         _wait(hardware)
         for index in range(block.first, block.first + block.count):

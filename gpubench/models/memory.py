@@ -1,4 +1,4 @@
-"""The memory of a step, counted in three ways, and whether the step fits on a card."""
+"""The memory of a step, as tensors, torch and the device count it, and whether the step fits on a card."""
 
 from __future__ import annotations
 
@@ -220,10 +220,10 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         """Return the verdict without its figures: ``does not fit; largest batch 96``. Args as in ``text``."""
         if not (self.ran or self.fits):
             return f"{self.verdict}; {self.largest_text()}"
-        fits, graph = fits_text(sharded=sharded), None if self.ran else self.graph_high_bytes
-        if graph is None:
+        fits = fits_text(sharded=sharded)
+        if self.ran or self.graph_high_bytes is None:
             return fits
-        return f"{fits} in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
+        return f"{fits} in eager steps, maybe not in a CUDA graph of {format_bytes(self.graph_high_bytes)}"
 
     def needs_text(self) -> str:
         """Return the figures, and whether the case ran: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""

@@ -140,6 +140,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
 
     table, today, _ = load_dated(asked.results, asked.offers, asked.as_of)
     runs, _ = runs_of(asked.results)
+    # The question without the limits that the page itself asks for.
     market = msgspec.structs.replace(
         asked,
         spot=True,
@@ -246,10 +247,11 @@ def _is_shipped(market: RankRequest) -> bool:
     names = market.workload_names
     given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
     profile = load_profiles().get(names[0]) if len(names) == 1 else None
-    alone = not market.workloads or (
+    is_listed = not market.workloads or (
         profile is not None and market.precision in {None, AMP, *_offered_at(profile)}
     )
-    return alone and not market.mix and market.batch_size is None and market.task == "train" and not given
+    is_usual = market.batch_size is None and market.task == "train" and not given
+    return is_listed and is_usual and not market.mix
 
 
 def _case(
@@ -265,8 +267,9 @@ def _case(
     work = finder.work
     if work is None:
         return None
-    of_one = work.reference is not None  # a job in hours of one GPU; the page shows a round number of samples
-    samples = float(f"{work.samples:.2g}") if of_one else work.samples
+    # The page shows a job in hours of one GPU as a round number of samples.
+    in_gpu_hours = work.reference is not None
+    samples = float(f"{work.samples:.2g}") if in_gpu_hours else work.samples
     certain = dict(
         zip(pool.gpu[pool.certain < 1].tolist(), pool.certain[pool.certain < 1].tolist(), strict=True)
     )
@@ -282,7 +285,7 @@ def _case(
         "task": asked.task,
         "unit": plural(unit_of(finder.speeds)),
         "samples": samples,
-        "words": None if of_one else work.job.words,
+        "words": None if in_gpu_hours else work.job.words,
         "photographs": finder.photograph_share,
         "shares": [asked.mix[name] for name in asked.workload_names] if asked.mix else None,
         "gpus": {
@@ -306,7 +309,7 @@ def _machines(pool: candidates.Candidates) -> list[list[Any]]:
                 pool.scalings[machine].basis == MODELED,
             ],
         )
-        known[3 + is_host] = _short(pool.spread[row])
+        known[4 if is_host else 3] = _short(pool.spread[row])
     return list(machines.values())
 
 
@@ -400,11 +403,11 @@ def _few(filtered: FilterResult) -> FilterResult:
     if len(kept) <= MOST_OFFERS:
         return filtered
 
-    def where(region: str | None) -> float:
+    def region_bits(region: str | None) -> float:
         return float(sum(2**at for at, name in enumerate(REGIONS) if region and is_in(region, name)))
 
     columns = (kept.gpu_key, kept.gpu_count, kept.pricing, kept.seller)
-    kinds = np.stack([*(column.codes for column in columns), kept.region.figures(where)], axis=1)
+    kinds = np.stack([*(column.codes for column in columns), kept.region.figures(region_bits)], axis=1)
     _, kind = np.unique(kinds, axis=0, return_inverse=True)
     price = kept.price / kept.gpu_count.figures(float)
     by_price = np.argsort(price, kind="stable")
@@ -422,7 +425,7 @@ def _card(key: str) -> dict[str, str]:
 
 
 def _is_priced(machine: str, own_keys: Collection[str]) -> bool:
-    # Return whether a text of --have has a price or is a PC, so that it is no choice of the page.
+    # Return whether a text of --have has a price or is a PC, which the page does not offer as a choice.
     return is_a_host(machine) or parse_owned(machine, own_keys)[2]["purchase_usd"] > 0
 
 

@@ -104,7 +104,7 @@ def report(request: ReportRequest) -> str:
         StorageError: If the file cannot be written.
     """
     path = request.output
-    elsewhere = f"choose another place with {'-o FILE' if request.public is None else '--public DIR'}"
+    hint = f"choose another place with {'-o FILE' if request.public is None else '--public DIR'}"
     if request.public is not None:
         if path is not None or request.format is not None:
             raise MisuseError("--public names its files itself: leave out -o and --format")
@@ -125,16 +125,14 @@ def report(request: ReportRequest) -> str:
     if request.public is not None:  # without paths, serial numbers, doubtful rows and the user's models
         runs = [shareable(run)[0] for run in data.runs]
         data = replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
-        write_file(
-            request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=elsewhere
-        )
+        write_file(request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=hint)
     if path is None:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
         path = results_root(request.results) / "reports" / f"{data.today.isoformat()}-{safe}.{kind}"
     # A name from a driver may have lone surrogates, which UTF-8 cannot encode; they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
-    write_file(path, text, hint=elsewhere)
+    write_file(path, text, hint=hint)
     return str(path)
 
 
@@ -145,7 +143,7 @@ def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
         asked = msgspec.structs.replace(asked, **question)
-        ranking = rank.ranked(asked, lambda of: head(of, MOST_OFFERS))
+        ranking = rank.ranked(asked, lambda found: head(found, MOST_OFFERS))
     return replace(data, calculator=found, ranking=ranking)
 
 
@@ -345,8 +343,11 @@ def ranking_figure(ranking: Ranking) -> Plot:
     if has_job:
         traces.insert(0, _staircase(rows))
     x, y = zip(*(place(row) for row in rows), strict=True)
-    of_job, of_hour = ("time of the job, hours", "cost of the job, US dollars"), "US dollars an hour"
-    axes = of_job if has_job else (ranking.throughput_unit, of_hour)
+    axes = (
+        ("time of the job, hours", "cost of the job, US dollars")
+        if has_job
+        else (ranking.throughput_unit, "US dollars an hour")
+    )
     layout = base_layout() | {
         "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),
         "yaxis": log_axis([each.value or 0.0 for each in y], axes[1], room=0.06),
@@ -362,21 +363,21 @@ def _dots(
     place: Callable[[Row], tuple[Interval, Interval]],
     titles: Mapping[int, Sequence[str]],
 ) -> dict[str, Any]:
-    of = [row for row in rows if row.estimate.basis == basis]
-    names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in of]
+    found = [row for row in rows if row.estimate.basis == basis]
+    names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in found]
     # the intervals of all rows would cover the chart, so only the answers show theirs
-    shown = [place(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in of]
+    shown = [place(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in found]
     return {
         "type": "scatter",
         "name": look.name,
         "mode": "markers+text",
-        "x": [place(row)[0].value for row in of],
-        "y": [place(row)[1].value for row in of],
-        "text": [label(name) if id(row) in titles else "" for row, name in zip(of, names, strict=True)],
+        "x": [place(row)[0].value for row in found],
+        "y": [place(row)[1].value for row in found],
+        "text": [label(name) if id(row) in titles else "" for row, name in zip(found, names, strict=True)],
         "textposition": "middle right",
         "hovertext": [
             "<br>".join((label(name), *(each.text() for each in place(row)), label(offer_name(row.offer))))
-            for row, name in zip(of, names, strict=True)
+            for row, name in zip(found, names, strict=True)
         ],
         "hoverinfo": "text",
         "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
@@ -577,7 +578,7 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
     results = (*data.everything, *on_threads, *data.failures)
     used = {id(result.run): result.run for result in results}.values()
     total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
-    step = max(1, -(-total // most_samples))
+    step = max(1, math.ceil(total / most_samples))
     runs = [run_document(run) for run in used]
     for run in runs:
         for measurement in run["measurements"]:

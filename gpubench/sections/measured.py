@@ -94,7 +94,8 @@ def throughput(data: ReportData) -> list[Part]:
     if not data.results:
         return []
     results = sorted(data.results, key=_order)
-    apart = distinguishing_settings([result.case for result in results])
+    differing = distinguishing_settings([result.case for result in results])
+    # A chart for each workload, framework, task, and kind of batch: the start of the sort key.
     groups = [list(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
     lead = (
         "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
@@ -109,10 +110,12 @@ def throughput(data: ReportData) -> list[Part]:
     twin = table(
         "Every measured case on this device",
         results,
-        text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
+        text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *differing(r.case)))}"),
         number(
             "Throughput, 95 % interval",
-            lambda r: rate_of(r.measurement) + "\nfrom one process" * r.measurement.within_one_process,
+            lambda r: (
+                rate_of(r.measurement) + ("\nfrom one process" if r.measurement.within_one_process else "")
+            ),
         ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),
@@ -123,7 +126,7 @@ def throughput(data: ReportData) -> list[Part]:
         text("Shared", lambda r: _shared(r) or UNKNOWN, optional=8) if any(map(_shared, results)) else None,
         text("Findings", lambda r: kinds_words(finding.kind for finding in r.measurement.findings)),
     )
-    figures = tuple(_figure(group, apart) for group in groups)
+    figures = tuple(_figure(group, differing) for group in groups)
     return [Paragraph(text=lead, tone="note"), Charts(figures=figures, twin=twin)]
 
 
@@ -143,12 +146,12 @@ def _order(result: Result) -> tuple[object, ...]:
     )
 
 
-def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -> Figure:
+def _figure(group: Sequence[Result], differing: Callable[[Case], tuple[str, ...]]) -> Figure:
     marks = []
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
         version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says "best batch"
+        below = ", ".join((f"batch {case.batch_size:,}", *differing(case)))  # the title says "best batch"
         marks.append(
             Mark(
                 row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),
@@ -233,8 +236,8 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     sure = _sure(pairs)
     if not sure:
         return "No pair was measured well enough to state a gain (see the findings)."
-    host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
-    losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
+    narrow = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
+    losing = [s for s in narrow if s.interval.high is not None and s.interval.high < 1]
     said = f"The largest gain from AMP: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
         slower = f"In {count(len(losing), 'pair')} AMP is slower even at the top of the interval"
@@ -361,8 +364,9 @@ def _is_host_paced(pair: Effect) -> bool | None:
     low, high = pair.interval.low, pair.interval.high
     if low is None or high is None:
         return None
-    is_paced = low > 1 and pair.value > EAGER_OVER_GRAPH
-    return is_paced if is_paced or high <= EAGER_OVER_GRAPH else None
+    if low > 1 and pair.value > EAGER_OVER_GRAPH:
+        return True
+    return False if high <= EAGER_OVER_GRAPH else None
 
 
 def _pace(pair: Effect) -> str:
@@ -413,7 +417,7 @@ def together(data: ReportData) -> list[Part]:
             "How",
             lambda p: (
                 p.of.case.parallel_mode.value
-                + f", {p.of.case.node_count} machines" * (p.of.case.node_count > 1)
+                + (f", {p.of.case.node_count} machines" if p.of.case.node_count > 1 else "")
             ),
             optional=2,
         ),
@@ -589,14 +593,13 @@ def _over_fp32(row: TimeToQuality, rows: Sequence[TimeToQuality]) -> Interval:
     return Interval(None) if other is None else row.steps_over(other)
 
 
-FIGURES = (throughput, latency, outputs, generation)
-GAINS = (amp, frameworks, threads, together, quality)
+_FURTHER = (latency, outputs, generation, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
     """Return what a terminal shows below the cases of a run: other figures, and speedups that are certain."""
     sure = _sure(amp_effects(data.results))
-    parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
+    parts = unexplained(part for told in _FURTHER for part in told(data))
     gains = table(
         "Speedup of AMP",
         sure,
@@ -608,11 +611,7 @@ def screen(data: ReportData) -> list[Part]:
 
 
 def _render(data: ReportData) -> Block | None:
-    parts = [
-        part
-        for told in (throughput, amp, host, devices, processor, *FIGURES[1:], *GAINS[1:])
-        for part in told(data)
-    ]
+    parts = [part for told in (throughput, amp, host, devices, processor, *_FURTHER) for part in told(data)]
     if not parts:
         return None
     heaviest = _heaviest(amp_effects(data.results))

@@ -116,10 +116,10 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
     """Return the longest sequence of each model that fits on a card, by kind of use."""
     from gpubench.predict.capacity import MOST_CONTEXT, WORDS
 
-    ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
+    ways = tuple(dict.fromkeys(each.way for each in capacity.rooms))
     by_model = {
-        model: {room.way: room.context_tokens for room in capacity.rooms if room.model == model}
-        for model in dict.fromkeys(room.model for room in capacity.rooms)
+        model: {each.way: each.context_tokens for each in capacity.rooms if each.model == model}
+        for model in dict.fromkeys(each.model for each in capacity.rooms)
     }
 
     def cell(tokens: int) -> str:
