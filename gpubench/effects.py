@@ -135,7 +135,8 @@ class Effect:
     def loss_gap(self) -> LossGap | None:
         """Mean losses over the last fifth of the common steps, in complete cycles of the batches.
 
-        None if nothing is trained, a loss is missing or not finite, or seed or batch differ.
+        None if nothing is trained, a loss is missing or not finite, seed or batch differ, or the common steps
+        do not complete a cycle.
         """
         steps = self.curve_steps
         same = (self.of.run.seed, self.of.case.batch_size) == (self.to.run.seed, self.to.case.batch_size)
@@ -222,7 +223,7 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 
 
 def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every inference at a lower precision with strict fp32, each in its best layout."""
+    """Pair every inference at a lower precision with strict fp32 at equal batch, each in its best layout."""
     infer = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
     by_speed = sorted(infer, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
     known = {_in_float32(r): r for r in by_speed if r.case.precision is Precision.FP32}

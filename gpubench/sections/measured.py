@@ -599,7 +599,7 @@ _FURTHER = (latency, outputs, generation, frameworks, threads, together, quality
 def screen(data: ReportData) -> list[Part]:
     """Return what a terminal shows below the cases of a run: other figures, and speedups that are certain."""
     sure = _sure(amp_effects(data.results))
-    parts = unexplained(part for told in _FURTHER for part in told(data))
+    parts = unexplained(part for section in _FURTHER for part in section(data))
     gains = table(
         "Speedup of AMP",
         sure,
@@ -611,7 +611,9 @@ def screen(data: ReportData) -> list[Part]:
 
 
 def _render(data: ReportData) -> Block | None:
-    parts = [part for told in (throughput, amp, host, devices, processor, *_FURTHER) for part in told(data)]
+    parts = [
+        part for section in (throughput, amp, host, devices, processor, *_FURTHER) for part in section(data)
+    ]
     if not parts:
         return None
     heaviest = _heaviest(amp_effects(data.results))
