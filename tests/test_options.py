@@ -35,7 +35,7 @@ VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
 
 def asked_of_verbs() -> list[type]:
     """The requests of the verbs."""
-    return sorted({kind for verb in TABLE.values() for kind in verb.asked}, key=lambda kind: kind.__name__)
+    return sorted({kind for verb in TABLE.values() for kind in verb.requests}, key=lambda kind: kind.__name__)
 
 
 NEEDED = {PredictRequest: {"workload": "cnn"}, TryRequest: {"answer": Path("answer.json")}}

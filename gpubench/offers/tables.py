@@ -244,8 +244,8 @@ def _heading(column: str) -> frozenset[str]:
     # Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU.
     words = re.findall(r"[^\W\d_]+|[€£¥]", column.lower().replace("#", " number "))
     meaning = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
-    hourly = not meaning.isdisjoint(_OF_AN_HOUR)
-    return frozenset(meaning - _OF_AN_HOUR - {"per"} | {"price"} if hourly else meaning)
+    is_hourly = not meaning.isdisjoint(_OF_AN_HOUR)  # what is stated per hour is a price
+    return frozenset((meaning - _OF_AN_HOUR - {"per"}) | {"price"}) if is_hourly else frozenset(meaning)
 
 
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
@@ -257,11 +257,11 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     for number, row in _cells(table):
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
         priced = [column for column in prices if row[column]] or ([_PER_GPU] if row.get(_PER_GPU) else [])
-        if row[None]:
-            yield SetAside(where, "more cells than the header has columns")
-        elif not priced:
-            yield SetAside(where, "no price")
-        for column in () if row[None] else priced:
+        if row[None] or not priced:
+            reason = "more cells than the header has columns" if row[None] else "no price"
+            yield SetAside(where, reason)
+            continue
+        for column in priced:
             try:
                 instance = row.get("instance") or row["gpu_key"]
                 count = _count_in(instance, counted(row["gpu_key"])[1])
@@ -274,8 +274,8 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
                     price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
                     row=where,
                 )
-            except ValueError as reason:
-                yield SetAside(where, str(reason))
+            except ValueError as error:
+                yield SetAside(where, str(error))
 
 
 # Columns that usually differ from row to row; rows that are equal in all others are read once.
@@ -291,6 +291,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
     pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     usual = stated or in_instance
+    # Without a column of counts, it is 1 unless a name contains it; an empty cell means an unknown count.
     gpu_count = get("gpu_count", str(usual or 1)) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")

@@ -105,8 +105,8 @@ def _profile(
     if is_own(reference):
         return_home()  # the reference is relative to that folder
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
-    # foreign code sets some of its fields
-    sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
+    # Foreign code sets some of its fields, so their types are checked
+    checked = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
     by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
     where = " in inference" if profile.memory else ""
     remarks = {
@@ -121,7 +121,7 @@ def _profile(
         ),
     }
     notes = (f"{profile.name}: {begin}{rest}" for begin, rest in remarks.items() if rest is not None)
-    return sound, tuple(notes), traced.missing_kernel
+    return checked, tuple(notes), traced.missing_kernel
 
 
 def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:

@@ -114,11 +114,9 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
 
 
 def _samples_text(samples: float, unit: str) -> str:
-    return (
-        count(int(samples), unit)
-        if samples == round(samples) and samples < 1e7
-        else f"{Interval(samples).words()} {plural(unit)}"
-    )
+    # Return a number of samples in words; a long one is rounded to millions.
+    is_short = samples == round(samples) and samples < 1e7
+    return count(int(samples), unit) if is_short else f"{Interval(samples).words()} {plural(unit)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,9 +188,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
         and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
     }
     own = runs.own
-    if (
-        request.batch_size == "max"
-    ):  # other cards are at their largest batch, so the measured ones must be too
+    if request.batch_size == "max":  # then cards are compared at their largest batch, measured ones too
         own = tuple(
             run
             if device_key(run) == CPU_KEY

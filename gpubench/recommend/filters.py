@@ -157,8 +157,8 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
     if 2 * len(by_count) > len(excluded):
         return f"the available numbers of GPUs: {listing(map(str, sorted({*by_count})))}"
-    if of_hosts := [each for each in excluded if each.option in _HOST_LIMITS]:
-        return f"among them, {_with_reason(of_hosts[-1])}"
+    if misfits := [each for each in excluded if each.option in _HOST_LIMITS]:
+        return f"among them, {_with_reason(misfits[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
     if last is not None and last.option == NO_FIGURE:
@@ -360,11 +360,7 @@ def filters_of(
     Raises:
         MisuseError: If a named GPU, provider or region is unknown.
     """
-    yield Filter(
-        NOT_ON_OFFER,
-        lambda offer, _: NOT_RANKED.get(offer.kind),
-        fields=("kind",),
-    )
+    yield Filter(NOT_ON_OFFER, lambda offer, _: NOT_RANKED.get(offer.kind), fields=("kind",))
     yield Filter(
         "a price of 0 or less",
         lambda offer, _: (

@@ -136,10 +136,10 @@ def drawn_inputs(pool: Candidates, rows: Indices) -> tuple[Floats, Indices]:
         which: (N,) the kind of each row.
     """
     _, first, which = np.unique(pool.kind[rows], return_index=True, return_inverse=True)
-    machines = rows[first]
-    rate = drawn_job_rates(pool, machines)
-    startup = startup_factors(pool, machines)
-    return _before_price(pool, rate, machines, startup), which
+    of_kinds = rows[first]
+    rate = drawn_job_rates(pool, of_kinds)
+    startup = startup_factors(pool, of_kinds)
+    return _before_price(pool, rate, of_kinds, startup), which
 
 
 def _drawn_merits(
@@ -163,8 +163,8 @@ def _drawn_merits(
     merits = np.empty((len(rows), pool.request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        at = None if price is None else price.of(part)
-        merits[part] = _at_price(pool, inputs[which[part]], rows[part], at)
+        usd_per_hour = None if price is None else price.of(part)
+        merits[part] = _at_price(pool, inputs[which[part]], rows[part], usd_per_hour)
     return merits
 
 
@@ -206,14 +206,14 @@ def first(pool: Candidates, among: Flags | slice = slice(None)) -> int:
 def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
     # Return the sort keys of rows, most significant last. Rows of equal merit are sorted by the time of the
     # job, or by its cost if the merit is the time; without a job, by price.
-    every, by, other = slice(None), sorted_by(pool.request), pool.price
+    every, by, second = slice(None), sorted_by(pool.request), pool.price
     if by not in {"value", "throughput", "joules"}:
-        other = hours(pool, pool.rate, every)
-        other = cost(pool, other, every) if by == "time" else other
+        job_hours = hours(pool, pool.rate, every)
+        second = cost(pool, job_hours, every) if by == "time" else job_hours
     return (
         pool.offers.by_name,
         pool.price,
-        other,
+        second,
         -merit(pool, pool.rate, every),
         is_a_guess(pool),
     )

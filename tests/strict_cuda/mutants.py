@@ -575,8 +575,8 @@ MUTANTS = (
     Mutant(
         name="the time of reduced clocks is off by 1000",
         file=READINGS,
-        old='HELD.of("ns", divisor=10**9)',
-        new='HELD.of("ns", divisor=10**6)',
+        old='HELD_TIME.of("ns", divisor=10**9)',
+        new='HELD_TIME.of("ns", divisor=10**6)',
         misleads="a moment at the power limit counts as all the time",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
