@@ -426,7 +426,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
         call = function.__name__
         parameters = sorted(options_of(request_type), key=lambda each: not each.place)
         returns = function.__annotations__["return"]
-        signature = inspect.Signature([_taken(each) for each in parameters], return_annotation=returns)
+        signature = inspect.Signature([_parameter_of(each) for each in parameters], return_annotation=returns)
 
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> T:
@@ -446,7 +446,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
     return decorate
 
 
-def _taken(each: Option) -> inspect.Parameter:
+def _parameter_of(each: Option) -> inspect.Parameter:
     """Return an option's part of a signature: its name, type, and default as source text."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if each.place else inspect.Parameter.KEYWORD_ONLY
     initial = tuple(each.initial) if isinstance(each.initial, tuple) else each.initial
@@ -536,7 +536,7 @@ GpuBatch: TypeAlias = Annotated[
 
 Chunks: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
-RECIPE = "Language models"
+RECIPE_PANEL = "Language models"
 _OWN = "the workload's own"
 
 
@@ -547,7 +547,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Data type of the weights.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(WeightType),
             default="that of the precision",
             way="recipe",
@@ -557,7 +557,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Which activations are recomputed in the backward pass.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(Checkpointing),
             default=_OWN,
             way="recipe",
@@ -565,21 +565,21 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     loss_chunks: Annotated[
         Chunks | None,
-        Option("Number of token chunks for computing the loss.", RECIPE, way="recipe"),
+        Option("Number of token chunks for computing the loss.", RECIPE_PANEL, way="recipe"),
     ] = None
     prompt_tokens: Annotated[
         Tokens | None,
-        Option("Prompt tokens of a workload that generates text.", RECIPE, way="recipe"),
+        Option("Prompt tokens of a workload that generates text.", RECIPE_PANEL, way="recipe"),
     ] = None
     new_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
-        Option("Tokens generated after the prompt.", RECIPE, way="recipe"),
+        Option("Tokens generated after the prompt.", RECIPE_PANEL, way="recipe"),
     ] = None
     stack: Annotated[
         str | None,
         Option(
             "Software stack that trains a language model.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(Stack),
             default=_OWN,
             way="recipe",
@@ -587,12 +587,12 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     context_tokens: Annotated[
         Tokens | None,
-        Option("Tokens per training sequence.", RECIPE, name="context", default=_OWN),
+        Option("Tokens per training sequence.", RECIPE_PANEL, name="context", default=_OWN),
     ] = None
     trainable: Annotated[
         str | None,
-        Option("Train adapters on a frozen base.", RECIPE, name="lora", sets="lora"),
-        Option("Train adapters on a frozen 4-bit base.", RECIPE, name="qlora", sets="qlora"),
+        Option("Train adapters on a frozen base.", RECIPE_PANEL, name="lora", sets="lora"),
+        Option("Train adapters on a frozen 4-bit base.", RECIPE_PANEL, name="qlora", sets="qlora"),
     ] = None
 
 

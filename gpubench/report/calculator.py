@@ -66,9 +66,20 @@ FIRST = "resnet50"
 """The default model of the page, which most buyers know."""
 
 SENTENCES = (
-    *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
-    *("chance_means", "page_old"),
-    *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
+    "title",
+    "exchange",
+    "exchange_next",
+    "one_gpu_left",
+    "price_doubt_short",
+    "waiting_counts",
+    "chance_means",
+    "page_old",
+    "nothing_meets",
+    "relax_budget",
+    "relax_deadline",
+    "pair",
+    "pair_how",
+    "price_age_short",
 )
 
 WORDS: Mapping[str, Mapping[str, str]] = {
@@ -305,7 +316,11 @@ def _machines(pool: candidates.Candidates) -> list[list[Any]]:
         known = machines.setdefault(
             machine,
             [
-                *(pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None),
+                pool.speeds.keys[pool.gpu[row]],
+                int(pool.count[row]),
+                _short(pool.pace[row]),
+                None,
+                None,
                 pool.scalings[machine].basis == MODELED,
             ],
         )
@@ -429,11 +444,30 @@ def _is_priced(machine: str, own_keys: Collection[str]) -> bool:
     return is_a_host(machine) or parse_owned(machine, own_keys)[2]["purchase_usd"] > 0
 
 
+# Options of ``rank`` that the page asks for itself, or that do not matter to it.
+_OF_THE_PAGE = {
+    "workload",
+    "precision",
+    "samples",
+    "epochs",
+    "dataset_size",
+    "hour_worth",
+    "budget_usd",
+    "deadline_hours",
+    "have",
+    "seller",
+    "region",
+    "spot",
+    "results",
+    "offers",
+    "limit",
+    "sort",
+}
+
+
 def _filters(asked: RankRequest, own_keys: Collection[str] = ()) -> list[str]:
-    # Return the options of the question that are not inputs of the page, as given.
-    asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
-    asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
-    kept = {name: value for name, value in asked.question.items() if name not in asked_here}
+    # Return the other options of the question, as given.
+    kept = {name: value for name, value in asked.question.items() if name not in _OF_THE_PAGE}
     kept["have"] = [text for text in asked.own if _is_priced(text, own_keys)]
     return list(words_of(request_from(RankRequest, kept, "rank")))
 
