@@ -43,6 +43,7 @@ Answers = Mapping[str, Estimate | Refusal]
 Drawer = Callable[[Sequence[Estimate], int, int], Floats]
 """Maps (estimates, number of draws, seed) to the draws of each throughput [samples/s]."""
 
+# Of combined estimates, the weakest basis counts, and one that is not anchored.
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
 _ANCHORED_LAST = (False, None, True)
 
