@@ -53,7 +53,7 @@ from gpubench.measure.step import (
     seed_all,
     switches_for,
 )
-from gpubench.measure.team import Look, Team, place_model, share
+from gpubench.measure.team import ReferencePass, Team, place_model, share
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -270,8 +270,8 @@ def _conduct(
     seen = LaunchRecorder(launch=Launch(index=order.launch))
 
     def under_switches(deadline_s: Seconds) -> None:
-        as_written = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
-        with as_written, switches_for(order.case.precision) as switches:
+        compiling = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
+        with compiling, switches_for(order.case.precision) as switches:
             seen.note(switches=switches)
             measure(seen, deadline_s)
 
@@ -357,9 +357,9 @@ def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: Wor
             "keeps using the tensors that it captured: update them in place, for example with copy_"
         )
     if context.team and expected.unchecked is None and work.case.parallel_mode is ParallelMode.FSDP:
-        context.team.announce(Look())  # the others join in, because this process needs their shards
-    of_loss, of_output = guards.reference_errors(work, task, expected)
-    seen.note(reference_error=of_loss, output_error=of_output)
+        context.team.announce(ReferencePass())  # the other processes have the other shards
+    errors = guards.reference_errors(work, task, expected)
+    seen.note(reference_error=errors.loss, output_error=errors.outputs)
 
 
 def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Advance:
@@ -401,12 +401,12 @@ def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
 
 
 def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
-    # Check the precision, and whether the check can fail.
-    proof = {**_errors(work, context)}
-    seen.note(precision_errors=proof)
+    # Record the errors that prove the precision and, for strict fp32, the errors of the control.
+    errors = _errors(work, context)
+    seen.note(precision_errors=errors)
     if work.case.precision is Precision.FP32:
-        errors = context.control.errors
-        seen.note(control_errors={name: errors[name] for name in proof if name in errors})
+        control = context.control.errors
+        seen.note(control_errors={name: control[name] for name in errors if name in control})
     elif work.case.memory_format is MemoryFormat.CONTIGUOUS:
         seen.findings.append(Finding(kind=FindingKind.CONTIGUOUS))
 

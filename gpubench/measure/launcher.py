@@ -23,7 +23,7 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.budget import LEAST_REPETITIONS, MICRO_MOST_S, MICRO_WARM_S, MOST_REPETITION_S
-from gpubench.measure.environment import environment_of
+from gpubench.measure.environment import child_variables
 from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
 from gpubench.measure.privacy import scrub
@@ -195,7 +195,7 @@ class Record:
 
 
 def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> messages.Event:
-    # A launch without a result keeps the earlier launches' figure.
+    # If only this launch has no result, the case keeps the figure of its earlier launches, with a remark.
     if done.status is Status.OK or measurement.status is not Status.OK:
         return messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=done.kept)
     return messages.Remark(
@@ -284,6 +284,7 @@ class Launcher:
         self._micro_begun.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
         units = list(self.plan.units())
         groups = [unit.group for unit in units]
+        # The micro-benchmarks run after the first case of this group.
         micro_after = MICRO_GROUP if MICRO_GROUP in groups else next(iter(groups), None)
         try:
             if self.plan.micro_left and not units:  # nothing else is left
@@ -527,7 +528,7 @@ class Launcher:
             child = self._child_of(group)
             left_s = self._time_left_s()
             limit_s = min(MICRO_MOST_S, MICRO_SHARE * left_s)
-            if self.plan.micro == "only":
+            if self.plan.micro == "only":  # the last one starts early enough to end in time
                 limit_s = max(MICRO_SHARE * left_s, left_s - PROBE_S)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
             while not (report := self._next(child, (messages.MicroDone,), seen)).last:
@@ -560,7 +561,7 @@ class Launcher:
         self.close()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
-        variables = environment_of(
+        variables = child_variables(
             self.device,
             os.environ,
             peers=peers,
@@ -655,6 +656,7 @@ class Launcher:
         return max(left_s / max(1, left), min(LEAST_CASE_S, left_s))
 
     def _until_s(self, phase: str) -> Seconds:
+        # Return when the child counts as late, on ``time.monotonic``.
         now = time.monotonic()
         silence = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
         if self.plan.budget.name == "quick" and phase not in START_PHASES:

@@ -14,6 +14,7 @@ from gpubench.models import (
     BuyOrRent,
     Choice,
     FindingKind,
+    MemoryFormat,
     ParallelMode,
     PriceCondition,
     Pricing,
@@ -71,6 +72,7 @@ _OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest":
 
 BASES = {
     "measured": "measured here",
+    "added": "measured, added run",
     "reference": "measured",
     "predicted": "predicted",
     "guess": "extrapolated guess",
@@ -98,6 +100,10 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _on_fewest_gpus(found)
     yield from _on_work(ranking)
     yield from _on_named_gpus(found)
+    answered = (each for answer in ranking.answers.values() for each in answer.row.estimates)
+    predicted = {each.case.memory_format for each in answered if each.basis == "predicted"}
+    if MemoryFormat.CHANNELS_LAST in predicted:
+        yield tell("layout")
     yield from _before_paying(found, ranking)
     yield from _on_request(found, ranking)
     yield from _on_own_machines(found, priced, ranking)
@@ -115,8 +121,9 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     is_assumed = request.host_lost is None and request.host_lost_share > 0
     on_hosts = any(each.choice.offer.seller == "community" for each in ranking.answers.values())
     if pool.work is not None and is_assumed and on_hosts:
-        hours, share = f"{HOST_HOURS_BETWEEN:g}", format_percent(request.host_lost_share)
-        yield tell("host_risk", hours=hours, share=share)
+        yield tell(
+            "host_risk", hours=f"{HOST_HOURS_BETWEEN:g}", share=format_percent(request.host_lost_share)
+        )
 
 
 # --- the answers ----------------------------------------------------------------------------------------
@@ -139,7 +146,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     if request.job_samples is None or CPU_KEY not in speeds.keys:
         return
     row = speeds.keys.index(CPU_KEY)
-    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
+    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])  # slow is NaN if unknown
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     enough = hours <= (request.deadline_hours or _NO_GPU_HOURS)
     yield tell("cpu_enough" if enough else "cpu_takes", hours=duration(hours))
@@ -166,6 +173,7 @@ def _on_chances(ranking: Ranking) -> Iterator[Told]:
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
+    # One row can be several answers.
     distinct = first_of_each(ranking.answers.items(), lambda each: (id(each[1].row), each[1].toss_up))
     for name, answer in distinct:
         if answer.toss_up is None:
@@ -292,8 +300,8 @@ def _before_paying(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     named = answered(ranking)
     doubts: dict[str, dict[str | None, None]] = {}  # the distinct doubts about each GPU; None is no doubt
     for each in named:
-        is_lone = each.condition is PriceCondition.SINGLE_HOST
-        on_price = each.price_doubt or (ask_words(each.asks) if is_lone else None)
+        is_hosts = each.condition is PriceCondition.SINGLE_HOST
+        on_price = each.price_doubt or (ask_words(each.asks) if is_hosts else None)
         on_memory = MAY_NOT_FIT if each.row.estimate.may_fit else None
         doubts.setdefault(gpu_name(each.offer.gpu_key), {}).update({on_price: None, on_memory: None})
     doubted = grouped((", ".join(filter(None, why)), gpu) for gpu, why in doubts.items() if any(why))
@@ -310,18 +318,18 @@ def _before_paying(found: Eligible, ranking: Ranking) -> Iterator[Told]:
                 gpu=gpus_of(each.offer),
                 needed=format_number(each.feed_vcpus, 2),
             )
-    per_year = (
+    usd_per_year = (
         (each.offer, each.offer.usd_per_gpu_hour * each.offer.gpu_count * HOURS_PER_YEAR) for each in named
     )
     totals = [
         f"{plain(offer.provider, 40)} {format_price(usd * offer.term_years)}"
-        for offer, usd in per_year
+        for offer, usd in usd_per_year
         if offer.pricing is Pricing.RESERVED and offer.term_years
     ]
     if totals:
         yield tell("commit_total", totals=listing(totals))
-    if turns := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
-        yield tell("spot_pays", share=format_percent(min(turns)))
+    if break_evens := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
+        yield tell("spot_pays", share=format_percent(min(break_evens)))
     yield from _on_speeds(found, ranking)
     yield from _on_access(found, named)
 
@@ -392,8 +400,11 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
     own = [each for each in found.excluded if each.among.by_user[each.at]]
     if request.offers is not None and own and not pool.offers.by_user.any():
-        reason = f"{gpu_name(own[0].offer.gpu_key)} at {plain(own[0].offer.provider)}: {own[0].reason}"
-        yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
+        yield tell(
+            "own_unranked",
+            file=plain(request.offers.name),
+            reason=f"{gpu_name(own[0].offer.gpu_key)} at {plain(own[0].offer.provider)}: {own[0].reason}",
+        )
     excluded = Counter(each.option for each in found.excluded)
     if request.regions and (unsaid := sum(each.reason == REGION_UNSAID for each in found.excluded)):
         yield tell("region_unsaid", offers=count(unsaid, "offer"))
@@ -477,6 +488,7 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
+    # A host in ``own`` is the buyer's PC without a GPU.
     if any(map(is_a_host, request.own)) and not request.buys and own is not None and own.purchase_usd:
         yield tell(
             "have_pc",
@@ -518,9 +530,9 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("assumed", assumed=listing(assumed_of([own])))
 
 
-def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
+def _buying(comparisons: Iterable[BuyOrRent]) -> Iterator[Told]:
     # Yield how the first machines to buy compare with hourly rentals; those with a quote come first.
-    by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
+    by_the_hour = [each for each in comparisons if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
     for each in by_the_hour[:_MOST_OFFERS]:
@@ -635,6 +647,10 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
         for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
         if key in ranked and estimate.host_cpu is not None
     )
+    known = zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
+    added = [f"{gpu_name(key)} ({each.origin})" for key, each in known if key in ranked and each.origin]
+    if added:
+        yield tell("added_runs", gpus="; ".join(added))
     for cpu, names in limited_by.items():
         yield tell("host_cpu", gpu=listing(names), cpu=plain(cpu, 60))
     if any((spec := load_specs().get(key)) and spec.variants for key in ranked):

@@ -131,6 +131,7 @@ def _text(value: str | None) -> str:
 
 
 def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
+    # Return the findings of each kind, each with the run, case or micro-benchmark that it is about.
     runs = data.used_runs or data.device_runs[:1]
     by_place = (
         *(("the run", run.findings) for run in runs),

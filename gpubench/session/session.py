@@ -28,7 +28,7 @@ from gpubench.errors import (
 from gpubench.folders import results_root
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
-from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.environment import child_variables, environment
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, handling
 from gpubench.measure.messages import MODULE, Place, place_under_torchrun
 from gpubench.measure.plan import (
@@ -120,7 +120,7 @@ def follow(request: RunRequest, place: Place) -> Run:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's handler would wait for a hanging exchange
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
-    variables = environment_of(device, os.environ, peers=peers)
+    variables = child_variables(device, os.environ, peers=peers)
     os.environ.clear()  # some variables must not be set at all
     os.environ.update(variables)
     from gpubench.measure import team  # imports torch, which reads these variables

@@ -786,7 +786,7 @@ MUTANTS = (
     Mutant(
         name="no control is stored",
         file=CASE,
-        old="for name in proof if name in errors}",
+        old="for name in errors if name in control}",
         new="for name in ()}",
         misleads="a proof that cannot fail counts as a proof",
         killer="test_controls.py::test_device_that_never_shows_tf32_leaves_fp32_unproven",
