@@ -166,7 +166,9 @@ def basis_text(row: Row) -> str:
     """Return the basis of a row's throughput: measured, predicted or a guess."""
     if row.estimate.is_extrapolated:
         return BASES["guess"]
-    return BASES["predicted" if row.scaling_basis == MODELED else row.estimate.basis]
+    if row.scaling_basis == MODELED:
+        return BASES["predicted"]
+    return BASES["added" if row.estimate.origin else row.estimate.basis]
 
 
 def precisions_of(estimates: Iterable[Estimate]) -> str:
