@@ -121,6 +121,8 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 
 # The pattern of a number that ``figure`` reads in a longer text.
 FIGURE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?-i:[kKMB])?"
+GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
+"""The pattern of a number that can mean thousands: 1.800 is 1,800 in much of Europe."""
 _MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
@@ -281,7 +283,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            value = int(value) if each.base is int else figure(str(value), is_usd="_usd" in each.field)
+            value = int(value) if each.base is int else _typed_number(each, str(value), name)
         elif is_number(value):  # includes numpy's types
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
@@ -303,19 +305,26 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     return found
 
 
-def figure(text: str, *, is_usd: bool = False) -> float:
+def _typed_number(each: Option, text: str, name: str) -> float:
+    number = text.strip().removeprefix("$" if "_usd" in each.field else "")
+    if GROUPED.fullmatch(number):
+        whole = number.replace(".", "")
+        raise MisuseError(f"{name} {shown_value(text)} can mean thousands: write {whole} or {number}0")
+    return figure(number)
+
+
+def figure(text: str) -> float:
     """Parse a number, including the forms ``20,000``, ``10k`` and ``1.5M``.
 
     A lowercase m is rejected, because 30m could mean half an hour.
 
     Args:
         text: As typed by the user.
-        is_usd: Whether the number is a sum of money, which may start with a dollar sign.
 
     Raises:
         ValueError: If the text is not a number.
     """
-    number = text.strip().removeprefix("$" if is_usd else "")
+    number = text.strip()
     if not re.fullmatch(FIGURE, number):
         return float(number)  # 1e6
     return float(number.rstrip("kKMB").replace(",", "")) * _MULTIPLES.get(number[-1], 1)
@@ -409,7 +418,8 @@ def _word(value: Any) -> str:
         ends = list(map(_word, value))
         return "-".join(ends[:1] if len(set(ends)) == 1 else ends)
     if isinstance(value, float):  # never as 1e-05: the dash would look like a range
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+        text = f"{Decimal(repr(value)):f}".removesuffix(".0")
+        return f"{text}0" if GROUPED.fullmatch(text) else text
     return str(value)
 
 

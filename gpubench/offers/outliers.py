@@ -220,9 +220,11 @@ class AskedPrices:
         if not is_trusted and (standard is None or self._is_alone(offer.gpu_key, author)):
             return "the only listing" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
-        if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._confirmed_by(offer, author, usd):
+        if standard is None or usd * _WITNESS_RATIO >= standard.usd:
             return None
-        return _times(offer, standard)
+        # A private host that asks as little does not confirm a company's price in the user's own table.
+        is_confirmed = self._confirmed_by(offer, author, usd, same_kind=author.origin != 0)
+        return None if is_confirmed else _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely mistakes.

@@ -346,9 +346,13 @@ def estimate_at_largest_batch(
 
 
 def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
-    known = None
+    known, where, method = None, "here", "measured on this GPU"
+    if reading.basis == "reference":
+        where, method = "in a reference run", "reference shipped with gpubench"
+    elif reading.origin is not None:
+        where, method = "in an added run", f"measured in an added run ({reading.origin})"
     if fit is not None and reading.peak_memory_bytes is not None:
-        known = fit.after_a_run(reading.case.batch_size, by_reference=reading.basis == "reference")
+        known = fit.after_a_run(reading.case.batch_size, where)
     return Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
@@ -356,7 +360,8 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         low=reading.low,
         high=reading.high,
         basis=reading.basis,
-        method="measured on this GPU" if reading.basis == "measured" else "reference shipped with gpubench",
+        method=method,
+        origin=reading.origin,
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
         memory_text=None if known is None else known.text(),

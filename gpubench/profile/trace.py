@@ -49,7 +49,8 @@ class Traced:
     """A profile, and how it was traced.
 
     Attributes:
-        why_on_cpu: Why it could not be traced on the meta device, if that failed.
+        why_on_cpu: Why it could not be traced on the meta device alone, if that failed.
+        only_reads_on_cpu: Whether it was traced there with values that a step on the CPU gave.
         why_contiguous: Why a step with channels_last fails, if it does.
         missing_kernel: For a step that runs only on a GPU, the kernel that was substituted: the profile gives
             a bound on the memory, but no count of FLOPs.
@@ -61,6 +62,7 @@ class Traced:
     missing_kernel: str | None = None
     why_contiguous: str | None = None
     reads_at: ReadsAt = lambda _: {}
+    only_reads_on_cpu: bool = False
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
@@ -196,7 +198,10 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
         count = sum(p.numel() for p in model.parameters())
         profile = msgspec.structs.replace(profile, parameters=count, blocks=block_sizes(model))
     reads = reads_at(stored, dict(zip(BATCHES, traces, strict=True)), until_s)
-    return Traced(profile, traces[0].why_on_cpu, traces[0].missing_kernel, reads_at=reads)
+    one = traces[0]
+    return Traced(
+        profile, one.why_on_cpu, one.missing_kernel, reads_at=reads, only_reads_on_cpu=one.read_s > 0
+    )
 
 
 def _as_stored(workload: Workload) -> Workload:

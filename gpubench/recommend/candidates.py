@@ -272,7 +272,7 @@ def _vcpu_limit(offers: Offers, delivered: Floats, photograph_share: float) -> F
 
 
 def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
-    """Return the share of work lost, depending on pricing and seller."""
+    """Return the share of work lost because of pricing and seller; None for either adds nothing."""
     by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
     return by_spot + (request.host_lost_share if seller == "community" else 0.0)
 

@@ -418,13 +418,13 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
     hour_words, usd_words = "takes {} h ({} h if slow), above {} h", "costs {} (up to {}), above {}"
     feed_limited = pool.vcpu_limit < pool.gpus_rate
     found: dict[int, Exclusion] = {}
-    for option, limit, likely, worst, words, shown in (
+    for option, limit, likely, worst, template, formatted in (
         ("--deadline-hours", pool.request.deadline_hours, hours, slow_hours, hour_words, format_number),
         ("--budget-usd", pool.request.budget_usd, usd, dear_usd, usd_words, format_usd),
     ):
         above = np.flatnonzero(worst > (math.inf if limit is None else limit))
         for row in above[np.argsort(-worst[above], kind="stable")].tolist():
-            reason = words.format(*map(shown, (likely[row], worst[row], limit)))
+            reason = template.format(*map(formatted, (likely[row], worst[row], limit)))
             if feed_limited[row]:
                 reason += f", at the rate of its {pool.offers[row].vcpus:g} vCPUs (assumed)"
             found.setdefault(row, Exclusion(pool.offers, row, option, reason))
@@ -450,7 +450,7 @@ def _relaxed(pool: Candidates) -> str:
         ("--budget-usd", dear_usd, math.inf if pool.request.budget_usd is None else pool.request.budget_usd),
     )
     ways = []
-    for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):
+    for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):  # keep the other limit
         within = np.flatnonzero(other <= other_limit)
         if math.isfinite(limit) and len(within):
             row = int(within[np.argmin(worst[within])])

@@ -655,8 +655,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         for name in ("psu_watts", "slots")
     )
     form = None if spec is None else spec.form_factor
-    board_w = None if spec is None else spec.board_power_w
-    cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
+    cards_w = machine.power_w if machine.most_w is None else machine.most_w
     slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
     is_quoted, has_fan = machine.condition is PriceCondition.QUOTED, not spec or cooling_of(spec) == "active"
     in_a_desktop = (  # a stated price may be that of a server; a host that costs nothing is the buyer's PC

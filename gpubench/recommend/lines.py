@@ -166,7 +166,9 @@ def basis_text(row: Row) -> str:
     """Return the basis of a row's throughput: measured, predicted or a guess."""
     if row.estimate.is_extrapolated:
         return BASES["guess"]
-    return BASES["predicted" if row.scaling_basis == MODELED else row.estimate.basis]
+    if row.scaling_basis == MODELED:
+        return BASES["predicted"]
+    return BASES["added" if row.estimate.origin else row.estimate.basis]
 
 
 def precisions_of(estimates: Iterable[Estimate]) -> str:
@@ -250,7 +252,7 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
     """Known interruption rates of one GPU at one provider.
 
     Attributes:
-        month_class: Share of the machines interrupted in a month, in the worst of six regions.
+        month_class: Share of the machines interrupted in a month, in words, in the worst of six regions.
         traced_per_hour: Interruptions per machine-hour in a published trace, in the worst zone.
     """
 
@@ -264,7 +266,7 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def _seen() -> dict[tuple[str, str], Interruptions]:
+def _known_interruptions() -> dict[tuple[str, str], Interruptions]:
     return {(each.provider, each.gpu_key): each for each in data_table("interruptions.csv", Interruptions)}
 
 
@@ -281,7 +283,7 @@ def on_interruptions(request: RankRequest, answers: Iterable[Offer]) -> Iterator
         share=format_percent(lost_to_interruptions(rate)),
     )
     machines = dict.fromkeys((offer.provider, offer.gpu_key) for offer in spot)
-    for seen in filter(None, map(_seen().get, machines)):
+    for seen in filter(None, map(_known_interruptions().get, machines)):
         if seen.month_class and seen.month_date:
             gpu = gpu_name(seen.gpu_key)
             yield tell(

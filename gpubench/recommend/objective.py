@@ -466,7 +466,7 @@ CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """Names of the fields with a row's chances."""
 
 # An offer behind three better ones of the same kind is almost never the best.
-_CHANCES = 3
+_FIRST_OF_KIND = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,7 +560,9 @@ def _contenders(pool: Candidates, order: Indices, detailed: int) -> tuple[Indice
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
     of_kinds = places_by_kind(pool.kind[order]).values()
-    of_first = np.isin(np.arange(len(order)), np.concatenate([places[:_CHANCES] for places in of_kinds]))
+    of_first = np.isin(
+        np.arange(len(order)), np.concatenate([places[:_FIRST_OF_KIND] for places in of_kinds])
+    )
     sorts = (pool.request.sort, "cost", "value", "time")
     may_lead = np.logical_or.reduce([_may_lead(pool.asking(sort=sort), order) for sort in sorts])
     return np.flatnonzero(is_detailed | of_first & may_lead), ~(is_detailed | may_lead)

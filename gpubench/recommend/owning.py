@@ -82,6 +82,8 @@ class Ownership:
         condition: Kind of price: of new or used cards, a launch price, or a quote.
         resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and when idle [W].
+        most_w: Power of all GPUs for which a power supply must suffice: as stated by the owner, else board
+            power; None if both are unknown [W].
         host_w: Power of the rest of the machine under load [W]; 0 for a complete machine with one GPU.
         host: The host of the cards, with its limits; None for a complete computer.
         is_planned: Whether the price is a planning figure, not from an observed listing.
@@ -109,6 +111,7 @@ class Ownership:
     is_planned: bool = False
     condition: PriceCondition = PriceCondition.QUOTED
     assumed: tuple[str, ...] = ()
+    most_w: float | None = None
 
 
 # --- the cost of a useful hour --------------------------------------------------------------------------
@@ -249,6 +252,7 @@ def _machine(
         raise MisuseError(
             f"--have {gpu_name(gpu_key)}: its power is not known; append it, for example ', 300 W'"
         )
+    most_w = given.get("power_w", board_w)
     host = _host_of(request, price, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
@@ -281,6 +285,7 @@ def _machine(
         is_planned=price.statistic == PLANNING_VALUE,
         condition=price.condition,
         assumed=tuple(name for name in assumable if name not in known),
+        most_w=None if most_w is None else most_w * gpu_count,
     )
 
 

@@ -339,7 +339,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     return Choice(
         row=row,
         condition=condition,
-        **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
+        **({} if machine is None else {name: getattr(machine, name) for name in _MACHINE_FIELDS}),
         price_note=offer.note if machine is None else machine.price_note,
         price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
@@ -353,7 +353,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     )
 
 
-_OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
+_MACHINE_FIELDS = ("purchase_usd", "host_usd", "assumed")
 
 
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:

@@ -25,7 +25,7 @@ from gpubench.offers.hardware import parse_owned
 from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers, places_by_kind
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
-from gpubench.precisions import AMP
+from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import log_deviation, most_of, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
@@ -193,6 +193,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "starts": list(starts),
         "cases": cases,
         "begin": _begin(asked, cases, _own_keys(runs)),
+        "opening": (),
     }
 
 
@@ -292,7 +293,7 @@ def _case(
     figures = {
         "workloads": names,
         "label": plain(" + ".join(names), 60),
-        "precision": asked.precision or usual,
+        "precision": asked.precision or _CHOICES.get(usual, AMP),
         "usual_precision": usual,
         "task": asked.task,
         "unit": plural(unit_of(finder.speeds)),
@@ -307,6 +308,10 @@ def _case(
         "machines": _machines(pool),
     }
     return figures, kept
+
+
+# The value of --precision for a precision in words; "amp-bf16 or amp-fp16" is that of no single one.
+_CHOICES = {each.words: str(each) for each in Precision}
 
 
 def _machines(pool: candidates.Candidates) -> list[list[Any]]:
@@ -336,7 +341,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
         **{name: _short(getattr(speeds, name)[row]) for name in ("samples_per_s", "low", "high")},
         "parts": [_part(part, starts) for part in speeds.parts[row]],
         "certain": certain,
-        "basis": estimate.basis,
+        "basis": "added" if estimate.origin else estimate.basis,
         "is_guess": estimate.is_extrapolated,
         "need_bytes": estimate.device_bytes.value,
     }

@@ -46,7 +46,7 @@ from gpubench.folders import package_text, results_root
 from gpubench.groups import first_of_each, grouped
 from gpubench.interval import UNKNOWN_INTERVAL, Interval, flat
 from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
-from gpubench.models import Measurement, Ranking, Row, Run
+from gpubench.models import Measurement, Pricing, Ranking, Row, Run
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend import rank
 from gpubench.recommend.lines import (
@@ -137,14 +137,20 @@ def report(request: ReportRequest) -> str:
 
 
 def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
-    found, ranking = calculator(asked), data.ranking
+    ranking, market = data.ranking, asked
+    # If a sum buys nothing, rentals are ranked, so the page chooses among these too.
+    rents = ranking is not None and any(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
+    if rents and asked.max_purchase_usd is not None:
+        market = msgspec.structs.replace(asked, max_purchase_usd=None, jobs_per_month=None)
+    found = calculator(market)
     job = None if ranking is None else ranking.job
     if job is None or job.reference_hours is not None:  # on the page, a job is a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
         asked = msgspec.structs.replace(asked, **question)
         ranking = rank.ranked(asked, lambda found: head(found, MOST_OFFERS))
-    return replace(data, calculator=found, ranking=ranking)
+    opening = () if ranking is None else ranking.said("asked")
+    return replace(data, calculator=found | {"opening": opening}, ranking=ranking)
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name
