@@ -601,7 +601,7 @@ def test_names_from_a_price_table_are_data(browser, tmp_path, monkeypatch):
     context.close()
 
 
-@pytest.mark.usefixtures("traced_here")
+@pytest.mark.usefixtures("traced_as_asked")
 def test_a_users_model_can_be_selected(tmp_path, monkeypatch):
     samples.of_few_models(monkeypatch)
     path = tmp_path / "net.py"
