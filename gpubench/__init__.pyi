@@ -131,7 +131,7 @@ def rank(
     Literal["torch", "plain", "no-flash", "fused"] | None = None, context: int | None = None, lora: bool =
     False, qlora: bool = False,
 ) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours, without a network and without a GPU.
+    """Rank GPUs and instances for a job by dollars and hours; this needs neither a network nor a GPU.
 
     Returns:
         The three answers, the ranked offers, the excluded offers with reasons, and the sentences about them.
@@ -184,7 +184,7 @@ def report(
         The path of the file.
 
     Raises:
-        MisuseError: If the question or the format is unknown.
+        MisuseError: If the question is invalid, or the format is unknown.
         StorageError: If the file cannot be written.
     """
 

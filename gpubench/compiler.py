@@ -1,7 +1,7 @@
 """Avoids torch's compiler: imports it only when needed, and runs an author's compiled code uncompiled.
 
 The import takes a second of CPU time. Torch imports its compiler for every optimizer and every tensor without
-values, only to hide functions from it.
+values, only to exclude some functions from compilation.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def import_compiler_late() -> None:
     package.__class__ = _Late
     sys.modules[_NAME] = package
     setattr(sys.modules["torch"], _NAME.partition(".")[2], package)  # as an import does
-    importlib.import_module(f"{_NAME}.config")  # fake tensors read it
+    importlib.import_module(f"{_NAME}.config")  # torch's fake tensors read it
     sys.meta_path.insert(0, _Submodules())
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run an author's compiled code uncompiled, because the case determines the execution of a step.
+    """Run an author's compiled code uncompiled, because the case says how a step is executed.
 
     This has no effect on torch before 2.6.
     """
@@ -61,7 +61,7 @@ class _Late(ModuleType):
 
     @staticmethod
     def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
-        """Hide a function from the compiler, or return a decorator that does."""
+        """Return the function, or a decorator that does: while nothing is compiled, nothing is excluded."""
         return (lambda each: each) if function is None else function
 
     @staticmethod
@@ -76,7 +76,7 @@ class _Late(ModuleType):
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(self)
-        uncompiled()  # from here on, in this process
+        uncompiled()  # takes effect when called, until this process ends
         return getattr(self, name)
 
 

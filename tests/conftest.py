@@ -116,11 +116,11 @@ def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpubench import children
     from gpubench.profile import cache, child
 
-    def answer(program: Any, arguments: Any, answer_type: Any, **limits: Any) -> children.Asked[Any]:
+    def answer(program: Any, arguments: Any, answer_type: Any, **limits: Any) -> children.ChildResult[Any]:
         assert program == ("-m", child.__name__)
         reference, asked = arguments
         found = child._answer(reference, asked=msgspec.json.decode(asked, type=cache.Asked))
-        return children.Asked(msgspec.json.decode(msgspec.json.encode(found), type=answer_type), "", "")
+        return children.ChildResult(msgspec.json.decode(msgspec.json.encode(found), type=answer_type), "", "")
 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(cache, "run_child", answer)

@@ -1,4 +1,7 @@
-"""Measures a case in torch: builds, checks and prepares it, and checks it again after its rounds."""
+"""Measures a case in torch: builds, checks and prepares it, and checks it again after its rounds.
+
+Also trains a workload to a stated quality, and tries whether a batch fits in memory.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ from gpubench.measure.step import (
     seed_all,
     switches_for,
 )
-from gpubench.measure.team import Look, Team, place_model, share
+from gpubench.measure.team import ReferencePass, Team, place_model, share
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -135,6 +138,7 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
     held_out = torch.arange(len(samples)) % HELD_OUT == 0
     kept = torch.nonzero(~held_out).flatten()
     shuffled = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
+    # The last batch is left out unless it is full.
     parts = (part for part in shuffled.split(goal.batch_size) if len(part) == goal.batch_size)
     batches = tuple((samples[part], labels[part]) for part in parts)
     trained = dataclasses.replace(
@@ -173,7 +177,7 @@ class WorkerContext(Bench):
     expected: tuple[weakref.ref[Task], TaskKind, guards.Expected] | None = None
 
     def task(self, reference: str, case: Case) -> Task:
-        """Return the task as built; only the latest is kept, because VGG16 takes half a gigabyte."""
+        """Return the task as built; only the latest stays in memory, because VGG16 takes half a gigabyte."""
         key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
@@ -212,13 +216,13 @@ class WorkerContext(Bench):
         return limit if limit is None or self.team is None else limit * self.team.size
 
     def is_spent(self, status: Status) -> bool:
-        """Return whether this process must not measure another case; if it may, release memory first.
+        """Return whether this process must not measure another case; if it may, release its memory.
 
         After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
         persist: then only a new process helps. A case that ran out of time ended between two steps and leaves
         a clean process, unless other processes of the job may be in the middle of a step.
         """
-        if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
+        if not (status is Status.OK or (status is Status.TIMEOUT and self.team is None)):
             return True
         try:
             self.hardware.release()
@@ -237,15 +241,15 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
 
 
 def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
-    """Run a measurement with a few steps in place of its rounds: they need the same amount of memory.
+    """Measure a case with a few steps in place of its rounds, because they need the same amount of memory.
 
-    The final checks also need memory, and may not get it on a device that the step has filled. The launch
-    contains what a measurement has before its first timed round: errors, switches, peak memory.
+    The checks after the rounds are included: they also need memory, and the step may have left too little.
+    The launch contains what a measurement knows before its first timed round: errors, switches, peak memory.
     """
-    whole = MeasureCase(reference=order.reference, case=order.case, launch=0)
+    measured = MeasureCase(reference=order.reference, case=order.case, launch=0)
 
     def try_steps(seen: LaunchRecorder, deadline_s: Seconds) -> None:
-        work, before = _build(whole, context, seen, deadline_s)
+        work, before = _build(measured, context, seen, deadline_s)
         advance = _first_steps(work, context, seen, deadline_s)
         for index in range(TRIED_STEPS):
             work.edge_loss(advance(index), index)
@@ -257,7 +261,7 @@ def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
         if before:
             seen.note(parameters_moved=guards.has_moved(work.model, before))
 
-    return _conduct(whole, context, try_steps)
+    return _conduct(measured, context, try_steps)
 
 
 def _conduct(
@@ -266,8 +270,8 @@ def _conduct(
     seen = LaunchRecorder(launch=Launch(index=order.launch))
 
     def under_switches(deadline_s: Seconds) -> None:
-        as_written = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
-        with as_written, switches_for(order.case.precision) as switches:
+        compiling = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
+        with compiling, switches_for(order.case.precision) as switches:
             seen.note(switches=switches)
             measure(seen, deadline_s)
 
@@ -320,14 +324,14 @@ def _build(
         seen.note(batch_count=len(task.batches))
 
         def make() -> Work:
-            ours = copied(task, lambda: built(order.reference, order.case, context.seed))
-            return move(ours, order.case, context.hardware.device, place_model)
+            copy = copied(task, lambda: built(order.reference, order.case, context.seed))
+            return move(copy, order.case, context.hardware.device, place_model)
 
         work = make()
     in_time(deadline_s)
     context.phase("check")
     _prove(seen, work, context)
-    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # which is the reference
+    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # the reference itself
         _compare_with_cpu(seen, work, task, context)
         if task.again is not None and order.case.parallel_mode is not ParallelMode.FSDP:
             del work  # the check may have changed the model's state
@@ -342,8 +346,8 @@ def _build(
 
 
 def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: WorkerContext) -> None:
-    # Record the errors of the first loss and outputs relative to the CPU's. Refuse a CUDA graph for a model
-    # that carries tensors from step to step without updating them in place.
+    # Record the errors of the first loss and outputs relative to the CPU's. Raise NotHereError for a CUDA
+    # graph of a model that carries tensors from step to step without updating them in place.
     expected = context.expected_of(task, work.case)
     seen.draws, seen.carries = expected.draws, expected.carries
     seen.find(FindingKind.NO_REFERENCE, expected.unchecked)
@@ -353,9 +357,9 @@ def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: Wor
             "keeps using the tensors that it captured: update them in place, for example with copy_"
         )
     if context.team and expected.unchecked is None and work.case.parallel_mode is ParallelMode.FSDP:
-        context.team.announce(Look())  # the others join in, because this process needs their shards
-    of_loss, of_output = guards.reference_errors(work, task, expected)
-    seen.note(reference_error=of_loss, output_error=of_output)
+        context.team.announce(ReferencePass())  # the other processes have the other shards
+    errors = guards.reference_errors(work, task, expected)
+    seen.note(reference_error=errors.loss, output_error=errors.outputs)
 
 
 def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Advance:
@@ -390,19 +394,19 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
 
 
 def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
-    # Return the errors that prove a precision; recurrent layers have their own switch for strict fp32.
+    # Return the errors that prove a precision; under strict fp32, recurrent layers have their own switch.
     strict = work.case.precision is Precision.FP32
     recurrent = strict and any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     return context.errors_of(work.case.precision, recurrent=recurrent)
 
 
 def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
-    # Check the precision, and whether the check can fail.
-    proof = {**_errors(work, context)}
-    seen.note(precision_errors=proof)
+    # Record the errors that prove the precision and, for strict fp32, the errors of the control.
+    errors = _errors(work, context)
+    seen.note(precision_errors=errors)
     if work.case.precision is Precision.FP32:
-        errors = context.control.errors
-        seen.note(control_errors={name: errors[name] for name in proof if name in errors})
+        control = context.control.errors
+        seen.note(control_errors={name: control[name] for name in errors if name in control})
     elif work.case.memory_format is MemoryFormat.CONTIGUOUS:
         seen.findings.append(Finding(kind=FindingKind.CONTIGUOUS))
 
@@ -425,7 +429,7 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
 
     Latency is the purpose of a row at batch 1, so time is reserved for it. The other readings need CUDA, are
     taken in the first launch only, and are skipped if time is short. A quick budget takes them only for eager
-    rows, because other rows are not checked for being host-bound.
+    rows, because only these are checked for being host-bound.
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")
@@ -433,11 +437,11 @@ def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchReco
         seen.note(latency_s=guards.latencies(loop.advance, loop.clock, most_s))
     timed = seen.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
-    enough = guards.PASSES * seen.series.steps_per_round * step_s
-    if context.stopped() or loop.left_s() < enough + guards.LEAST_LEFT_S:
+    needed_s = guards.READINGS_ROUNDS * seen.series.steps_per_round * step_s + guards.PROFILER_S
+    if context.stopped() or loop.left_s() < needed_s:
         return
-    hurried = context.budget.in_haste and work.case.execution is not Execution.EAGER
-    if not context.hardware.is_cuda or hurried or seen.launch.index:
+    is_skipped = context.budget.in_haste and work.case.execution is not Execution.EAGER
+    if not context.hardware.is_cuda or is_skipped or seen.launch.index > 0:
         return
     context.phase("second look")
     seen.note(event_s=guards.event_times(loop.advance, seen.series.steps_per_round))

@@ -99,11 +99,12 @@ class HostTimes(NamedTuple):
 # --- telemetry during a measurement, and energy of a region -----------------------------------------------
 
 
+# Time between two telemetry samples [s].
 INTERVAL_S = 0.1
 # One warm-up sample is kept per interval of this length, which is enough to show how the device heated up. At
 # ten samples per second, two minutes of warm-up would take more space in the file than the rounds.
 WARMUP_INTERVAL_S = 1.0
-# Slightly longer than the probe package waits for a driver call.
+# Longest wait for the end of a sampling thread [s]: slightly longer than ``probe`` waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
 
 
@@ -156,7 +157,7 @@ LARGEST_GAP_S = 1.0
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy of a region and its source, None if unknown, and a finding if the counter is implausible."""
+    """The energy of a region and its source (None if unknown); a finding if the counter is implausible."""
 
     joules: Joules | None = None
     source: str | None = None
@@ -169,11 +170,11 @@ def energy_of(
     samples: Sequence[TelemetrySample],
     power_limit_w: Watts | None,
 ) -> Energy:
-    """Return the energy of a timed region.
+    """Return the energy of a timed region: counted or, without a counter, integrated from power samples.
 
     Args:
         region_s: Time from the start of the first timed round to the end of the last [s].
-        counter_edges: The device's energy counter at both ends [J].
+        counter_edges: The device's energy counter at both ends [J]; None if it has none.
         samples: Telemetry of the region, times counted from its start.
         power_limit_w: The device's power limit [W].
     """
@@ -216,13 +217,13 @@ MOST_GAPS = 8192
 
 @dataclass(kw_only=True)
 class Bench:
-    """The tools of a measuring process, for any framework, and its connection to the parent.
+    """What a measuring process needs for every case, in any framework, and its connection to the parent.
 
     Attributes:
         tell_phase: Reports a new phase to the parent, which sets a deadline for each phase.
         report: Sends one round, with the half-width of the figure so far and the latest device sample.
         stopped: Whether the parent has requested a stop.
-        cause_of: Returns the cause of a failure, such as the loss of another process of the job.
+        cause_of: Returns the error that caused another, such as the loss of another process of the job.
         local_processes: Number of processes of this job on this host, this one included.
         at: The current phase.
     """
@@ -315,7 +316,7 @@ class LaunchRecorder:
     """The results of a case so far, which become a Launch however the case ends.
 
     Attributes:
-        launch: The launch, with its final fields; ``done`` adds the other fields here, which still grow.
+        launch: The fields that are known already; ``done`` adds those that are collected below.
         draws: Whether the model draws random numbers.
         carries: Whether the model carries tensors from step to step.
     """
@@ -462,21 +463,21 @@ def skipped_steps(scales: list[float]) -> int:
     for before, after in pairwise(scales):
         while after < before * 0.75:
             skipped += 1
-            before /= 2  # noqa: PLW2901 - halved down to the scale that was read
+            before /= 2  # noqa: PLW2901 - until it reaches the later scale
     return skipped
 
 
 def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
-    # Warm up and time the rounds, with telemetry at both ends and in between.
+    # Warm up and time the rounds, with telemetry during both, and counters at both ends of the timed rounds.
     telemetry, series = bench.telemetry, seen.series
-    errors = telemetry.ecc_uncorrected()
+    errors_before = telemetry.ecc_uncorrected()
     with sampling(telemetry, loop.clock.now_s) as drain:
         loop.samples = drain
         bench.phase("warm-up")
         warm_up(loop, bench.budget, series)
         bench.phase("timed")
         job.tokens_at_s.clear()
-        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()
+        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()
         host = HostTimes.now(bench.local_processes)
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
@@ -485,17 +486,21 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         finally:
             loop.deadline_s += reserved_s
             others = host.others_since()
-            _note_energy(seen, (joules, telemetry.energy_j()), bench.power_limit_w())
-            now_s, now = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
-            moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
+            _note_energy(seen, (joules_before, telemetry.energy_j()), bench.power_limit_w())
+            held_after_s, errors = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
+            held_s = {
+                name: round(held_after_s[name] - before_s, 6)
+                for name, before_s in held_before_s.items()
+                if name in held_after_s
+            }
             seen.note(
                 host_load=others.load,
                 host_steal=others.steal,
                 # a counter that went backward was reset
-                held_clocks_s={name: value for name, value in moved.items() if value >= 0},
+                held_clocks_s={name: time_s for name, time_s in held_s.items() if time_s >= 0},
                 telemetry_source=telemetry.source,
                 # only a change matters: a lifetime count above zero is not a fault
-                memory_errors=None if errors is None or now is None else now - errors,
+                memory_errors=None if errors is None or errors_before is None else errors - errors_before,
             )
             job.prove_again()
 

@@ -23,7 +23,7 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.budget import LEAST_REPETITIONS, MICRO_MOST_S, MICRO_WARM_S, MOST_REPETITION_S
-from gpubench.measure.environment import environment_of
+from gpubench.measure.environment import child_variables
 from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
 from gpubench.measure.privacy import scrub
@@ -94,7 +94,7 @@ def handling(handler: Callable[[int], None], *signals: signal.Signals) -> Iterat
 
 
 class Control:
-    """The stop switch of a run: the first stop is graceful, the second aborts. Signal handlers may use it."""
+    """Stops a run: the first request ends it gracefully, the second kills it. Signal handlers may use it."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -138,7 +138,13 @@ class JobOverError(Exception):
 
 @dataclass
 class Record:
-    """The results of each case so far; ``begun`` is the number of launches that the run has started."""
+    """The results of each case so far.
+
+    Attributes:
+        ended: Status, reason and cause of each case that gets no more launches.
+        threads: Number of CPU threads of the run; None if unknown.
+        begun: Number of launches that the run has started.
+    """
 
     plan: Plan
     device: DeviceProfile
@@ -189,7 +195,7 @@ class Record:
 
 
 def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> messages.Event:
-    # A launch without a result keeps the earlier launches' figure.
+    # If only this launch has no result, the case keeps the figure of its earlier launches, with a remark.
     if done.status is Status.OK or measurement.status is not Status.OK:
         return messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=done.kept)
     return messages.Remark(
@@ -237,6 +243,7 @@ class Launcher:
 
     Attributes:
         ready: The report of the first torch process about itself.
+        place: The place of this process under a user's torchrun; None without torchrun.
         micro_stopped: Whether a stop of the run left micro-benchmarks unmeasured.
         lost: Why nothing more can be measured on the device; None while measuring is possible.
     """
@@ -254,10 +261,10 @@ class Launcher:
     micro: list[MicroResult] = field(default_factory=list)
     micro_stopped: bool = False
     lost: str | None = None
-    _probed: set[int] = field(default_factory=set)
+    _micro_begun: set[int] = field(default_factory=set)  # by the number of GPUs in a job
     _child: Child | None = None
     _group: Group | None = None
-    _no_job: str | None = None
+    _why_no_job: str | None = None
     _start_s: dict[str, Seconds] = field(default_factory=dict)
     _threads: int | None = None
     _output: str | None = None
@@ -274,10 +281,11 @@ class Launcher:
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
-        self._probed.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
+        self._micro_begun.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
         units = list(self.plan.units())
         groups = [unit.group for unit in units]
-        after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
+        # The micro-benchmarks run after the first case of this group.
+        micro_after = MICRO_GROUP if MICRO_GROUP in groups else next(iter(groups), None)
         try:
             if self.plan.micro_left and not units:  # nothing else is left
                 self._measure_micro()
@@ -285,7 +293,7 @@ class Launcher:
                 case = unit.planned.case
                 if case in record.ended:
                     continue
-                if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
+                if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._why_no_job is None:
                     self._measure_micro(unit.group)  # the job's communication
                 if self.control.stopping.is_set():
                     return
@@ -309,7 +317,11 @@ class Launcher:
                 measurement = self._judged(record, unit)
                 yield measurement  # it is stored before it is reported
                 self.on_event(_end_of(unit, finished, measurement))
-                if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
+                if (
+                    self.plan.micro_left
+                    and MICRO_GROUP.gpu_count not in self._micro_begun
+                    and unit.group == micro_after
+                ):
                     self._measure_micro()
                     yield self._judged(record, unit)  # judged again, using matrix products measured since
         finally:
@@ -428,7 +440,7 @@ class Launcher:
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
         # Measure one unit, or say why not, and keep a failure's traceback and output in a log.
-        # The launch records its start time, its place in the run, and the startup cost of its process.
+        # The launch records its start time, its number in the run, and the startup cost of its process.
         began_at = utc_stamp()
         done = self._attempt(unit, left)
         kept = None
@@ -447,9 +459,9 @@ class Launcher:
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
         seen = Progress(launch=unit.launch)
-        lost = self.lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
-        if lost is not None:
-            return seen.done(Status.FAILED, lost)
+        why_not = self.lost or (self._why_no_job if unit.planned.case.gpu_count > 1 else None)
+        if why_not is not None:
+            return seen.done(Status.FAILED, why_not)
         if self._time_left_s() < LEAST_CASE_S:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
@@ -473,7 +485,7 @@ class Launcher:
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
         if self._is_joined and done.launch.stopped:
-            self._no_job = done.reason  # torchrun also ends the other processes, and may restart all
+            self._why_no_job = done.reason  # torchrun also ends the other processes, and may restart all
         launch = msgspec.structs.replace(done.launch, told_in_s=seen.told_in_s())
         return msgspec.structs.replace(done, launch=launch)
 
@@ -502,21 +514,21 @@ class Launcher:
             else f"the measuring process {error} (phase: {seen.phase})"
         )
         if self._is_joined and not late:
-            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the other ranks too
+            self._why_no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the other ranks too
         return seen.done(status, reason, cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
         # Run the micro-benchmarks of a process or a job once; if they fail, the run goes on.
         self.micro_stopped |= self.control.stopping.is_set()
-        if group.gpu_count in self._probed or self.lost is not None or self.micro_stopped:
+        if group.gpu_count in self._micro_begun or self.lost is not None or self.micro_stopped:
             return
-        self._probed.add(group.gpu_count)
+        self._micro_begun.add(group.gpu_count)
         seen = Progress(phase="micro")
         try:
             child = self._child_of(group)
             left_s = self._time_left_s()
             limit_s = min(MICRO_MOST_S, MICRO_SHARE * left_s)
-            if self.plan.micro == "only":
+            if self.plan.micro == "only":  # the last one starts early enough to end in time
                 limit_s = max(MICRO_SHARE * left_s, left_s - PROBE_S)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
             while not (report := self._next(child, (messages.MicroDone,), seen)).last:
@@ -549,7 +561,7 @@ class Launcher:
         self.close()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
-        variables = environment_of(
+        variables = child_variables(
             self.device,
             os.environ,
             peers=peers,
@@ -583,7 +595,7 @@ class Launcher:
         try:
             report = self._next(child, starts, Progress())
         except JobOverError as error:
-            self._no_job = error.over.reason  # other ranks would not join the next job
+            self._why_no_job = error.over.reason  # other ranks would not join the next job
             raise
         if isinstance(report, messages.Ready):
             return report
@@ -593,13 +605,15 @@ class Launcher:
         raise next(kinds, GpuBenchError)(report.reason)
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        # Keep the first process's report, preferably a torch process's, and the packages of all processes.
-        # ``of_all`` means that the process uses all CPU threads; the run stores their number.
-        known = self.ready
-        packages = report.packages | ({} if known is None else known.packages)
-        threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
-        chosen = report if known is None or report.nccl or (report.torch and not known.torch) else known
-        self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
+        # Keep the report of a job, else of the first torch process, else of the first process, with the
+        # packages of all processes. ``of_all``: whether this process uses all CPU threads.
+        known = self.ready or messages.Ready()
+        is_better = self.ready is None or report.nccl or (report.torch and not known.torch)
+        self.ready = msgspec.structs.replace(
+            report if is_better else known,
+            packages=report.packages | known.packages,
+            cpu_threads=report.cpu_threads if of_all else known.cpu_threads,
+        )
 
     def _check_threads(self, ready: messages.Ready, requested: int) -> None:
         # Refuse a number of CPU threads other than the requested one or the run's; only torch knows it.
@@ -642,6 +656,7 @@ class Launcher:
         return max(left_s / max(1, left), min(LEAST_CASE_S, left_s))
 
     def _until_s(self, phase: str) -> Seconds:
+        # Return when the child counts as late, on ``time.monotonic``.
         now = time.monotonic()
         silence = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
         if self.plan.budget.name == "quick" and phase not in START_PHASES:

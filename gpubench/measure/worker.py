@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
 
 RANK = "rank"
-"""The argument of a process that is one rank of a job, unlike the process that represents the whole job."""
+"""The argument of a process that is one rank of a job; another process represents the whole job."""
 LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# Longest wait for killed processes to end.
 KILLED_S: Seconds = 1.0
 
 Serve = Callable[[messages.Command], None]
@@ -86,7 +87,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
 
 
 def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # Serve as the process of a Keras backend; torch is imported only if it is that backend.
+    # Return the function that serves in Keras; torch is imported only if it is the backend.
     began_s = time.perf_counter()
     from gpubench.measure import keras_case
 
@@ -100,7 +101,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # Serve as the process of a device that runs no steps, only micro-benchmarks.
+    # Return the function that serves for an OpenCL device, which runs only micro-benchmarks.
     began_s = time.perf_counter()
     from gpubench.measure.opencl import open_queue, run_micro
 
@@ -118,7 +119,7 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
-    """Load torch, open the device, check that it is the probed device, and report that it is ready."""
+    """Load torch, open the device, check that it is the probed one, and report that this process is ready."""
     start = time.perf_counter()
     import torch
 

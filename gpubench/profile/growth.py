@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
     Attributes:
         gradients: The part in weight gradients.
-        outputs: Model outputs that are already freed, but that a loop with a variable for them would still
+        outputs: Model outputs that this step has freed, and that a loop with a variable for them would still
             hold. They are not in the total.
     """
 
@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""A middle with fewer events could match in several places if one of them may differ."""
+"""If the middle (see ``longer``) has fewer events and one may differ, it could match in several places."""
 
 
 def longer(
@@ -90,9 +90,8 @@ def longer(
         one: The events of the shorter model, in order.
         two: The events of the longer one.
         times: How many more periods the new model has than the shorter one.
-        at: Computes an event of the new model from those of the two. With it, one event of the middle may
-            differ: the one where everything that the layers hold is freed at once. None if no event may
-            differ.
+        at: Computes an event of the middle from those of the two models. One event may then differ: the one
+            where everything that the layers hold is freed at once. None if no event may differ.
 
     Returns:
         The events of the new model; None if the two differ in another way.
@@ -187,12 +186,11 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         trace = once(batch_size)
         return None if trace is None else trace.keeping
 
-    kept = _beyond_lines(step.keeping, keeping)
-    return msgspec.structs.replace(_beyond_lines(step, once), keeping=kept)
+    return msgspec.structs.replace(_beyond_lines(step, once), keeping=_beyond_lines(step.keeping, keeping))
 
 
 def without_equal_loop(step: StepMemory) -> StepMemory:
-    """Return the step without ``keeping`` if the extra memory of that loop is within the tolerance."""
+    """Return the step without ``keeping``, the loop that holds outputs, if it takes about the same memory."""
     kept = step.keeping
     batches = (1, *BATCHES, *LADDER)
     if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
@@ -219,7 +217,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         return msgspec.structs.replace(step, largest_traced=BATCHES[-1])
     if is_line:
         return step if large == LARGE_BATCHES[0] else msgspec.structs.replace(step, largest_traced=large)
-    first = _on_line(step, BATCHES[-1])
+    first = _on_line(step, BATCHES[-1])  # the last batch that the lines fit; points follow it
     for batch_size in LADDER:
         if batch_size == large:
             continue

@@ -83,9 +83,9 @@ def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
-        # If a grouped product has several matrices on the left and one on the right, each uses some columns
-        rows = left.shape[-right.ndim :]
-        flops = (8.0 if left.is_complex() else 2.0) * math.prod(rows) * right.shape[-1]
+        # In a grouped product, each left matrix multiplies only some columns of a single matrix on the right
+        summed = left.shape[-right.ndim :]
+        flops = (8.0 if left.is_complex() else 2.0) * math.prod(summed) * right.shape[-1]
         return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
 
     return cost
@@ -304,9 +304,9 @@ class _Stack:
     def dropouts(self) -> Iterator[Kernel]:
         """Yield one kernel between every two consecutive layers; both passes have the same kernels."""
         if self.dropout:
-            one = self.layers[0]
+            layer = self.layers[0]
             for _ in range(len(self.layers) // self.directions - 1):
-                yield memory(3 * one.batch * one.steps * self.width)
+                yield memory(3 * layer.batch * layer.steps * self.width)  # input, output, mask
 
 
 def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:

@@ -93,14 +93,12 @@ def trace_memory(
         Exception: Any error from the model or torch if a step cannot run without values.
     """
     found: list[StepMemory] = []
-    steps: Sequence[tuple[TaskKind, bool]]
-    steps = tuple(itertools.product(workload.tasks, _autocasts(workload.recipe)))
     until_s = time.process_time() + variants_s
     with gpu_without_values() as mode:
         made = _Made(workload, workload.recipe, mode, reads_at)
-        for task, is_amp in steps:
+        for task, is_amp in itertools.product(workload.tasks, _autocasts(workload.recipe)):
             try:
-                found.append(_alike(found, made, task, is_amp, until_s))
+                found.append(_traced_step(found, made, task, is_amp, until_s))
             except Exception as error:
                 if not is_amp or refused is None:
                     raise
@@ -115,7 +113,7 @@ def trace_memory(
                 break
             with suppress(Exception):  # foreign code: a failure costs only this variant
                 made = _Made(of, recipe, mode, reads_at)
-                found += [_alike(found, made, task, is_amp, until_s) for task, is_amp in steps]
+                found += [_traced_step(found, made, task, is_amp, until_s) for task, is_amp in steps]
     return tuple(found)
 
 
@@ -139,7 +137,7 @@ def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bo
     )
 
 
-def _alike(
+def _traced_step(
     found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
     """Trace a step, and large batches too unless an earlier step of the same task was linear."""
@@ -243,7 +241,7 @@ class _Made:
             if found is not None:
                 return found
         with seeded(_SEED):
-            task, optimizer = self._stepped(batch_size, kind)
+            task, optimizer = self._with_optimizer(batch_size, kind)
             reads = self._reads_at(batch_size).get(kind)
             with nullcontext() if reads is None else given(reads):
                 trace = step_trace(task, optimizer, is_amp=is_amp)
@@ -260,14 +258,14 @@ class _Made:
             return func(*args, **kwargs)
 
         with seeded(_SEED):
-            task, optimizer = self._stepped(batch_size, kind)
+            task, optimizer = self._with_optimizer(batch_size, kind)
             with EveryCall(call):
                 trace = step_trace(
                     task, optimizer, is_amp=False, at_loss=lambda loss: nodes.update(_node_names(loss))
                 )
         return trace, calls, nodes
 
-    def _stepped(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
+    def _with_optimizer(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
         """Return the task at a batch size, with an optimizer that has its state if it is trained."""
         built = self.at(batch_size)
         if kind is not TaskKind.TRAIN:
@@ -279,8 +277,9 @@ class _Made:
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
-        like = self if {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys() else self._shorter[-1]
-        if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
+        is_traced = {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys()
+        longest = self if is_traced else self._shorter[-1]  # of the models traced at the small batches
+        if time.process_time() >= until_s or longest.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)

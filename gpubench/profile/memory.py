@@ -57,7 +57,7 @@ LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 UNTRACED_FACTOR = 2.0
 """Ratio of upper end to formula: for language models, the formula is too low by up to this factor."""
 UNTRACED_LOW_FACTOR = 2.3
-"""Ratio of formula to lower end: for adapters on frozen weights, the formula is too high, at most by this."""
+"""Ratio of formula to lower end: for adapters on frozen weights, the formula is too high by up to this."""
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step, relative to an eager one: a compiled loss keeps no scores in float32. The
 lowest of 14 published readings is 0.66 of the trace of the eager step (Llama 3 8B on B200s)."""
@@ -67,11 +67,11 @@ GRADIENT_SHARE = 0.5
 
 
 def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
-    """Estimate the memory to plan for: ``need_of``'s allocated figure with the libraries' workspace [B].
+    """Estimate the memory to plan for: that of the tensors, and a workspace for the libraries [B].
 
-    It includes weights, gradients, optimizer state, activations, transients, and the prebuilt batches: traced
-    if possible, else estimated by the formula and raised by its largest known error. This is for planning;
-    ``judge_fit`` decides whether a step fits.
+    The tensors are weights, gradients, optimizer state, activations, transients, and the prebuilt batches:
+    traced if possible, else estimated by the formula and raised by its largest known error. Whether a step
+    fits is decided by ``judge_fit``.
     """
     held = _held(profile, case)
     if held is not None:
@@ -169,12 +169,12 @@ def judge_fit(
     largest = largest_batch(profile, case, card, scale=scale, accumulate=accumulate)
     batch = case.batch_size
     largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
-    one = False
+    one_may_fit = False
     if not largest:
         alone = msgspec.structs.replace(case, batch_size=1)
         of_one = need if batch == 1 else need_on(profile, alone, card, scale=scale, accumulate=accumulate)
-        one = card.verdict_of(of_one.device) is Verdict.MAY_FIT
-    fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest, one_may_fit=one)
+        one_may_fit = card.verdict_of(of_one.device) is Verdict.MAY_FIT
+    fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest, one_may_fit=one_may_fit)
     if verdict is Verdict.FITS or case.execution is not Execution.GRAPH:
         return fit
     eagerly = msgspec.structs.replace(case, execution=Execution.EAGER)
@@ -218,7 +218,7 @@ def largest_of(step: StepMemory, card: CardMemory) -> int:
 
 
 def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
-    """Return the memory left on a card at the upper end; at least 0 if a step of this size ran on it."""
+    """Return the memory left on a card at the figure's upper end; at least 0 if such a step ran there."""
     high = figures.device.high
     if high is None:
         return -math.inf
@@ -405,7 +405,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
 
 
 def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
-    """Say where the figure comes from if not from the memory lines; None if it comes from them."""
+    """Say where the figure comes from if the memory does not grow along lines; None if it does."""
     step = step_of(profile, case)
     batch = _micro(case, accumulate).batch_size
     if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):

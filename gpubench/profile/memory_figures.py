@@ -45,7 +45,7 @@ GATHERED_BLOCKS = 3.0
 
 
 BEYOND_FACTOR = 2.0
-"""Ratio of upper end to figure at a batch beyond the largest traced one, if the step is not on lines."""
+"""Ratio of upper end to figure at a batch above the largest traced one, if lines do not fit the memory."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +57,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         pinned: Only in reserved memory, except its lower end: memory in use when a CUDA graph is captured,
             which the graph cannot use.
         least, most: Lower and upper end as multiples of the total: 1 for a trace of this batch, or for lines
-            through others. The loop that gpubench measures frees the outputs of the model before
-            the backward pass; ``most`` covers at least a loop that keeps them, ``least`` the one that takes
-            the least memory.
+            through others. The loop that gpubench measures frees the outputs of the model before the backward
+            pass; ``most`` also covers a loop that keeps them, ``least`` the loop that takes the least memory.
     """
 
     weights: float
@@ -301,14 +300,20 @@ def measured_figures(
     one of this class. Measured memory above the usual addition of the allocator is cache, which it returns on
     a card with less memory: the step does not need it. A measurement of a graph includes its pinned memory;
     one of an eager step does not.
+
+    Args:
+        allowance: For the class of card to estimate.
+        there: For the class of the measured card; None if that is unknown.
+        measured: The measured figures.
+        pinned_bytes: Memory that is pinned if the step runs in a CUDA graph.
     """
     spread = math.exp(allowance.half_width_within)
     peak = measured.allocated_bytes
     usual = allowance.factor * peak
     held, low, high = usual, peak, usual * spread
     if measured.reserved_bytes is not None:
-        in_it, pinned_bytes = (pinned_bytes, 0.0) if measured.in_graph else (0.0, pinned_bytes)
-        held = low = high = min(measured.reserved_bytes, usual * spread + in_it)
+        included, pinned_bytes = (pinned_bytes, 0.0) if measured.in_graph else (0.0, pinned_bytes)
+        held = low = high = min(measured.reserved_bytes, usual * spread + included)
     reserved = Interval(held + pinned_bytes, low, high + pinned_bytes)
     overhead = allowance.overhead_bytes
     most = (overhead + held) * spread
@@ -333,7 +338,7 @@ def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Sc
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most
     peak, reserved = held.total, held.total + held.separate
-    joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
+    communication = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
 
     def upper(held_bytes: float) -> float:
         return max(most * allowance.factor * spread * held_bytes, most * held_bytes + WORKSPACE_BYTES)
@@ -357,7 +362,7 @@ def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Sc
             max(device_high, allowance.overhead_bytes + upper(reserved))
             + scratch.algorithm
             + held.pinned
-            + joined,
+            + communication,
         ),
     )
 

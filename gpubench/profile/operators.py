@@ -233,7 +233,7 @@ def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
     """
     found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
     if batch_size != BATCHES[0]:
-        return found  # as the smallest batch, which is traced first, was not refused
+        return found  # the smallest batch is traced first, and was not refused
     half = _trace_with_known(workload, batch_size, Known(others_as_1=True, one_of=2))
     flops, fewer = (sum(kernel.flops for kernel in (*each.train, *each.infer)) for each in (found, half))
     if fewer < (1 - _MOST_GUESSED) * flops:
@@ -496,7 +496,7 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[
         with watch as kernels:
             optimizer.step()
     except Exception as error:
-        if "closure" not in str(error):  # as an argument that is missing, or that an assertion requires
+        if "closure" not in str(error):  # a missing argument, or an assertion about it
             raise
         raise MisuseError(
             f"a step of {type(optimizer).__name__} calls model and loss through a closure any number of "
@@ -612,10 +612,10 @@ def standing_in(functions: Sequence[type]) -> Iterator[None]:
             yield
     finally:
         for each, own in before.items():
-            for name, theirs in own.items():
+            for name, own_function in own.items():
                 delattr(each, name)
-                if theirs is not None:  # it was not inherited
-                    setattr(each, name, theirs)
+                if own_function is not None:  # it was not inherited
+                    setattr(each, name, own_function)
 
 
 def _forward(ctx: Any, *args: Any) -> Any:

@@ -123,15 +123,18 @@ def _answer(
     return _view(out)
 
 
-def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
-    """Return how to create a result with its own storage: a tensor, or several, some possibly None."""
+def _fresh(mode: QuickFakeMode, out: Any, of_arguments: set[int]) -> _Answer | None:
+    """Return how to create a result with its own storage: a tensor, or several, some possibly None.
+
+    None if torch must compute it: a tensor shares its storage with another, or with an argument.
+    """
     if type(out) is FakeTensor:
-        make = _tensor(mode, out, taken)
+        make = _tensor(mode, out, of_arguments)
         return None if make is None else lambda mode, _: make(mode)
     is_known = isinstance(out, tuple | list) and all(type(x) in {FakeTensor, type(None)} for x in out)
     if not is_known or len({storage_id(x) for x in out if x is not None}) < sum(x is not None for x in out):
         return None
-    makes = [(lambda _: None) if x is None else _tensor(mode, x, taken) for x in out]
+    makes = [(lambda _: None) if x is None else _tensor(mode, x, of_arguments) for x in out]
     if None in makes:
         return None
     several = list if isinstance(out, list) else tuple
@@ -139,9 +142,9 @@ def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
 
 
 def _tensor(
-    mode: QuickFakeMode, out: FakeTensor, taken: set[int]
+    mode: QuickFakeMode, out: FakeTensor, of_arguments: set[int]
 ) -> Callable[[QuickFakeMode], FakeTensor] | None:
-    if storage_id(out) in taken or not _is_plain(out):
+    if storage_id(out) in of_arguments or not _is_plain(out):
         return None
     shape, stride, dtype, device = out.shape, out.stride(), out.dtype, out.fake_device
     size = out.untyped_storage().nbytes()

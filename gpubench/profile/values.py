@@ -48,7 +48,7 @@ Reads = dict[Key, list[Any]]
 
 
 class _OnHost(TorchFunctionMode):
-    """Passes on the calls that no operator shows: reads by the host, lists as indices, and constants."""
+    """Passes calls that are no operators to a handler: reads by the host, lists as indices, constants."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def noted() -> Iterator[Reads]:
     reads: Reads = {}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func is _ONE_HOT and (args[1:] or kwargs):  # with their number, only a CPU reads the classes
+        if func is _ONE_HOT and (args[1:] or kwargs):  # a GPU reads no values if it is given their number
             before = {key: [*found] for key, found in reads.items()}
             out = func(*args, **kwargs)
             reads.clear()
@@ -98,7 +98,7 @@ def noted() -> Iterator[Reads]:
 
 @contextmanager
 def given(reads: Reads) -> Iterator[Reads]:
-    """Answer reads from tensors without values with those of an earlier step, repeated if needed."""
+    """Answer reads from tensors without values with what an earlier step read, repeated if needed."""
     answers = {key: itertools.cycle(found) for key, found in reads.items()}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -171,7 +171,7 @@ class Known:
 
     def _on_function(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func in _INDEXING:  # torch makes a list a tensor without any call
-            return func(args[0], _listless(args[1]), *args[2:], **kwargs)
+            return func(args[0], _lists_as_tensors(args[1]), *args[2:], **kwargs)
         if func in _TO_HOST:
             with self._missing():
                 return self._read(func, args, kwargs)
@@ -339,20 +339,16 @@ def _key(func: Any, tensor: Tensor) -> Key:
 
 def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
     """Note what was read from a tensor, and return it; tensors are noted by their sizes."""
-    parts = [*tensors_in([found])]
-    answer: Any
-    if not parts:
-        answer = copy.deepcopy(found)
-    else:
-        types = (None if part.dtype is tensor.dtype else part.dtype for part in parts)
-        shapes = (part.shape for part in parts)
-        answer = _Selected(tuple(zip(shapes, types, strict=True)), isinstance(found, Tensor))
+    sizes = tuple(
+        (part.shape, None if part.dtype is tensor.dtype else part.dtype) for part in tensors_in([found])
+    )
+    answer: Any = _Selected(sizes, isinstance(found, Tensor)) if sizes else copy.deepcopy(found)
     reads.setdefault(_key(func, tensor), []).append(answer)
     return answer
 
 
 def are_checks(one: Reads, other: Reads) -> bool:
-    """Return whether two batches were read only for checks: single floats, and conditions that agree."""
+    """Return whether two batches were read only for checks: single floats, and equal conditions."""
     if one.keys() != other.keys() or any(shape for _, shape, _ in one):
         return False
     pairs = [pair for key in one for pair in itertools.zip_longest(one[key], other[key])]
@@ -361,10 +357,10 @@ def are_checks(one: Reads, other: Reads) -> bool:
     )
 
 
-def _listless(index: Any) -> Any:
+def _lists_as_tensors(index: Any) -> Any:
     """Return the index with tensors in place of lists of numbers or of conditions."""
     if isinstance(index, tuple):
-        return tuple(_listless(part) for part in index)
+        return tuple(_lists_as_tensors(part) for part in index)
     if isinstance(index, list) and index and all(isinstance(part, int) for part in index):
         return torch.tensor(index, device="cpu")
     return index

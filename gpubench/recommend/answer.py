@@ -14,6 +14,7 @@ from gpubench.models import (
     BuyOrRent,
     Choice,
     FindingKind,
+    MemoryFormat,
     ParallelMode,
     PriceCondition,
     Pricing,
@@ -60,7 +61,7 @@ from gpubench.units import (
     plain,
 )
 
-# If the CPU finishes a job within this time, no GPU is needed, unless a deadline says otherwise.
+# If the CPU finishes a job within this time [h], no GPU is needed. A deadline replaces this limit.
 _NO_GPU_HOURS = 1.0
 
 TITLES = {"cheapest": "Cheapest", "sensible": "Sensible", "fastest": "Fastest"}
@@ -71,14 +72,15 @@ _OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest":
 
 BASES = {
     "measured": "measured here",
+    "added": "measured, added run",
     "reference": "measured",
     "predicted": "predicted",
     "guess": "extrapolated guess",
 }
 """How a throughput was obtained, in words."""
 
-# A sentence compares at most this many machines to buy with renting; the table has all of them.
-_MOST_MACHINES = 2
+# Maximum number of offers for which one sentence each is printed; tables have all of them.
+_MOST_OFFERS = 2
 
 
 def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Told]:
@@ -95,10 +97,14 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _on_the_cpu(found)
     yield from _on_hours_saved(ranking)
     yield from _on_chances(ranking)
-    yield from _fewest_in_time(found)
+    yield from _on_fewest_gpus(found)
     yield from _on_work(ranking)
     yield from _on_named_gpus(found)
-    yield from _on_doubts(found, ranking)
+    answered = (each for answer in ranking.answers.values() for each in answer.row.estimates)
+    predicted = {each.case.memory_format for each in answered if each.basis == "predicted"}
+    if MemoryFormat.CHANNELS_LAST in predicted:
+        yield tell("layout")
+    yield from _before_paying(found, ranking)
     yield from _on_request(found, ranking)
     yield from _on_own_machines(found, priced, ranking)
     yield from _on_owning(found, ranking)
@@ -115,8 +121,9 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     is_assumed = request.host_lost is None and request.host_lost_share > 0
     on_hosts = any(each.choice.offer.seller == "community" for each in ranking.answers.values())
     if pool.work is not None and is_assumed and on_hosts:
-        hours, share = f"{HOST_HOURS_BETWEEN:g}", format_percent(request.host_lost_share)
-        yield tell("host_risk", hours=hours, share=share)
+        yield tell(
+            "host_risk", hours=f"{HOST_HOURS_BETWEEN:g}", share=format_percent(request.host_lost_share)
+        )
 
 
 # --- the answers ----------------------------------------------------------------------------------------
@@ -139,7 +146,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     if request.job_samples is None or CPU_KEY not in speeds.keys:
         return
     row = speeds.keys.index(CPU_KEY)
-    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
+    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])  # slow is NaN if unknown
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     enough = hours <= (request.deadline_hours or _NO_GPU_HOURS)
     yield tell("cpu_enough" if enough else "cpu_takes", hours=duration(hours))
@@ -166,25 +173,29 @@ def _on_chances(ranking: Ranking) -> Iterator[Told]:
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
+    # One row can be several answers.
     distinct = first_of_each(ranking.answers.items(), lambda each: (id(each[1].row), each[1].toss_up))
     for name, answer in distinct:
         if answer.toss_up is None:
             continue
-        (gpu, other_gpu), (p, other_p) = zip(
-            *((machine_name(k, n), format_chance(c)) for k, n, c in answer.toss_up), strict=True
+        (gpu_key, gpu_count, p), (other_key, other_count, other_p) = answer.toss_up
+        yield tell(
+            "toss_up" if p >= other_p else "toss_up_against",
+            objective=_OBJECTIVES[name],
+            gpu=machine_name(gpu_key, gpu_count),
+            p=format_chance(p),
+            other_gpu=machine_name(other_key, other_count),
+            other_p=format_chance(other_p),
         )
-        (*_, chance), (*_, other_chance) = answer.toss_up
-        sentence = "toss_up" if chance >= other_chance else "toss_up_against"
-        objective = _OBJECTIVES[name]
-        yield tell(sentence, objective=objective, gpu=gpu, p=p, other_gpu=other_gpu, other_p=other_p)
 
 
 def machine_name(gpu_key: str, gpu_count: int) -> str:
-    """Return the GPUs of a machine in words; for one GPU only its name."""
+    """Return the GPUs of a machine in words: "2x L4", or "L4" for a single one."""
     return gpu_name(gpu_key) if gpu_count == 1 else f"{gpu_count}x {gpu_name(gpu_key)}"
 
 
-def _fewest_in_time(found: Eligible) -> Iterator[Told]:
+def _on_fewest_gpus(found: Eligible) -> Iterator[Told]:
+    # Yield the smallest machine that meets the deadline, if GPUs are named.
     request = found.request
     if request.deadline_hours is None or not request.gpus or found.pool.work is None:
         return
@@ -213,7 +224,7 @@ def _on_work(ranking: Ranking) -> Iterator[Told]:
             what=_TRAINED[case.trainable],
             tokens=f"{case.context_tokens or profile.tokens_per_sample:,}",
             batch=batch,
-            stack=_PLAIN[case.trainable] if case.stack is Stack.PLAIN else _STACKS[case.stack],
+            stack=_PLAIN_STACKS[case.trainable] if case.stack is Stack.PLAIN else _STACKS[case.stack],
             other=Stack.PLAIN if case.stack is Stack.FUSED else Stack.FUSED,
         )
     elif costs := token_costs(row):
@@ -233,7 +244,7 @@ _STACKS = {
     Stack.NO_FLASH: "plain transformers without flash attention",
     Stack.FUSED: "the fused kernels of Liger or Unsloth",
 }
-_PLAIN = {
+_PLAIN_STACKS = {
     Trainable.FULL: "plain transformers",
     Trainable.LORA: "plain PEFT",
     Trainable.QLORA: "plain PEFT and bitsandbytes",
@@ -245,7 +256,7 @@ _TRAINED = {
 }
 
 
-# A reason can contain both verdicts, as in "does not fit; a batch of 1 may fit": the first one counts.
+# A reason can contain both verdicts ("does not fit; a batch of 1 may fit"), so DOES_NOT_FIT comes first.
 _HELPS = {
     Verdict.DOES_NOT_FIT: "; `gpubench memory` says what would help",
     Verdict.MAY_FIT: "; to rank it anyway, name it with --gpu; `gpubench memory` says what would help",
@@ -257,7 +268,7 @@ def _what_helps(reason: str) -> str:
 
 
 def _on_named_gpus(found: Eligible) -> Iterator[Told]:
-    # Yield which named GPUs are not ranked, and how the others compare in cost with the cheapest of them.
+    # Yield which named GPUs are not ranked, and the cost of the ranked ones relative to the cheapest.
     places = named_gpus(found)
     for name in (name for name, place in places.items() if place is None):
         meant = meant_by(counted(name)[1], {each.offer.gpu_key for each in found.excluded})
@@ -265,13 +276,13 @@ def _on_named_gpus(found: Eligible) -> Iterator[Told]:
         reasons += filter(None, [why_not_ranked(name, sorted(found.filtered.every.gpu_key.present))])
         reason = plain(next(iter(reasons), "no offer is left"))
         yield tell("named_not_ranked", gpu=plain(name, 40), reason=f"{reason}{_what_helps(reason)}")
-    of_each = dict.fromkeys(place for place in places.values() if place is not None)
-    least, *others = sorted(of_each, key=found.time_and_cost[1].__getitem__) or [0]
-    if found.pool.work is None or not others:
+    ranked = dict.fromkeys(place for place in places.values() if place is not None)
+    if found.pool.work is None or len(ranked) < 2:
         return
-    ratios = costs_over(found.pool, int(found.order[least]), found.order[others].tolist())
+    cheapest, *others = sorted(ranked, key=found.time_and_cost[1].__getitem__)
+    ratios = costs_over(found.pool, int(found.order[cheapest]), found.order[others].tolist())
     for other, ratio in zip(others, ratios, strict=True):
-        gpu, rival = gpus_of(found.offers[least]), gpus_of(found.offers[other])
+        gpu, rival = gpus_of(found.offers[cheapest]), gpus_of(found.offers[other])
         yield tell("against", gpu=gpu, other=rival, ratio=ratio.by(format_number, " times"))
 
 
@@ -285,12 +296,12 @@ def answered(ranking: Ranking) -> list[Choice]:
     return list({each.offer: each for each in every}.values())
 
 
-def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+def _before_paying(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     named = answered(ranking)
-    doubts: dict[str, dict[str | None, None]] = {}
+    doubts: dict[str, dict[str | None, None]] = {}  # the distinct doubts about each GPU; None is no doubt
     for each in named:
-        is_lone = each.condition is PriceCondition.SINGLE_HOST
-        on_price = each.price_doubt or (ask_words(each.asks) if is_lone else None)
+        is_hosts = each.condition is PriceCondition.SINGLE_HOST
+        on_price = each.price_doubt or (ask_words(each.asks) if is_hosts else None)
         on_memory = MAY_NOT_FIT if each.row.estimate.may_fit else None
         doubts.setdefault(gpu_name(each.offer.gpu_key), {}).update({on_price: None, on_memory: None})
     doubted = grouped((", ".join(filter(None, why)), gpu) for gpu, why in doubts.items() if any(why))
@@ -307,18 +318,18 @@ def _on_doubts(found: Eligible, ranking: Ranking) -> Iterator[Told]:
                 gpu=gpus_of(each.offer),
                 needed=format_number(each.feed_vcpus, 2),
             )
-    per_year = (
+    usd_per_year = (
         (each.offer, each.offer.usd_per_gpu_hour * each.offer.gpu_count * HOURS_PER_YEAR) for each in named
     )
     totals = [
         f"{plain(offer.provider, 40)} {format_price(usd * offer.term_years)}"
-        for offer, usd in per_year
+        for offer, usd in usd_per_year
         if offer.pricing is Pricing.RESERVED and offer.term_years
     ]
     if totals:
         yield tell("commit_total", totals=listing(totals))
-    if turns := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
-        yield tell("spot_pays", share=format_percent(min(turns)))
+    if break_evens := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
+        yield tell("spot_pays", share=format_percent(min(break_evens)))
     yield from _on_speeds(found, ranking)
     yield from _on_access(found, named)
 
@@ -351,8 +362,8 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             told = tell("guess_faster", gpu=gpus_of(found.offers[place]), better=better)
             is_asked = found.request.sort == "time" or found.request.gpus
             yield told._replace(kind="asked") if is_asked else told
-    beyond = (row for row in named if row.estimate.is_extrapolated)
-    for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in beyond):
+    guesses = (row for row in named if row.estimate.is_extrapolated)
+    for gpu in dict.fromkeys(gpu_name(row.offer.gpu_key) for row in guesses):
         yield tell("extrapolated", gpu=gpu)
     bases = {row.estimate.basis for row in (*named, *(each.row for each in ranking.by_gpu[:2]))}
     if found.request.task == "infer" and "predicted" in bases:
@@ -365,10 +376,10 @@ def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
 def _by_energy(ranking: Ranking) -> Iterator[Told]:
     # Yield the machine that uses the least energy per sample, and the best machines of three other GPUs.
     known = (row for row in ranking.rows if row.joules_per_sample and row.estimate.joules_per_sample.value)
-    heads = [(gpus_of(row.offer), _joules_of(row)) for row in best_of_each_gpu(known)]
-    if not heads:
+    best = [(gpus_of(row.offer), _joules_of(row)) for row in best_of_each_gpu(known)]
+    if not best:
         return
-    first, *others = heads[:4]
+    first, *others = best[:4]
     unit = ranking.rows[0].estimate.case.sample_unit
     yield tell("by_energy", gpu=first[0], joules=first[1], unit=unit)
     if others:
@@ -376,6 +387,7 @@ def _by_energy(ranking: Ranking) -> Iterator[Told]:
 
 
 def _joules_of(row: Row) -> str:
+    # Return the energy that all GPUs use per sample, with the relative interval of one GPU's energy.
     of_one = row.estimate.joules_per_sample
     of_all = of_one.over((of_one.value or 0.0) / (row.joules_per_sample or 1.0))
     return of_all.by(format_number, " J")
@@ -383,24 +395,25 @@ def _joules_of(row: Row) -> str:
 
 def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, pool, filtered = found.request, found.pool, found.filtered
-    mine = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
-    for offer in mine[:_MOST_MACHINES]:
+    doubtful = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.are_in(pool.offers))
+    for offer in doubtful[:_MOST_OFFERS]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
-    theirs = [each for each in found.excluded if each.among.by_user[each.at]]
-    if request.offers is not None and theirs and not pool.offers.by_user.any():
-        reason = (
-            f"{gpu_name(theirs[0].offer.gpu_key)} at {plain(theirs[0].offer.provider)}: {theirs[0].reason}"
+    own = [each for each in found.excluded if each.among.by_user[each.at]]
+    if request.offers is not None and own and not pool.offers.by_user.any():
+        yield tell(
+            "own_unranked",
+            file=plain(request.offers.name),
+            reason=f"{gpu_name(own[0].offer.gpu_key)} at {plain(own[0].offer.provider)}: {own[0].reason}",
         )
-        yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
-    beyond = Counter(each.option for each in found.excluded)
+    excluded = Counter(each.option for each in found.excluded)
     if request.regions and (unsaid := sum(each.reason == REGION_UNSAID for each in found.excluded)):
         yield tell("region_unsaid", offers=count(unsaid, "offer"))
     limits = {
         "--deadline-hours": f"may exceed {duration(request.deadline_hours)}",
         "--budget-usd": f"may exceed {format_usd(request.budget_usd)}",
     }
-    if what := [f"{beyond[option]:,} {words}" for option, words in limits.items() if beyond[option]]:
-        total = len(found) + sum(beyond[option] for option in limits)
+    if what := [f"{excluded[option]:,} {words}" for option, words in limits.items() if excluded[option]]:
+        total = len(found) + sum(excluded[option] for option in limits)
         yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
@@ -421,8 +434,8 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         sizes = {gpu_name(row.offer.gpu_key): row.estimate.case.batch_size for row in answers}
         yield tell("largest_batch", batches=listing([f"{gpu} {size:,}" for gpu, size in sizes.items()]))
         return
-    is_of_memory = request.min_memory_gib is not None or any("gb" in sized(name) for name in request.gpus)
-    if request.batch_size is not None or is_of_memory:
+    names_memory = request.min_memory_gib is not None or any("gb" in sized(name) for name in request.gpus)
+    if request.batch_size is not None or names_memory:
         row = answers[0]
         fits = row.estimate.memory_text or "is not checked against its memory"
         yield tell(
@@ -475,6 +488,7 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
+    # A host in ``own`` is the buyer's PC without a GPU.
     if any(map(is_a_host, request.own)) and not request.buys and own is not None and own.purchase_usd:
         yield tell(
             "have_pc",
@@ -516,12 +530,12 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("assumed", assumed=listing(assumed_of([own])))
 
 
-def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
+def _buying(comparisons: Iterable[BuyOrRent]) -> Iterator[Told]:
     # Yield how the first machines to buy compare with hourly rentals; those with a quote come first.
-    by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
+    by_the_hour = [each for each in comparisons if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
-    for each in by_the_hour[:_MOST_MACHINES]:
+    for each in by_the_hour[:_MOST_OFFERS]:
         told = tell(
             names[each.verdict],
             machine=f"{gpus_of(each)} for {format_price(each.purchase_usd)}",
@@ -558,15 +572,15 @@ def _on_the_first(choice: Choice) -> Iterator[Told]:
         and choice.feed_vcpus is not None
         and choice.can_feed is not False
     ):
-        takes = {
+        fields = {
             "gpu": gpu,
             "images_per_s": format_number(choice.feed_images_per_s),
             "needed": format_number(choice.feed_vcpus, 2),
         }
         if offer.vcpus is None:
-            yield tell("vcpus_unsaid", **takes)
+            yield tell("vcpus_unsaid", **fields)
         else:
-            yield tell("vcpus", **takes, vcpus=f"{offer.vcpus:g}")
+            yield tell("vcpus", **fields, vcpus=f"{offer.vcpus:g}")
 
 
 def _on_prices(found: Eligible, priced: Candidates) -> Iterator[Told]:
@@ -615,10 +629,10 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
     if len(found) > IN_DETAIL:
         yield tell("ties_detail", count=f"{IN_DETAIL:,}", total=f"{len(found):,}")
     for basis in ("measured", "modeled"):
-        ends = sorted({each.efficiency for each in pool.scalings if each.basis == basis})
-        if ends:
-            told = dict.fromkeys(format_number(end, 2) for end in (ends[0], ends[-1]))
-            yield tell("scaling", efficiency=" to ".join(told), basis=basis)
+        efficiencies = {each.efficiency for each in pool.scalings if each.basis == basis}
+        if efficiencies:
+            ends = dict.fromkeys(format_number(end, 2) for end in (min(efficiencies), max(efficiencies)))
+            yield tell("scaling", efficiency=" to ".join(ends), basis=basis)
     yield from _on_checkpointing(pool)
     yield from _on_estimates(pool)
     if Pricing.RESERVED in pool.offers.pricing.present:
@@ -628,12 +642,16 @@ def _on_figures(found: Eligible) -> Iterator[Told]:
 
 def _on_estimates(pool: Candidates) -> Iterator[Told]:
     ranked = set(pool.offers.gpu_key.present)
-    behind = grouped(
+    limited_by = grouped(
         (estimate.host_cpu, gpu_name(key))
         for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
         if key in ranked and estimate.host_cpu is not None
     )
-    for cpu, names in behind.items():
+    known = zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
+    added = [f"{gpu_name(key)} ({each.origin})" for key, each in known if key in ranked and each.origin]
+    if added:
+        yield tell("added_runs", gpus="; ".join(added))
+    for cpu, names in limited_by.items():
         yield tell("host_cpu", gpu=listing(names), cpu=plain(cpu, 60))
     if any((spec := load_specs().get(key)) and spec.variants for key in ranked):
         yield tell("form_factor")
@@ -642,8 +660,8 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
 
 
 def _on_checkpointing(pool: Candidates) -> Iterator[Told]:
-    is_shared = pool.request.checkpointing is None and pool.request.one_job_over_all_gpus
-    if not is_shared or not len(pool.offers):
+    may_vary = pool.request.checkpointing is None and pool.request.one_job_over_all_gpus
+    if not may_vary or not len(pool.offers):
         return
     most = max(pool.offers.gpu_count.present)
     for name in (name for name in pool.request.workload_names if name in load_profiles()):
@@ -666,9 +684,9 @@ def _on_exclusions(found: Eligible) -> Iterator[Told]:
     )
     if cards:
         yield tell("no_kernels", gpu=listing(cards, most=3), torch=newest_release())
-    untold = {gpu_name(each.offer.gpu_key) for each in found.excluded if SPEED_UNTOLD in each.reason}
-    if untold:
-        yield tell("no_bf16", gpu=listing(sorted(untold)))
+    without_bf16 = {gpu_name(each.offer.gpu_key) for each in found.excluded if SPEED_UNTOLD in each.reason}
+    if without_bf16:
+        yield tell("no_bf16", gpu=listing(sorted(without_bf16)))
     if request.buys or request.gpus or request.providers:
         return
     for offer in filtered.every.where(filtered.every.kind.equals("free")):

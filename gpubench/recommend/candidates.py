@@ -28,10 +28,10 @@ from gpubench.stats import Z90
 from gpubench.units import count, plural
 
 QUOTED = "own"
-"""The provider of hardware that the buyer owns or has a quote for; the rest is sold at dated card prices."""
+"""The provider name of hardware that the buyer owns or has a quote for; hardware for sale has "buy"."""
 # Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
 _IMAGENET_EPOCHS = 90
-FINE_TUNING_TOKENS = 10_000_000
+FINE_TUNING_TOKENS = 10_000_000  # assumed size of a job that fine-tunes a language model
 # Length of the default job of other workloads, in hours of the reference GPU.
 _REFERENCE_HOURS = 24.0
 IMAGES_PER_VCPU_S = 150.0
@@ -73,12 +73,14 @@ def usual_job(profile: WorkloadProfile, task: TaskKind) -> tuple[str, float] | N
 
 
 def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | None, unit: str) -> Work | None:
-    """Return the work of a ranking; None if ``relative``, or if the reference GPU has no figure.
+    """Return the job of a ranking: the given one, the well-known one, or hours on the reference GPU.
+
+    None if the request is ``relative``, or if the speed of the reference GPU is needed and unknown.
 
     Args:
         request: The request, with the job if one was given.
         speeds: The speed of each GPU, including the reference.
-        usual: The workload's well-known job, in words and in samples.
+        usual: The workload's well-known job, in words and in samples, if there is one.
         unit: The name of one sample, such as "image".
     """
     if request.relative:
@@ -112,31 +114,34 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
 
 
 def _samples_text(samples: float, unit: str) -> str:
-    return (
-        count(int(samples), unit)
-        if samples == round(samples) and samples < 1e7
-        else f"{Interval(samples).words()} {plural(unit)}"
-    )
+    # Return a number of samples in words; a long one is rounded to millions.
+    is_short = samples == round(samples) and samples < 1e7
+    return count(int(samples), unit) if is_short else f"{Interval(samples).words()} {plural(unit)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Columns over N offers, for a request; ``gpu`` is each offer's row in ``speeds``.
+    """Offers as columns of length N; rates and prices are those of a whole instance.
 
-    Rates are those of the whole instance.
-
-    A rate is the lower of the GPUs' rate and ``vcpu_limit``, the vCPUs' rate (infinite if unknown). The
-    vCPUs only have to keep up while the GPUs work, so lost work reduces both rates by the same share.
-
-    ``delivered`` is the share of its throughput that an offer keeps: less than 1 on spot instances and on
-    private hosts, where work is lost. Every rate includes this factor. ``pace`` is the rate per GPU of an
-    instance divided by the rate of a single GPU: the scaling efficiency times the speedup from the recipe for
-    that number of GPUs. ``spread`` is the standard deviation of the log of the efficiency. ``certain`` is the
-    share of the rate's log interval width that remains without the difference between two cards of a model:
-    less than 1 only for the measured machine itself. ``price`` is the expected price of the instance [USD/h],
-    ``prices`` its distribution. ``machine`` is each offer's row in ``scalings``, which has one row per GPU
-    and number of GPUs. ``ratio_low`` and ``ratio_high`` are the ends of ``rate`` relative to the reference
-    GPU, without their common error. ``work`` is the job, if there is one.
+    Attributes:
+        scalings: The scaling of each machine: a GPU and a number of GPUs.
+        machine, gpu: Each offer's row in ``scalings`` and in ``speeds``.
+        count: Number of GPUs.
+        price: Expected price [USD/h]; ``prices`` is its distribution.
+        memory: Memory of one GPU [B]; NaN if unknown.
+        pace: Rate per GPU divided by the rate of a single GPU: the scaling efficiency times the speedup from
+            the recipe for that number of GPUs.
+        delivered: Share of its throughput that an offer keeps: less than 1 on spot instances and private
+            hosts, where work is lost. Every rate includes this factor.
+        spread: Standard deviation of the logarithm of the scaling efficiency.
+        certain: Share of the rate's log interval width that remains without the difference between two cards
+            of a model: less than 1 only for the measured machine itself.
+        vcpu_limit: Rate at which the vCPUs prepare samples; infinite if unknown. They only have to keep up
+            while the GPUs work, so it also includes ``delivered``.
+        rate, rate_low, rate_high: The lower of the GPUs' rate and ``vcpu_limit``, with its interval.
+        ratio_low, ratio_high: The interval of ``rate`` divided by the reference GPU's rate, times the
+            expected rate of that GPU; an error that both have in common cancels.
+        work: The job, if there is one.
     """
 
     request: RankRequest
@@ -172,6 +177,7 @@ class Candidates:
     @property
     def kind(self) -> Indices:
         """The kind of each offer. Offers of a kind have the same speed and startup; prices may differ."""
+        # One number for each combination of the columns that affect speed or startup.
         kinds = 2 * (2 * self.machine + (self.certain < 1)) + self.is_owned
         for column in (self.delivered, self.spread, self.vcpu_limit):
             values, codes = np.unique(column, return_inverse=True)
@@ -252,8 +258,8 @@ def _scaling_half_width(offers: Offers, scalings: Sequence[Scaling], machine: In
     half_width = np.array([math.log(each.high / each.low) / 2 for each in scalings])[machine]
     # The error of an unmeasured link is scaled by the share of time spent on communication.
     exchange = np.array([max(0.0, 1 - s.efficiency) if s.basis == MODELED else 0.0 for s in scalings])
-    unread = np.where(offers.kind.equals("marketplace"), exchange[machine], 0.0)
-    return np.asarray(np.hypot(half_width, Z90 * LINK_SIGMA * unread))
+    unmeasured = np.where(offers.kind.equals("marketplace"), exchange[machine], 0.0)
+    return np.asarray(np.hypot(half_width, Z90 * LINK_SIGMA * unmeasured))
 
 
 def _vcpu_limit(offers: Offers, delivered: Floats, photograph_share: float) -> Floats:
@@ -266,7 +272,7 @@ def _vcpu_limit(offers: Offers, delivered: Floats, photograph_share: float) -> F
 
 
 def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
-    """Return the share of work lost, depending on pricing and seller."""
+    """Return the share of work lost because of pricing and seller; None for either adds nothing."""
     by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
     return by_spot + (request.host_lost_share if seller == "community" else 0.0)
 
@@ -279,14 +285,14 @@ def delivered_by(request: RankRequest, offers: Offers) -> Floats:
 
 
 def _remaining_width(speeds: Speeds, offers: Offers, gpu: Indices) -> Floats:
-    # Return how much of the width of each rate remains on the measured card itself; 1 for other offers.
+    # Return the column ``certain`` of Candidates.
     width = np.log(speeds.high / speeds.low) / 2
     pairs = zip(speeds.keys, speeds.estimates, strict=True)  # an unlisted device is always the measured one
     measured = [each.basis == "measured" and key in load_specs() for key, each in pairs]
-    of_others = np.zeros(len(width))
-    np.divide(ELSEWHERE, width, out=of_others, where=np.array(measured, dtype=bool) & (width > ELSEWHERE))
+    by_card = np.zeros(len(width))  # the share of the width that is the difference between two cards
+    np.divide(ELSEWHERE, width, out=by_card, where=np.array(measured, dtype=bool) & (width > ELSEWHERE))
     is_here = offers.is_owned & offers.provider.equals(QUOTED)
-    return np.where(is_here, np.sqrt(1 - of_others**2)[gpu], 1.0)
+    return np.where(is_here, np.sqrt(1 - by_card**2)[gpu], 1.0)
 
 
 def _rates(
@@ -301,7 +307,7 @@ def _rates(
 ) -> dict[str, Floats]:
     # Return the rates of instances with their intervals, and the intervals relative to the reference GPU.
     down, up = np.log(speeds.samples_per_s / speeds.low), np.log(speeds.high / speeds.samples_per_s)
-    ratio_down, ratio_up, certain_low, certain_high = _against_one(speeds, reference_gpu)
+    ratio_down, ratio_up, exact_low, exact_high = _widths_over(reference_gpu, speeds)
     below, above = (np.hypot(width[gpu] * certain, half_width) for width in (down, up))
     ratio_below, ratio_above = (np.hypot(width[gpu], half_width) for width in (ratio_down, ratio_up))
     return {
@@ -309,28 +315,29 @@ def _rates(
         "rate_low": np.minimum(rate * np.exp(-below), vcpu_limit / FEED_FACTOR),
         "rate_high": np.minimum(rate * np.exp(above), vcpu_limit * FEED_FACTOR),
         "ratio_low": np.minimum(
-            rate * np.exp(-ratio_below), vcpu_limit / _combined(1 / certain_low, FEED_FACTOR)
+            rate * np.exp(-ratio_below), vcpu_limit / _combined(1 / exact_low, FEED_FACTOR)
         ),
-        "ratio_high": np.minimum(
-            rate * np.exp(ratio_above), vcpu_limit * _combined(certain_high, FEED_FACTOR)
-        ),
+        "ratio_high": np.minimum(rate * np.exp(ratio_above), vcpu_limit * _combined(exact_high, FEED_FACTOR)),
     }
 
 
 def _combined(*factors: float) -> float:
+    # Combine the factors of independent errors, which add in quadrature on a log scale.
     return math.exp(math.hypot(*map(math.log, factors)))
 
 
-_RATIO_ENDS = (0.05, 0.95)
+# Quantiles at the ends of a 90 % interval.
+_ENDS = (0.05, 0.95)
 
 
-def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, float, float]:
-    """Return the interval widths of speeds relative to the reference GPU; NaN if the reference has no figure.
+def _widths_over(reference_gpu: str, speeds: Speeds) -> tuple[Floats, Floats, float, float]:
+    """Return the interval widths of speeds relative to the reference GPU; NaN if its speed is unknown.
 
     Returns:
         down, up: Widths of the logarithm of each GPU's ratio; NaN is unknown. The reference GPU's ratio to
             itself is 1, give or take the difference between two machines of the same model.
-        low, high: Factors for the ends of the ratio of an exactly known rate to the uncertain reference.
+        low, high: For an exactly known rate, the ends of its ratio to the reference GPU, relative to the
+            expected ratio.
     """
     row = speeds.row_of_one(reference_gpu)
     if row is None:
@@ -338,27 +345,27 @@ def _against_one(speeds: Speeds, reference_gpu: str) -> tuple[Floats, Floats, fl
         return unknown, unknown, 1.0, 1.0
     ratio = np.log(speeds.draws / speeds.draws[row])
     likely = np.log(speeds.samples_per_s / speeds.samples_per_s[row])
-    low, high = np.quantile(ratio, _RATIO_ENDS, axis=1)
+    low, high = np.quantile(ratio, _ENDS, axis=1)
     is_open = np.isnan(speeds.low) | np.isnan(speeds.low[row])
     down, up = (np.where(is_open, np.nan, np.maximum(width, 0.0)) for width in (likely - low, high - likely))
     down[row] = up[row] = ELSEWHERE
-    slow, fast = np.quantile(speeds.draws[row] / speeds.samples_per_s[row], _RATIO_ENDS)
+    slow, fast = np.quantile(speeds.draws[row] / speeds.samples_per_s[row], _ENDS)
     return down, up, min(1.0, 1 / float(fast)), max(1.0, 1 / float(slow))
 
 
 def drawn_rates(pool: Candidates, rows: Indices) -> Floats:
-    """Return the (N, D) rate of these rows' instances in every joint draw; rows of one GPU share a draw."""
+    """Return the (N, D) rates of the instances in these rows; in a draw, rows of one GPU share its speed."""
     factor = pool.count[rows] * pool.pace[rows] * pool.delivered[rows]
     rate = pool.speeds.draws[pool.gpu[rows]] * factor[:, None]
-    here = np.flatnonzero(pool.certain[rows] < 1)
+    here = np.flatnonzero(pool.certain[rows] < 1)  # the measured card itself: only part of the error remains
     error = pool.speeds.draws[pool.gpu[rows[here]]] / pool.speeds.samples_per_s[pool.gpu[rows[here]]][:, None]
     rate[here] *= error ** (pool.certain[rows[here]] - 1)[:, None]
     spread = pool.spread[rows]
     gpus = pool.gpu[rows]
     for gpu in np.unique(gpus[spread > 0]).tolist():  # one scaling error, whatever the number of GPUs
-        off = normals(pool.request.draws, pool.request.seed, "scaling", pool.speeds.keys[gpu])
+        error = normals(pool.request.draws, pool.request.seed, "scaling", pool.speeds.keys[gpu])
         scaled = np.flatnonzero((gpus == gpu) & (spread > 0))
-        rate[scaled] *= np.exp(off * spread[scaled][:, None])
+        rate[scaled] *= np.exp(error * spread[scaled][:, None])
     vcpu_limit = pool.vcpu_limit[rows]
     bound = np.flatnonzero(np.isfinite(vcpu_limit))
     if len(bound):
@@ -378,20 +385,20 @@ def startup_factors(pool: Candidates, rows: Indices) -> Floats:
         return factors
     machines = pool.machine[rows]
     for machine in np.unique(machines).tolist():
-        (at, *_), alike = np.flatnonzero(machines == machine), machines == machine
-        gpu, gpu_count = pool.speeds.keys[pool.gpu[rows[at]]], int(pool.count[rows[at]])
+        row = rows[machines == machine][0]
+        gpu, gpu_count = pool.speeds.keys[pool.gpu[row]], int(pool.count[row])
         moves = uniforms(pool.request.draws, pool.request.seed, "start", gpu, str(gpu_count))
-        factors[alike] = farthest_startup(pool.request.startup_factor) ** (2 * moves - 1)
+        factors[machines == machine] = farthest_startup(pool.request.startup_factor) ** (2 * moves - 1)
     return factors
 
 
 def farthest_startup(factor: float) -> float:
-    """Return the largest startup factor of any draw, given the factor that covers nine draws in ten."""
-    return math.pow(factor, 1 / _DRAWN_SHARE)
+    """Return the largest startup factor of any draw, given the factor that covers 90 % of the draws."""
+    return math.pow(factor, 1 / _COVERED)
 
 
-# Share of the drawn startups that are within the factor.
-_DRAWN_SHARE = 0.9
+# Share of the draws that the factor covers.
+_COVERED = 0.9
 
 
 def feed_errors(seed: int, draws: int) -> Floats:

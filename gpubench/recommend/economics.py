@@ -1,8 +1,7 @@
 """Time and money: pure formulas in hours and US dollars, the expected price, and the cost of tokens.
 
-The formulas take numbers or arrays and have worked examples. The expected price is the one that is printed,
-and that sorting, costs and budgets use. It is the median of the drawn prices; nine tenths of them lie within
-the printed interval.
+The formulas take numbers or arrays and have worked examples. Tables print the expected price, and sorting,
+costs and budgets use it. It is the median of the drawn prices; the printed interval covers 90 % of them.
 """
 
 import math
@@ -90,7 +89,8 @@ def checkpoint_interval_hours(interruptions_per_hour: float) -> float:
 def lost_to_interruptions(interruptions_per_hour: float, restart_hours: float = _RESTART_HOURS) -> float:
     """Return the share of work that interruptions cost: writing checkpoints, repeating work and waiting.
 
-    1/60 / 0.894 for writing, and (0.894 / 2 + 5/60) / 24 for repeating and waiting: 0.0186 + 0.0221 = 0.0407.
+    For one interruption in 24 h, 1/60 / 0.894 for writing and (0.894 / 2 + 5/60) / 24 for repeating and
+    waiting: 0.0186 + 0.0221 = 0.0407.
     """
     interval = checkpoint_interval_hours(interruptions_per_hour)
     return _CHECKPOINT_HOURS / interval + interruptions_per_hour * (interval / 2 + restart_hours)
@@ -118,7 +118,7 @@ def job_cost(
     13 h at 2.00 USD/h, 73 USD of storage a month, 5 USD of egress, 20 % tax:
     (26 + 73 x 13 / 730 + 5) x 1.2 = (26 + 1.3 + 5) x 1.2 = 38.76 USD.
     """
-    usd = billed * usd_per_hour  # further steps are slow with a million draws and rarely needed
+    usd = billed * usd_per_hour  # the other terms are usually zero, and slow with a million draws
     if np.any(storage_usd_per_month):
         usd = usd + storage_usd_per_month * billed / HOURS_PER_MONTH
     if np.any(egress_usd):
@@ -131,14 +131,14 @@ def job_cost(
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """How prices move.
+    """What the expected prices depend on.
 
     Attributes:
         today: The day as of which price ages are computed.
-        asks: The asking prices of hosts for each GPU.
+        asks: The asking prices of hosts, by GPU and pricing.
         drift: Standard deviation of the logarithm of a list price, or of a card's price, after a year.
-        card_share: For hardware to buy at a dated price, the share of the cost of a useful hour that is
-            proportional to the price of the cards. A price that the buyer quoted is certain and has no entry.
+        card_share: For hardware to own, the share of the cost of a useful hour that is proportional to the
+            price of the cards; 0 for a price that the buyer quoted, which is certain.
     """
 
     today: date
@@ -148,7 +148,7 @@ class Market:
 
 
 def ask_words(asks: Asks | None) -> str:
-    """Describe a host's asking price: "one of 10 listings", or the price of a single host."""
+    """Describe a host's asking price: "one of 10 listings", or "one host's listing" if it is the only one."""
     return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} listings"
 
 
@@ -159,9 +159,9 @@ class Prices:
     Attributes:
         expected: The expected price; the actual price is as likely to be above it as below it.
         sigma: Standard deviation of the logarithm of the price.
-        group: The group of each price. A provider sets all its prices of a GPU, so they form a group and move
-            together. Each listing is a separate group.
-        names: Returns the name of a group. It seeds the group's draws, so they do not depend on other groups.
+        group: The group of each price. A provider sets all its prices of a GPU, so these form a group and
+            move together. Each host's listing is a separate group.
+        names: Maps a group to its name, which seeds its draws: they do not depend on other groups.
     """
 
     expected: Floats
@@ -184,10 +184,10 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     every = Offers.of(offers)
     expected = every.price.copy()
     days = every.price_date.figures(lambda day: age_days(day, market.today))
-    moving = np.where(every.is_owned, 0.0, 1.0)
+    drifting_share = np.where(every.is_owned, 0.0, 1.0)
     for row in np.flatnonzero(every.is_owned).tolist():
-        moving[row] = market.card_share.get(every[row], 0.0)
-    sigma = moving * market.drift * np.sqrt(days / DAYS_PER_YEAR)
+        drifting_share[row] = market.card_share.get(every[row], 0.0)
+    sigma = drifting_share * market.drift * np.sqrt(days / DAYS_PER_YEAR)
     hosts = every.kind.equals("marketplace") & (every.price > 0)
     hosts &= ~every.provider.is_in(SETS_ITS_PRICES.__contains__)
     for row in np.flatnonzero(hosts).tolist():
@@ -197,16 +197,17 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
             expected[row], sigma[row] = _listing_price(listed, offer.gpu_count, asks, float(days[row]))
     sigma[hosts] = np.maximum(sigma[hosts], LEAST_ASK_SPREAD)
     spot = every.pricing.equals(Pricing.SPOT) & ~hosts
-    since_read = 1 - 0.25 ** (days[spot] / ASKS_HALF_LIFE_DAYS)
+    since_read = 1 - 0.25 ** (days[spot] / ASKS_HALF_LIFE_DAYS)  # 1 - kept^2 of _listing_price
     sigma[spot] = np.maximum(sigma[spot], SPOT_SPREAD * np.sqrt(since_read))
-    host = np.where(hosts, np.arange(1, len(every) + 1), 0)
-    alone = Column(host, range(len(every) + 1))
-    groups = kinds_of(every.provider, every.gpu_key, every.pricing, alone)
+    # A number for each listing, 0 for other prices.
+    listing = np.where(hosts, np.arange(1, len(every) + 1), 0)
+    numbered = Column(listing, range(len(every) + 1))
+    groups = kinds_of(every.provider, every.gpu_key, every.pricing, numbered)
 
     def name(group: int) -> tuple[str, ...]:
-        *named, ask = groups.values[group]
-        if ask:  # distinguishes a host's listing from the provider's other listings of this GPU
-            o = every[ask - 1]
+        *named, number = groups.values[group]
+        if number:  # distinguishes a host's listing from the provider's other listings of this GPU
+            o = every[number - 1]
             named += (o.instance, o.region, o.gpu_count, o.price_usd_per_hour, o.price_date)
         return tuple(map(str, named))
 
@@ -214,7 +215,7 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
 
 
 class DrawnPrices(NamedTuple):
-    """The price of N rows in every joint draw, computed for a few rows at a time: 1,500 rows take 24 MB.
+    """The price of N rows in every joint draw, computed for a few rows at a time to save memory.
 
     Attributes:
         expected: (N,) expected price of the instance [USD/h].
@@ -240,7 +241,7 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
     kinds = np.stack([np.where(sigma == 0, -1.0, groups), sigma], axis=1)  # certain prices have no group
     _, first, which = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     moves = np.ones((len(first), draws))
-    group = None
+    group = None  # the kinds are sorted, so rows of one group follow each other
     for move, (its_group, its_sigma) in zip(moves, kinds[first].tolist(), strict=True):
         if not its_sigma:
             continue
@@ -252,7 +253,7 @@ def drawn_prices(prices: Prices, rows: Indices, draws: int, seed: int) -> DrawnP
 
 
 def _listing_price(usd_per_hour: float, gpu_count: int, asks: Asks, days: float) -> tuple[float, float]:
-    """Return the expected price for a listing of this age, and its sigma.
+    """Return the expected price for a listing of this age [USD/h of the instance], and its sigma.
 
     With each half-life, the logarithm of the price moves halfway to the median of all hosts, and its spread
     grows toward that of all hosts. Example: after one half-life, a price of 0.20 is expected at
@@ -314,7 +315,7 @@ def _measured(estimate: Estimate, seconds: float) -> Interval:
 
 
 def token_cost(row: Row) -> Interval | None:
-    """Return the cost of a million tokens (for generation, of generated ones); None for other work."""
+    """Return the cost of a million tokens [USD]; for generation, of generated tokens. None if unknown."""
     return next(reversed(token_costs(row).values()), None)
 
 
@@ -341,10 +342,11 @@ def token_costs(row: Row) -> dict[str, Interval]:
         }
     if case.new_tokens:
         return {}
-    each = MILLION / (case.context_tokens or profile.tokens_per_sample)  # else the profile's own context
+    samples = MILLION / (case.context_tokens or profile.tokens_per_sample)
 
-    def of(samples_per_usd: float | None) -> float | None:
-        return each / samples_per_usd if samples_per_usd else None
+    def usd_at(samples_per_usd: float | None) -> float | None:
+        return samples / samples_per_usd if samples_per_usd else None
 
-    found = Interval(*map(of, (row.samples_per_usd.value, row.samples_per_usd.high, row.samples_per_usd.low)))
-    return {"training": found} if case.task == "train" else {"forward pass": found}
+    per_usd = row.samples_per_usd
+    usd = Interval(*map(usd_at, (per_usd.value, per_usd.high, per_usd.low)))
+    return {"training": usd} if case.task == "train" else {"forward pass": usd}

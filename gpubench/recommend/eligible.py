@@ -19,7 +19,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, dated
 from gpubench.offers.outliers import AskedPrices
-from gpubench.offers.table import NOT_RANKED, Offers, alike, asks_of, kinds_of
+from gpubench.offers.table import NOT_RANKED, Offers, asks_of, kinds_of, places_by_kind
 from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
@@ -33,11 +33,11 @@ from gpubench.recommend.filters import (
     Exclusion,
     apply,
     filters_of,
-    gates_of,
     leave_out_doubted,
     nearest_of,
     nothing_left,
     payment_filters,
+    rented_host_filters,
     within_purchase_limit,
 )
 from gpubench.recommend.owning import Ownership, card_share
@@ -49,7 +49,7 @@ from gpubench.units import count, format_number, format_usd, listing, plain
 
 @dataclass(frozen=True)
 class FilterResult:
-    """The offers that pass the filters that need no throughput; they are the same for every workload.
+    """The result of the filters that need no throughput, which is the same for every workload.
 
     Attributes:
         every: All offers.
@@ -59,10 +59,10 @@ class FilterResult:
         excluded: The excluded offers, with reasons.
         doubted_as_asked: Offers with the requested pricing that were excluded for a doubtful price.
         accepted: Offers ranked despite a doubtful price: the buyer's own, and admitted ones.
-        asked: Every provider's prices.
-        market: The expected prices, and the day as of which price ages are computed.
-        owned: The machine behind each owned offer.
-        machines: The same, plus hardware that could be bought.
+        asked: Every provider's prices, to find doubtful ones.
+        market: The day of the ranking, and what the expected prices depend on.
+        owned: The machine behind each offer to own.
+        machines: The same, plus the machines behind ``for_sale``.
     """
 
     every: Offers
@@ -94,13 +94,13 @@ def sift(
     for_sale: Mapping[Offer, Ownership] = MappingProxyType({}),
     drift: float = USUAL_DRIFT,
 ) -> FilterResult:
-    """Split offers into those to rank and those that a filter of the request drops.
+    """Apply every filter of the request that needs no throughput.
 
     Args:
         request: A checked request.
         offers: Every known offer to rent, in any order.
         today: The day as of which price ages are computed.
-        owned: The machine behind each owned offer.
+        owned: The machine behind each offer to own that is to be ranked.
         for_sale: Hardware that could be bought and is not ranked; the best is shown next to the ranking.
         drift: Drift of list prices in a year, see ``offers.dates.drift_of``.
 
@@ -111,9 +111,9 @@ def sift(
     to_rent, machines = Offers.of(offers), {**for_sale, **owned}
     asked, every = to_rent.once(AskedPrices), to_rent.joined(Offers.of(owned)) if owned else to_rent
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    told = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
-    market_of = every.where(told & ~every.is_owned)  # regardless of other filters
-    trusted, _, _ = leave_out_doubted(asked, market_of, accept=request.accept_outliers)
+    of_market = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
+    rented = every.where(of_market & ~every.is_owned)  # regardless of other filters
+    trusted, _, _ = leave_out_doubted(asked, rented, accept=request.accept_outliers)
     market = Market(today, asks_of(trusted), drift, shares)
     filters = list(filters_of(request, every, market, machines))
     possible, excluded = apply(filters, every)
@@ -144,11 +144,11 @@ class CandidateFinder:
     """Determines which of the remaining offers can run the job, and how fast.
 
     Attributes:
-        request: The request; in relative units if no job can be assumed.
+        request: The request; ``relative`` if no job can be assumed.
         speeds: Speed of one GPU of each model.
         without_room: Checks whether each of several GPUs has enough memory for its share of one job; None if
-            jobs are not shared.
-        work: The job; None in relative units.
+            each GPU runs its own job.
+        work: The job; None if the request is ``relative``.
         scalings: Cache of each machine's scaling, by GPU key and number of GPUs.
     """
 
@@ -193,8 +193,8 @@ class CandidateFinder:
         spec = load_specs().get(gpu_key)
         if gpu_key not in self.parts:
             listed = None if spec is None else spec.not_ranked_because
-            none = "it is not in the GPU table, and none of your runs measured this work on it"
-            return listed or self.speeds.refusals.get(gpu_key, none)
+            unknown = "it is not in the GPU table, and none of your runs measured this work on it"
+            return listed or self.speeds.refusals.get(gpu_key, unknown)
         for part in self.parts[gpu_key].values():
             if gpu_count < part.fewest_gpus:
                 there = "one GPU" if gpu_count == 1 else f"{gpu_count} GPUs"
@@ -260,7 +260,7 @@ class Eligible:
 
     @property
     def request(self) -> RankRequest:
-        """The request, in relative units if no job can be assumed."""
+        """The request; ``relative`` if no job can be assumed."""
         return self.finder.request
 
     @property
@@ -282,7 +282,7 @@ class Eligible:
     def by_gpu(self) -> Mapping[str, Indices]:
         """The places of each GPU; GPUs and places are both in order, best first."""
         keys = self.pool.speeds.keys
-        return {keys[gpu]: places for gpu, places in alike(self.pool.gpu[self.order]).items()}
+        return {keys[gpu]: places for gpu, places in places_by_kind(self.pool.gpu[self.order]).items()}
 
     @cached_property
     def answers(self) -> Mapping[str, int]:
@@ -349,7 +349,7 @@ def runnable_of(
     The arguments are those of ``eligible``.
 
     Raises:
-        MisuseError: If no offer can; the message counts the offers that each filter removed.
+        MisuseError: If no offer can do the work; the message counts the offers that each filter removed.
     """
     keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
@@ -357,7 +357,7 @@ def runnable_of(
     without_room = evidence.without_room if request.one_job_over_all_gpus else None
     finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
     kept, unknown = finder.runnable(filtered.kept)
-    kept, without = apply(gates_of(evidence.host), kept)
+    kept, without = apply(rented_host_filters(evidence.host), kept)
     kept, dear = within_purchase_limit(request, kept, filtered.machines)
     if not len(kept):
         _refuse_never_predicted(request, unknown)
@@ -378,11 +378,12 @@ def _require(kept: Offers, offers: Offers, excluded: Sequence[Exclusion]) -> Non
 
 
 def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) -> None:
-    ways: list[Precision | Execution] = [Execution(request.execution)]
-    if request.precision not in {None, AMP}:
-        ways.insert(0, Precision(request.precision))
-    found = {each.reason for each in unknown}
-    for reason in (reason for way in ways if (reason := never_predicted(way)) in found):
+    # Raise an error with the command that measures the work, if its precision or mode is never predicted.
+    named = [] if request.precision in {None, AMP} else [Precision(request.precision)]
+    ways: list[Precision | Execution] = [*named, Execution(request.execution)]
+    reasons = {each.reason for each in unknown}
+    reason = next(filter(reasons.__contains__, map(never_predicted, ways)), None)
+    if reason is not None:
         run = RunRequest(
             workloads=request.workload_names,
             precisions=() if request.precision is None else (request.precision,),
@@ -401,7 +402,7 @@ def _refuse_never_predicted(request: RankRequest, unknown: Iterable[Exclusion]) 
 
 
 def _misses(pool: Candidates) -> dict[int, Exclusion]:
-    """Return the rows that may miss the deadline or the budget, with reasons; the nearest miss comes last.
+    """Return the rows that may exceed the deadline or the budget, with reasons, nearest to the limit last.
 
     A limit is compared with the unfavorable end of the interval. A row without an interval is judged by its
     estimate.
@@ -417,13 +418,13 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
     hour_words, usd_words = "takes {} h ({} h if slow), above {} h", "costs {} (up to {}), above {}"
     feed_limited = pool.vcpu_limit < pool.gpus_rate
     found: dict[int, Exclusion] = {}
-    for option, limit, likely, worst, words, shown in (
+    for option, limit, likely, worst, template, formatted in (
         ("--deadline-hours", pool.request.deadline_hours, hours, slow_hours, hour_words, format_number),
         ("--budget-usd", pool.request.budget_usd, usd, dear_usd, usd_words, format_usd),
     ):
         above = np.flatnonzero(worst > (math.inf if limit is None else limit))
         for row in above[np.argsort(-worst[above], kind="stable")].tolist():
-            reason = words.format(*map(shown, (likely[row], worst[row], limit)))
+            reason = template.format(*map(formatted, (likely[row], worst[row], limit)))
             if feed_limited[row]:
                 reason += f", at the rate of its {pool.offers[row].vcpus:g} vCPUs (assumed)"
             found.setdefault(row, Exclusion(pool.offers, row, option, reason))
@@ -449,7 +450,7 @@ def _relaxed(pool: Candidates) -> str:
         ("--budget-usd", dear_usd, math.inf if pool.request.budget_usd is None else pool.request.budget_usd),
     )
     ways = []
-    for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):
+    for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):  # keep the other limit
         within = np.flatnonzero(other <= other_limit)
         if math.isfinite(limit) and len(within):
             row = int(within[np.argmin(worst[within])])

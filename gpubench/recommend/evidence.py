@@ -52,7 +52,7 @@ from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
 """Maximum number of GPUs in one job: as many as the largest machine of most clouds has."""
-LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # a latency limit chooses one of these
 MS_PER_S = 1000.0
 
 
@@ -79,10 +79,10 @@ class Evidence:
     Attributes:
         without_room: Checks whether each of several GPUs has enough memory for its share of one job; a share
             may need more than the job on a single GPU. None if not checked.
-        scaler: Scaling efficiency of one job.
-        independent: Efficiency of a separate job on each GPU; None if no run measured it.
+        scaler: Returns the scaling of one job over several GPUs.
+        independent: Returns the scaling of a separate job on each GPU; None if no run measured it.
         photographs: The workloads that train on decoded photographs, which the host must prepare.
-        usual_job: The well-known job in words and in samples, if there is only one workload.
+        usual_job: The workload's well-known job in words and in samples; None for several workloads.
         host: What the job requires of the host.
     """
 
@@ -121,11 +121,12 @@ def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidenc
 def _sharers(
     request: RankRequest, questions: Mapping[str, Question], specs: Sequence[GpuSpec], runs: Runs
 ) -> tuple[Scaler, Refuser]:
-    # Return two functions: the scaling of one job over several GPUs, and why it does not fit on them.
+    # Return two functions: one for the scaling of one job over several GPUs, one for why it does not fit.
     peaks = cache(lambda name: peaks_of(questions[name], runs.own))
 
     @cache
-    def from_so_many(name: str, fewest: int) -> tuple[Question, Answers]:
+    def with_recipe_from(name: str, fewest: int) -> tuple[Question, Answers]:
+        # Answer for one GPU with the recipe of jobs on at least this many GPUs.
         how: dict[str, Any] = {"gpu_count": fewest, "precisions": [request.precision]}
         question = _question(request, profile_of(name, asked_recipe(request), **how))
         return question, _answers(request, question, specs, runs)
@@ -133,18 +134,18 @@ def _sharers(
     def one_of(
         name: str, spec: GpuSpec, gpu_count: int, alone: Estimate
     ) -> tuple[Question, Estimate | Refusal]:
-        """Estimate one GPU again if a job on this many GPUs has a different recipe."""
+        # Return the estimate for one GPU with the recipe of a job on this many GPUs.
         rule = questions[name].profile.checkpointing_from
         fewest = max((n for n, _ in rule if n <= gpu_count), default=1)
         if fewest == 1:
             return questions[name], alone
-        question, answers = from_so_many(name, fewest)
+        question, answers = with_recipe_from(name, fewest)
         return question, answers[spec.key]
 
     known: dict[tuple[str, str, int], Sharing] = {}
 
     def sharing(name: str, spec: GpuSpec, gpu_count: int, alone: Estimate) -> Sharing:
-        asked = name, spec.key, gpu_count  # used twice: for memory, and for scaling
+        asked = name, spec.key, gpu_count  # asked twice: for memory, and for scaling
         if asked not in known:
             one = one_of(name, spec, gpu_count, alone)
             known[asked] = sharing_of(*one, spec, gpu_count, measured=runs.every, peaks=peaks(name))
@@ -180,14 +181,14 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     it at this batch size is the answer.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
-    known = {
+    final = {
         key
         for key, answer in answers.items()
         if isinstance(answer, Estimate)
         and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
     }
     own = runs.own
-    if request.batch_size == "max":  # never mix cards at their main batch with cards at their largest batch
+    if request.batch_size == "max":  # then cards are compared at their largest batch, measured ones too
         own = tuple(
             run
             if device_key(run) == CPU_KEY
@@ -196,7 +197,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
             )
             for run in own
         )
-    for key, found in measured_by_the_user(question, own, known).items():
+    for key, found in measured_by_the_user(question, own, final).items():
         as_asked = request.batch_size == "max" or found.case.batch_size == question.batch
         if key not in load_specs() or (key in answers and as_asked):
             answers[key] = found if limit_ms is None else _in_time(found, limit_ms / MS_PER_S)
@@ -286,9 +287,13 @@ CPU_KEY = "cpu"
 
 
 def device_key(run: Run) -> str | None:
-    """Return the key of a run's device: ``cpu`` for a processor, the words of its name if no table has it."""
+    """Return the key of a run's device: ``cpu`` for a processor, a key made of the name of an unlisted GPU.
+
+    None for an unlisted GPU that is partitioned (MIG) or has no name, and for the processor of an added run,
+    which is not the user's own.
+    """
     if run.device.is_cpu:
-        return CPU_KEY
+        return None if run.added_from else CPU_KEY
     named = "" if run.device.mig_enabled else normalize(run.device.name or "")
     return run.device.gpu_key or named.replace(" ", "-") or None
 
@@ -322,7 +327,7 @@ def measured_by_the_user(
 
 
 def _distance(question: Question, case: Case) -> int | None:
-    # Return how far a case is from the question; None if it measures different work.
+    # Return the rank of a case by its distance from the question; None if it measures different work.
     same_work = (case.workload, case.workload_version, case.task, case.gpu_count, case.framework) == (
         question.profile.name,
         question.profile.version,
@@ -343,7 +348,7 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
     assert measurement.samples_per_s is not None  # usable rows have a figure
     threads = measurement.cpu_threads or run.environment.cpu_threads
     on = f" with {count(threads, 'thread')}" if key == CPU_KEY and threads else ""
-    rate = measurement.interval  # of this very card; the offers of a listed GPU have others of its model
+    rate = measurement.interval  # of this card only; offers of a listed GPU have other cards of its model
     rate = rate.times(ANOTHER_CARD) if key in load_specs() else rate
     return Estimate(
         case=measurement.case,
@@ -352,7 +357,8 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         low=rate.low,
         high=rate.high,
         basis="measured",
-        method=f"measured here{on}",
+        method=f"measured in an added run ({run.origin}){on}" if run.origin else f"measured here{on}",
+        origin=run.origin,
         evidence=(run.run_id,),
         peak_memory_bytes=measurement.peak_memory_bytes,
         fits_memory=True,

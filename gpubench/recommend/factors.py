@@ -20,8 +20,9 @@ from gpubench.specs import load_specs
 from gpubench.units import GIB, format_bytes, format_number
 
 Reason = Callable[[Offer, GpuSpec | None], str | None]
+"""Maps an offer and its GPU to the reason for dropping the offer; None keeps it."""
 
-# FP64 is fast if its rate is at least this share of FP32: data-center parts have 1/2, GeForce 1/64.
+# FP64 is fast if its rate is at least this share of the FP32 rate: data-center GPUs have 1/2, GeForce 1/64.
 _FAST_FP64 = 0.25
 
 LINES = {
@@ -107,7 +108,7 @@ def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
 
 
 def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
-    """Yield the option and the test of each property that the request restricts.
+    """Yield the option and the test for each property that the request restricts.
 
     An unknown value fails the test.
 
@@ -127,27 +128,27 @@ def factor_filters(request: RankRequest) -> Iterator[tuple[str, Reason]]:
         if bound is not None:
             yield name, _at_least(field, bound, scale, unit)
     most_w, cooling = request.max_watts or math.inf, request.cooling
-    gates = (
+    tests = (
         ("max-watts", request.max_watts is not None,
-         _gate(attrgetter("board_power_w"), lambda watts: watts <= most_w, "its power is not known",
+         _test(attrgetter("board_power_w"), lambda watts: watts <= most_w, "its power is not known",
                lambda watts: f"{watts:g} W for one GPU, above {most_w:g} W")),
         ("line", bool(lines),
-         _gate(attrgetter("line"), lambda line: normalize(line) in lines, "its line is not known",
+         _test(attrgetter("line"), lambda line: normalize(line) in lines, "its line is not known",
                lambda line: f"line {line}")),
         ("architecture", bool(architectures),
-         _gate(attrgetter("architecture"), lambda name: normalize(name) in architectures,
+         _test(attrgetter("architecture"), lambda name: normalize(name) in architectures,
                "its architecture is not known", lambda name: f"architecture {name}")),
         ("memory-type", bool(memory),
-         _gate(attrgetter("memory_type"), lambda name: name.casefold().startswith(memory),
+         _test(attrgetter("memory_type"), lambda name: name.casefold().startswith(memory),
                "its memory type is not known", lambda name: f"memory {name}")),
-        ("ecc", request.ecc, _gate(_ecc_of, bool, _NO_ECC)),
-        ("fp64", request.fp64, _gate(fp64_share, lambda share: share >= _FAST_FP64, _NO_FP64)),
-        ("nvlink", request.nvlink, _gate(attrgetter("is_linked"), bool, _NO_LINK)),
+        ("ecc", request.ecc, _test(_ecc_of, bool, _NO_ECC)),
+        ("fp64", request.fp64, _test(fp64_share, lambda share: share >= _FAST_FP64, _NO_FP64)),
+        ("nvlink", request.nvlink, _test(attrgetter("is_linked"), bool, _NO_LINK)),
         ("cooling", cooling is not None,
-         _gate(cooling_of, lambda kind: kind == cooling, "its cooling is not known",
+         _test(cooling_of, lambda kind: kind == cooling, "its cooling is not known",
                lambda kind: f"its cooling is {kind}, not {cooling}")),
     )  # fmt: skip
-    yield from ((f"the setting {name}", reason) for name, is_asked, reason in gates if is_asked)
+    yield from ((f"the setting {name}", reason) for name, is_asked, reason in tests if is_asked)
 
 
 _NO_ECC = "its memory has no ECC, or this is not known"
@@ -156,7 +157,7 @@ _NO_LINK = "it has no NVLink, or only with a bridge that is sold separately"
 
 
 def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
-    return _gate(
+    return _test(
         attrgetter(field),
         lambda value: value >= bound * scale,
         f"its {unit} {'are' if unit.endswith('s') else 'is'} not known",
@@ -164,28 +165,28 @@ def _at_least(field: str, bound: float, scale: float, unit: str) -> Reason:
     )
 
 
-def _gate(
-    of: Callable[[GpuSpec], Any],
+def _test(
+    property_of: Callable[[GpuSpec], Any],
     passes: Callable[[Any], bool],
     unknown: str,
-    otherwise: Callable[[Any], str] | None = None,
+    failed: Callable[[Any], str] | None = None,
 ) -> Reason:
-    # Return a test of a GPU's property, with the texts if it is unknown or fails; one text can serve both.
+    # Return a test of a GPU's property; without ``failed``, a value that fails gets the text ``unknown`` too.
     def reason(_: Offer, spec: GpuSpec | None) -> str | None:
-        value = None if spec is None else of(spec)
+        value = None if spec is None else property_of(spec)
         if value is not None and passes(value):
             return None
-        return unknown if value is None or otherwise is None else otherwise(value)
+        return unknown if value is None or failed is None else failed(value)
 
     return reason
 
 
-def _known(field: str, wanted: Sequence[str], more: Iterable[str]) -> frozenset[str]:
+def _known(field: str, wanted: Sequence[str], synonyms: Iterable[str]) -> frozenset[str]:
     # Return the wanted names normalized for comparison; a name that no GPU has is an error.
     known = sorted({value for spec in load_specs().values() if (value := getattr(spec, field))})
     chosen = frozenset(map(normalize, wanted))
-    for name in sorted(chosen - set(map(normalize, known))):
-        raise unknown_name(field, name, nearest(name, [*known, *more]) or known)
+    if unknown := sorted(chosen - set(map(normalize, known))):
+        raise unknown_name(field, unknown[0], nearest(unknown[0], [*known, *synonyms]) or known)
     return chosen
 
 
@@ -251,11 +252,15 @@ def need_of(profiles: Iterable[WorkloadProfile], task: str, images: float) -> Ho
     )
 
 
-class Gate(NamedTuple):
-    """A requirement for a host: its columns, the minimum, and the text for a host below it.
+class Requirement(NamedTuple):
+    """A requirement for a host.
 
-    ``fields`` are the columns that it uses; the first one is compared with the minimum. ``unsaid`` is the
-    text if an offer lacks that value.
+    Attributes:
+        option: Its name in the list of exclusions.
+        fields: The fields of an offer that it depends on; the first one is compared with the minimum.
+        least: Maps the job's need and the number of GPUs to the minimum.
+        short: Text for a value below the minimum.
+        unsaid: Text for an offer without that value.
     """
 
     option: str
@@ -265,22 +270,22 @@ class Gate(NamedTuple):
     unsaid: str
 
 
-GATES = (
-    Gate(
+REQUIREMENTS = (
+    Requirement(
         "too little RAM in the host",
         ("ram_bytes", "gpu_count"),
         HostNeed.ram_bytes,
         "its {has} of RAM is below the {least} needed for loading",
         "RAM ({least} needed)",
     ),
-    Gate(
+    Requirement(
         "too small a disk in the host",
         ("disk_bytes",),
         lambda need, _: need.disk_bytes,
         "its disk of {has} is below the {least} that the system, weights and data need",
         "disk ({least} needed)",
     ),
-    Gate(
+    Requirement(
         "GPUs on a riser",
         ("pcie_bytes_per_s",),
         lambda _, __: LEAST_PCIE_BYTES_PER_S,
@@ -290,15 +295,18 @@ GATES = (
 )
 
 
-def lacks(gate: Gate, need: HostNeed, offer: Offer, _: GpuSpec | None = None) -> str | None:
+def shortfall(requirement: Requirement, need: HostNeed, offer: Offer, _: GpuSpec | None = None) -> str | None:
     """Return why a host fails a requirement; None if it passes or the value is unknown."""
-    has, least = getattr(offer, gate.fields[0]), gate.least(need, offer.gpu_count)
+    has, least = getattr(offer, requirement.fields[0]), requirement.least(need, offer.gpu_count)
     if has is None or has >= least:
         return None
-    return gate.short.format(has=format_bytes(has), least=format_bytes(least), gigabytes=has / 1e9)
+    return requirement.short.format(has=format_bytes(has), least=format_bytes(least), gigabytes=has / 1e9)
 
 
 def unsaid(offer: Offer, need: HostNeed) -> Iterator[str]:
-    """Yield what no source states about an offer's host, with what the job needs."""
-    silent = (gate for gate in GATES if need.weights_bytes and getattr(offer, gate.fields[0]) is None)
-    yield from (gate.unsaid.format(least=format_bytes(gate.least(need, offer.gpu_count))) for gate in silent)
+    """Yield what no source states about an offer's host, with the job's need if that is known."""
+    yield from (
+        requirement.unsaid.format(least=format_bytes(requirement.least(need, offer.gpu_count)))
+        for requirement in REQUIREMENTS
+        if need.weights_bytes and getattr(offer, requirement.fields[0]) is None
+    )

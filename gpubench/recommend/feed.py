@@ -15,7 +15,7 @@ from gpubench.record.store import own_runs, reference_runs
 from gpubench.specs import require_spec
 from gpubench.units import format_number, format_percent
 
-# One workload that is limited by arithmetic, and one that consumes images several times as fast.
+# One workload is limited by arithmetic; the other consumes images several times as fast.
 _CONSUMERS = ("vgg16", "resnet50")
 EXAMPLES = ("nvidia-l4-24gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb")
 """The GPUs to compare with on a machine that has none."""
@@ -49,7 +49,12 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The rate of this host, and one answer for each model on each GPU."""
+    """The rate of this host, compared with each model on each GPU.
+
+    Attributes:
+        remark: A message about the choice of the GPU, if any.
+        refused: The models and GPUs without a rate, with the reasons.
+    """
 
     remark: str | None
     prepared: PreparationRate
@@ -74,15 +79,15 @@ def feed(request: FeedRequest) -> FeedReport:
 
 
 def feeding(consumption: Consumption, prepared: PreparationRate) -> Feeding:
-    """Compare one consumption with the timed rate.
+    """Compare the rate that a GPU consumes with the rate that this host prepares.
 
-    The timed rate includes neither decoding nor the transfer to the GPU, so it is the best case.
+    The host's rate includes neither decoding nor the transfer to the GPU, so it is the best case.
     """
-    taken, given = consumption.images_per_s, prepared.images_per_s
-    share = given / taken
-    needed = math.ceil(taken * prepared.workers / given)
-    ends = ((prepared.low, consumption.high), (prepared.high, consumption.low))
-    keeps_up = {None if least is None or most is None else least >= most for least, most in ends}
+    consumed, given = consumption.images_per_s, prepared.images_per_s
+    share = given / consumed
+    needed = math.ceil(consumed * prepared.workers / given)
+    extremes = ((prepared.low, consumption.high), (prepared.high, consumption.low))
+    keeps_up = {None if host is None or gpu is None else host >= gpu for host, gpu in extremes}
     certain = len(keeps_up) == 1 and None not in keeps_up
     idle = format_percent(math.floor(100 * (1 - share)) / 100)
     answer = (
@@ -128,6 +133,8 @@ def consumed_by(
         if not isinstance(answer, question.Refusal)
     )
     refused = (
-        f"{name} on {key}: {it.reason}" for name, key, it in answers if isinstance(it, question.Refusal)
+        f"{name} on {key}: {answer.reason}"
+        for name, key, answer in answers
+        if isinstance(answer, question.Refusal)
     )
     return found, tuple(refused)

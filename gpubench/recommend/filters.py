@@ -1,6 +1,6 @@
 """The buyer's filters: each has an option, a test, and a reason in words.
 
-Dropped offers are listed; an empty answer says which option removed how many.
+Dropped offers are listed; if no offer is left, the error says how many each option removed.
 """
 
 import math
@@ -28,13 +28,14 @@ from gpubench.options import unknown_name
 from gpubench.providers import find_provider
 from gpubench.recommend.candidates import QUOTED
 from gpubench.recommend.economics import Market, prices_of
-from gpubench.recommend.factors import GATES, HostNeed, Reason, cooling_of, factor_filters, lacks
+from gpubench.recommend.factors import REQUIREMENTS, HostNeed, Reason, cooling_of, factor_filters, shortfall
 from gpubench.recommend.owning import PSU_SHARE, Ownership, slots_of
 from gpubench.recommend.request import COMMITMENTS, RankRequest
 from gpubench.specs import architectures, known_keys, load_specs, unknown_gpu
 from gpubench.torch_builds import newest_build_for, newest_release, runs_on_todays_torch
 from gpubench.units import count, format_number, format_percent, format_price, format_usd, listing, plain
 
+# Tolerance on a number of months.
 _ROUNDING = 1e-9
 BUY = "--buy"
 NOT_ON_OFFER = "not a machine on offer today"
@@ -52,9 +53,9 @@ NO_CURRENT_PRICE = "a card without a current price (naming the card with --gpu r
 class Filter:
     """One restriction: ``reason`` returns why an offer is dropped, or None if it stays.
 
-    An ``owned`` filter applies only to owned hardware. A filter that depends only on some ``fields`` runs
-    once per combination of their values (a few hundred in 100,000 offers). Only the offers that ``suspects``
-    flags are tested.
+    An ``owned`` filter applies only to hardware to own. If the reason depends only on some ``fields``, it is
+    computed once per combination of their values (a few hundred in 100,000 offers). Only the offers that
+    ``suspects`` flags are tested.
     """
 
     option: str
@@ -90,19 +91,18 @@ def apply(filters: Sequence[Filter], offers: Iterable[Offer]) -> tuple[Offers, l
     return every.where(kept), [excluded[at] for at in sorted(excluded)]
 
 
-def _reasons(of: Filter, offers: Offers, kept: Flags) -> Iterator[tuple[int, str]]:
+def _reasons(test: Filter, offers: Offers, kept: Flags) -> Iterator[tuple[int, str]]:
     # Yield the position of each kept offer that this filter drops, with the reason.
-    # The reason is computed once per distinct combination of the filter's fields.
 
     def reason(at: int) -> str | None:
         offer = offers[at]
-        return of.reason(offer, load_specs().get(offer.gpu_key))
+        return test.reason(offer, load_specs().get(offer.gpu_key))
 
-    places = np.flatnonzero(kept & of.suspects(offers) & (offers.is_owned | (not of.owned)))
-    if not of.fields or not len(places):
+    places = np.flatnonzero(kept & test.suspects(offers) & (offers.is_owned | (not test.owned)))
+    if not test.fields or not len(places):
         yield from ((at, words) for at in places.tolist() if (words := reason(at)) is not None)
         return
-    kinds = kinds_of(*(getattr(offers, name).take(places) for name in of.fields))
+    kinds = kinds_of(*(getattr(offers, name).take(places) for name in test.fields))
     _, first = np.unique(kinds.codes, return_index=True)
     for kind, at in enumerate(places[first].tolist()):
         if (words := reason(at)) is not None:
@@ -124,7 +124,7 @@ def recorded(exclusions: Iterable[Exclusion]) -> tuple[ExcludedOffer, ...]:
     )
 
 
-# An empty answer names at most this many options, those that removed the most offers first.
+# The error for an empty answer names at most this many options, those that removed the most offers.
 _MOST_RULES = 4
 
 
@@ -150,14 +150,15 @@ def nothing_left(total: int, excluded: Sequence[Exclusion]) -> NothingLeftError:
 
 
 def _fix(excluded: Sequence[Exclusion]) -> str:
+    # Say which change would leave an offer, or name an excluded one with the reason.
     last = excluded[-1] if excluded else None
     if last is not None and last.option in _NEAREST_LAST:
         return nearest_of(excluded)
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
     if 2 * len(by_count) > len(excluded):
         return f"the available numbers of GPUs: {listing(map(str, sorted({*by_count})))}"
-    if of_hosts := [each for each in excluded if each.option in _HOST_LIMITS]:
-        return f"among them, {_with_reason(of_hosts[-1])}"
+    if misfits := [each for each in excluded if each.option in _HOST_LIMITS]:
+        return f"among them, {_with_reason(misfits[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
     if last is not None and last.option == NO_FIGURE:
@@ -182,8 +183,6 @@ def leave_out_doubted(
     asked: AskedPrices, offers: Offers, *, accept: bool = False
 ) -> tuple[Offers, list[Exclusion], Offers]:
     """Split offers into those with plausible prices and those with likely mistakes.
-
-    A ranking calls this function on the offers that pass the filters of ``filters_of``.
 
     Args:
         asked: Every provider's prices.
@@ -228,8 +227,8 @@ def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:
         specs = [load_specs().get(key) for key in sorted(meant)]
         command = f"`gpubench offers list --gpu {shlex.quote(plain(gpu))}`"
         listed = f"; {command} lists the prices" if offered else ""
-        like = "" if listed else _comparable(specs[0], keys)
-        raise MisuseError(f"{_named(specs)} not ranked: {reason}{listed}{like}")
+        similar = "" if listed else _comparable(specs[0], keys)
+        raise MisuseError(f"{_named(specs)} not ranked: {reason}{listed}{similar}")
     if not offered:
         is_sold = any(each.gpu_key in meant for each in card_prices())
         buy = "; --buy ranks what it costs to buy" if is_sold else ""
@@ -278,8 +277,8 @@ def meant_by(name: str, keys: Collection[str]) -> set[str]:
         MisuseError: If the name is unknown, with similar known names.
     """
     words = set(normalize(name).replace("-", " ").split())
-    own = {key for key in keys if words and words <= set(key.split("-"))}
-    meant = set(known_keys(name)) or own
+    unlisted = {key for key in keys if words and words <= set(key.split("-"))}
+    meant = set(known_keys(name)) or unlisted
     if not meant:
         raise unknown_gpu(name, nearest(name, keys))
     return meant
@@ -289,11 +288,11 @@ def _comparable(spec: GpuSpec | None, keys: Collection[str]) -> str:
     # Name the ranked GPU with the closest memory bandwidth, which largely determines training speed.
     bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
     specs = (load_specs().get(key) for key in keys if _runs(key))
-    of_those = ((each.key, each.memory_bandwidth_bytes_per_s) for each in specs if each and not each.variants)
-    known = {key: rate for key, rate in of_those if rate and not load_specs()[key].not_ranked_because}
-    if bandwidth is None or not known:
+    single = (each for each in specs if each and not each.variants and not each.not_ranked_because)
+    rates = {each.key: rate for each in single if (rate := each.memory_bandwidth_bytes_per_s)}
+    if bandwidth is None or not rates:
         return ""
-    nearest_key = min(known, key=lambda key: (abs(math.log(known[key] / bandwidth)), key))
+    nearest_key = min(rates, key=lambda key: (abs(math.log(rates[key] / bandwidth)), key))
     return f"; among ranked GPUs, the {gpu_name(nearest_key)} is nearest in memory bandwidth"
 
 
@@ -341,7 +340,7 @@ def within_purchase_limit(
     return offers.where(is_kept), excluded
 
 
-# --- the gates ------------------------------------------------------------------------------------------
+# --- the filters ----------------------------------------------------------------------------------------
 
 
 def filters_of(
@@ -349,23 +348,19 @@ def filters_of(
 ) -> Iterator[Filter]:
     """Yield the filters of a request except those on pricing, cheapest test first.
 
-    Owned hardware has no provider, seller or region, so it passes the filters on these. A machine of
-    ``--have`` is named there, so it also passes ``--gpu``.
+    Hardware to own has no provider, seller or region, so it passes the filters on these. A machine named with
+    ``--have`` also passes ``--gpu``.
 
     Args:
         request: The request with the restrictions.
         offers: Every known offer; a name that occurs in none of them is an error.
         market: The expected prices, and the day as of which price ages are computed.
-        machines: The machine behind each owned offer.
+        machines: The machine behind each offer to own.
 
     Raises:
         MisuseError: If a named GPU, provider or region is unknown.
     """
-    yield Filter(
-        NOT_ON_OFFER,
-        lambda offer, _: NOT_RANKED.get(offer.kind),
-        fields=("kind",),
-    )
+    yield Filter(NOT_ON_OFFER, lambda offer, _: NOT_RANKED.get(offer.kind), fields=("kind",))
     yield Filter(
         "a price of 0 or less",
         lambda offer, _: (
@@ -385,17 +380,17 @@ def _of_the_offer(
     request: RankRequest, offers: Offers, market: Market, named: Mapping[str, frozenset[str]]
 ) -> Iterator[Filter]:
     # Yield the filters on seller, region, GPU, number of GPUs, price and price age.
-    gates = (
+    filters = (
         *_of_the_seller(request, offers),
         (request.gpus, _gpu_filter(named, offers)),
         (request.excluded, _exclusion_filter(request.excluded, offers)),
         *_of_number_and_price(request, offers, market),
     )
-    yield from (each for is_asked, each in gates if is_asked)
+    yield from (each for is_asked, each in filters if is_asked)
 
 
 def _not_of_the_buyer(offers: Offers) -> Flags:
-    # Return which offers are not machines of --have.
+    # Return which offers are not the buyer's machines (--have).
     return ~(offers.is_owned & offers.provider.equals(QUOTED))
 
 
@@ -446,8 +441,9 @@ def _exclusion_filter(names: Iterable[str], offers: Offers) -> Filter:
     found = {name: find_provider(name, there) for name in names}
     providers = {provider for provider in found.values() if provider}
     gpus = {name: known_keys(name) for name, provider in found.items() if not provider}
-    for name in (name for name, keys in gpus.items() if not keys):
-        raise unknown_name("provider or GPU", name, nearest(name, [*there, *load_specs(), *architectures()]))
+    if unknown := [name for name, keys in gpus.items() if not keys]:
+        similar = nearest(unknown[0], [*there, *load_specs(), *architectures()])
+        raise unknown_name("provider or GPU", unknown[0], similar)
     gpu_keys = frozenset(chain(*gpus.values()))
     return Filter(
         "--exclude",
@@ -515,10 +511,10 @@ def _gpu_filter(named: Mapping[str, frozenset[str]], offers: Offers) -> Filter:
         MisuseError: If no offer has that number.
     """
     for name, keys in named.items():
-        of_it = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
-        if counted(name)[0] not in {None, *of_it}:
+        offered = offers.where(offers.gpu_key.is_in(keys.__contains__)).gpu_count.present
+        if counted(name)[0] not in {None, *offered}:
             raise MisuseError(
-                f"no offer has {plain(name)}: offers have {listing(map(str, sorted(of_it)))} of them; "
+                f"no offer has {plain(name)}: offers have {listing(map(str, sorted(offered)))} of them; "
                 f"--have {name!r} ranks your own"
             )
 
@@ -537,19 +533,19 @@ def _of_the_card(
     machines: Mapping[Offer, Ownership],
     meant: Mapping[str, frozenset[str]],
 ) -> Iterator[Filter]:
-    """Yield the filters on kernels, and on the condition, price and host of owned hardware.
+    """Yield the filters on kernels, and on the condition, price and host of hardware to own.
 
     A GPU without kernels in today's torch stays if the buyer names it, with ``--gpu`` or in a quote. If the
     name also means GPUs with kernels, only those stay.
     """
     named = frozenset[str]().union(*meant.values())
-    old = frozenset[str]().union(*(keys for keys in meant.values() if not any(map(_runs, keys))))
-    sure = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
+    admitted = frozenset[str]().union(*(keys for keys in meant.values() if not any(map(_runs, keys))))
+    ageless = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
     wanted = {request.condition, PriceCondition.QUOTED}
 
     def without_current_price(offer: Offer, _: GpuSpec | None) -> str | None:
         machine = machines.get(offer)
-        if machine is None or machine.condition in sure or offer.gpu_key in named:
+        if machine is None or machine.condition in ageless or offer.gpu_key in named:
             return None
         age = age_days(machine.price_date, market.today)
         if age > NOT_CURRENT_AFTER_DAYS:
@@ -559,7 +555,7 @@ def _of_the_card(
     yield Filter(
         NO_KERNELS,
         lambda _, spec: (
-            None if spec is None or spec.key in old or _runs(spec.key) else _without_kernels(spec)
+            None if spec is None or spec.key in admitted or _runs(spec.key) else _without_kernels(spec)
         ),
         fields=("gpu_key",),
         suspects=_not_of_the_buyer,
@@ -575,7 +571,7 @@ def _of_the_card(
             owned=True,
         )
     yield Filter(NO_CURRENT_PRICE, without_current_price, owned=True)
-    yield from host_filters(request, machines)
+    yield from owned_host_filters(request, machines)
 
 
 def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list[Filter]:
@@ -586,7 +582,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         pricings: The pricings of all offers; filters that would drop nothing are omitted.
     """
     rents, years = request.rent_or_buy == "rent", COMMITMENTS.get(request.commit or "")
-    gates = (
+    rules = (
         (request.buys, {*Pricing} - {Pricing.OWNED}, BUY, "to rent, not to buy"),
         (rents, {Pricing.OWNED}, "rent", "to buy, not to rent"),
         (
@@ -603,9 +599,9 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
         ),
     )
     found = [
-        Filter(option, _paid_as(of, words), fields=("pricing",))
-        for is_asked, of, option, words in gates
-        if is_asked and of & {*pricings}
+        Filter(option, _paid_as(dropped, words), fields=("pricing",))
+        for is_asked, dropped, option, words in rules
+        if is_asked and dropped & {*pricings}
     ]
     if years is not None:
         other_term = Filter(
@@ -621,16 +617,19 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
     return found
 
 
-def _paid_as(of: Collection[Pricing], words: str) -> Reason:
-    return lambda offer, _: words if offer.pricing in of else None
+def _paid_as(dropped: Collection[Pricing], words: str) -> Reason:
+    return lambda offer, _: words if offer.pricing in dropped else None
 
 
-def gates_of(need: HostNeed) -> list[Filter]:
+def rented_host_filters(need: HostNeed) -> list[Filter]:
     """Return a filter for each of a job's requirements for a rented host."""
-    return [Filter(gate.option, partial(lacks, gate, need), fields=gate.fields) for gate in GATES]
+    return [
+        Filter(requirement.option, partial(shortfall, requirement, need), fields=requirement.fields)
+        for requirement in REQUIREMENTS
+    ]
 
 
-# The limits on an owned machine.
+# The limits on a machine to own.
 _HOST_LIMITS = (
     *(f"the setting {name}" for name in ("circuit-watts", "psu-watts", "slots", "jobs-per-month")),
     "a card without a fan",
@@ -638,8 +637,8 @@ _HOST_LIMITS = (
 )
 
 
-def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
-    """Yield the filters on an owned machine: power, slots, airflow, and hours of work per month."""
+def owned_host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> Iterator[Filter]:
+    """Yield the filters on a machine to own: power, slots, airflow, and hours of work per month."""
     misfits = cache(lambda each: _misfits(request, machines[each], load_specs().get(each.gpu_key)))
 
     def reason_of(limit: str) -> Reason:
@@ -651,13 +650,12 @@ def host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]) -> I
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
     # Return the limits that a machine exceeds, each with the reason; unknown limits are ignored.
     host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
-    psu_w, room = (
+    psu_w, room = (  # of the assumed host, or as requested
         getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf
         for name in ("psu_watts", "slots")
     )
     form = None if spec is None else spec.form_factor
-    board_w = None if spec is None else spec.board_power_w
-    cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
+    cards_w = machine.power_w if machine.most_w is None else machine.most_w
     slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
     is_quoted, has_fan = machine.condition is PriceCondition.QUOTED, not spec or cooling_of(spec) == "active"
     in_a_desktop = (  # a stated price may be that of a server; a host that costs nothing is the buyer's PC

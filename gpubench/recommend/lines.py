@@ -46,10 +46,10 @@ BOTH = " \N{MIDDLE DOT} "
 OR = "or"
 """Precedes the likeliest rival in a toss-up."""
 
-_FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most work"}
+# The names of the answers if hardware is bought for a sum of money.
+_TITLES_FOR_A_SUM = {"cheapest": "Best per dollar", "sensible": "Sensible", "fastest": "Most work"}
 HOURS = ((48.0, 24.0, " days"), (1.0, 1.0, " h"), (1 / 60, 1 / 60, " min"), (0.0, 1 / 3600, " s"))
-"""Time units, longest first: for each, the number of hours from which it is used, its length in hours, and
-its name."""
+"""Units of time, longest first: the hours from which each is used, its length in hours, and its name."""
 
 
 class Line(NamedTuple):
@@ -81,7 +81,7 @@ class Line(NamedTuple):
 def lines(ranking: Ranking) -> list[Line]:
     """Return the distinct rows to show: the answers, the best cloud, the buyer's machines, and named GPUs."""
     buys = ranking.max_purchase_usd is not None and ranking.first.source == "own"
-    titles = _FOR_A_SUM if buys else TITLES
+    titles = _TITLES_FOR_A_SUM if buys else TITLES
     names = grouped((id(answer.row), name) for name, answer in ranking.answers.items())
     found = [
         Line(
@@ -94,7 +94,7 @@ def lines(ranking: Ranking) -> list[Line]:
     named = {line.choice.offer for line in found}
     others = [("Cloud", ranking.cloud), *(("Yours", each) for each in ranking.owned)]
     others += [("Also named", each) for each in ranking.asked]
-    found[1:1] = first_of_each(
+    found[1:1] = first_of_each(  # inserted after the first answer
         (Line(name, each) for name, each in others if each is not None and each.offer not in named),
         lambda line: line.choice.offer,
     )
@@ -158,16 +158,17 @@ def seller(offer: Offer) -> str:
 def hours_text(row: Row) -> str:
     """Return the time of the job with its interval, in one unit."""
     hours = row.hours.value or 0.0
-    of, unit = next((of, unit) for least, of, unit in HOURS if hours >= least)
-    ends = (None if each is None else each / of for each in (hours, row.hours.low, row.hours.high))
-    return Interval(*ends).text(unit)
+    length, unit = next((length, unit) for least, length, unit in HOURS if hours >= least)
+    return Interval(hours, row.hours.low, row.hours.high).over(length).text(unit)
 
 
 def basis_text(row: Row) -> str:
     """Return the basis of a row's throughput: measured, predicted or a guess."""
     if row.estimate.is_extrapolated:
         return BASES["guess"]
-    return BASES["predicted" if row.scaling_basis == MODELED else row.estimate.basis]
+    if row.scaling_basis == MODELED:
+        return BASES["predicted"]
+    return BASES["added" if row.estimate.origin else row.estimate.basis]
 
 
 def precisions_of(estimates: Iterable[Estimate]) -> str:
@@ -225,9 +226,9 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
     on_demand = possible.where(
         possible.pricing.equals(Pricing.ON_DEMAND) & possible.gpu_key.equals(offer.gpu_key)
     )
-    firm = [each for each in on_demand if each.kind != "marketplace" and not each.is_floor]
-    there = [each for each in firm if each.provider == offer.provider]
-    rivals = [min(some, key=lambda each: each.usd_per_gpu_hour) for some in (there, firm) if some]
+    listed = [each for each in on_demand if each.kind != "marketplace" and not each.is_floor]
+    there = [each for each in listed if each.provider == offer.provider]
+    rivals = [min(some, key=lambda each: each.usd_per_gpu_hour) for some in (there, listed) if some]
     if rivals:
         gpu, provider = gpu_name(offer.gpu_key), plain(offer.provider, 30)
         yield tell(
@@ -251,7 +252,7 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
     """Known interruption rates of one GPU at one provider.
 
     Attributes:
-        month_class: Share of the machines interrupted in a month, in the worst of six regions.
+        month_class: Share of the machines interrupted in a month, in words, in the worst of six regions.
         traced_per_hour: Interruptions per machine-hour in a published trace, in the worst zone.
     """
 
@@ -265,7 +266,7 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def _seen() -> dict[tuple[str, str], Interruptions]:
+def _known_interruptions() -> dict[tuple[str, str], Interruptions]:
     return {(each.provider, each.gpu_key): each for each in data_table("interruptions.csv", Interruptions)}
 
 
@@ -282,7 +283,7 @@ def on_interruptions(request: RankRequest, answers: Iterable[Offer]) -> Iterator
         share=format_percent(lost_to_interruptions(rate)),
     )
     machines = dict.fromkeys((offer.provider, offer.gpu_key) for offer in spot)
-    for seen in filter(None, map(_seen().get, machines)):
+    for seen in filter(None, map(_known_interruptions().get, machines)):
         if seen.month_class and seen.month_date:
             gpu = gpu_name(seen.gpu_key)
             yield tell(

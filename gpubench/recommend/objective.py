@@ -1,14 +1,14 @@
 """The objective by which a ranking is sorted.
 
-For a job it is the cost plus the value of its hours, or either one alone, including spot losses, startup,
+For a job it is the cost, the time, or the cost plus the value of the time, including spot losses, startup,
 billing increments, storage, egress and tax. Without a job (``relative``) it is samples per dollar, or
 throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all use this module, so they are
 consistent.
 
 Ranks, ties and chances say which offers differ, and how certain their order is. They are computed over joint
-draws. Offers of one GPU share its draw, so only the price decides between them. Different GPUs have different
-draws. An error common to all GPUs (from a shared anchor) is in every draw and cancels. Checking whether
-intervals overlap would not be a valid test, because it counts that common error twice.
+draws of all speeds. Offers of one GPU share the speed that is drawn for it, so only the price decides between
+them. An error that all GPUs have in common (from a shared anchor) is the same for all in a draw and cancels.
+Checking whether intervals overlap would count it twice.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.interval import Interval
 from gpubench.models import SortedBy
-from gpubench.offers.table import alike
+from gpubench.offers.table import places_by_kind
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import (
     FEED_SIGMA,
@@ -40,6 +40,7 @@ ALIKE = 0.02
 """Two jobs count as equally long if their hours differ by less than this share; the cost of each hour saved
 is then not stated."""
 
+# The criterion for each value of the option ``sort``.
 _WITHOUT_A_JOB: dict[str, SortedBy] = {
     "value": "value",
     "cost": "value",
@@ -100,7 +101,7 @@ def merit(
 
 
 def _before_price(pool: Candidates, rate: Floats, rows: Indices | slice, startup: Floats | float) -> Floats:
-    """Return the inputs of a merit except the price; they are equal for all offers of one machine.
+    """Return the inputs of a merit except the price; they are equal for all offers of one kind.
 
     For a job, the last axis has two values: the billed hours, and the hours until the job is done.
     """
@@ -112,37 +113,39 @@ def _before_price(pool: Candidates, rate: Floats, rows: Indices | slice, startup
     return np.stack((billed(pool, job_hours, rows), job_hours), axis=-1)
 
 
-def _at_price(pool: Candidates, known: Floats, rows: Indices | slice, price: Floats | None) -> Floats:
+def _at_price(pool: Candidates, inputs: Floats, rows: Indices | slice, price: Floats | None) -> Floats:
     by = sorted_by(pool.request)
     if by in {"throughput", "joules"}:
-        return known
+        return inputs
     if by == "value":
-        return economics.samples_per_usd(known, _beside(pool.price[rows], known) if price is None else price)
-    job_hours = known[..., 1]
+        return economics.samples_per_usd(
+            inputs, _beside(pool.price[rows], inputs) if price is None else price
+        )
+    job_hours = inputs[..., 1]
     if by == "time":
         return -job_hours
-    usd = _cost_of_billed(pool, known[..., 0], rows, price)
+    usd = _cost_of_billed(pool, inputs[..., 0], rows, price)
     return -(usd if by == "cost" else usd + pool.request.hour_worth_usd * job_hours)
 
 
-def drawn(pool: Candidates, rows: Indices) -> tuple[Floats, Indices]:
+def drawn_inputs(pool: Candidates, rows: Indices) -> tuple[Floats, Indices]:
     """Draw the inputs of these N rows' merits, except prices.
 
     Returns:
-        known: (M, D), or (M, D, 2) for a job, for each kind of offer among the rows: see ``_before_price``.
+        inputs: (M, D), or (M, D, 2) for a job, for each kind of offer among the rows: see ``_before_price``.
         which: (N,) the kind of each row.
     """
     _, first, which = np.unique(pool.kind[rows], return_index=True, return_inverse=True)
-    machines = rows[first]
-    rate = drawn_job_rates(pool, machines)
-    startup = startup_factors(pool, machines)
-    return _before_price(pool, rate, machines, startup), which
+    of_kinds = rows[first]
+    rate = drawn_job_rates(pool, of_kinds)
+    startup = startup_factors(pool, of_kinds)
+    return _before_price(pool, rate, of_kinds, startup), which
 
 
 def _drawn_merits(
     pool: Candidates,
     rows: Indices,
-    of: tuple[Floats, Indices],
+    drawn: tuple[Floats, Indices],
     *,
     price: DrawnPrices | None = None,
     out: Floats | None = None,
@@ -152,24 +155,24 @@ def _drawn_merits(
     Args:
         pool: The offers, and the request.
         rows: Rows of the pool.
-        of: The drawn inputs of the same rows, from ``drawn``.
+        drawn: The inputs of the same rows, from ``drawn_inputs``.
         price: Prices of the same rows; None for the expected prices, taken as certain.
         out: Array for the result, because allocating millions of figures takes longer than computing them.
     """
-    known, which = of
+    inputs, which = drawn
     merits = np.empty((len(rows), pool.request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        at = None if price is None else price.of(part)
-        merits[part] = _at_price(pool, known[which[part]], rows[part], at)
+        usd_per_hour = None if price is None else price.of(part)
+        merits[part] = _at_price(pool, inputs[which[part]], rows[part], usd_per_hour)
     return merits
 
 
 def drawn_job_rates(pool: Candidates, rows: Indices) -> Floats:
     """Return the (N, D) rates of these rows in every joint draw, for a job of the expected number of samples.
 
-    If the job is a number of hours on the reference GPU, the amount of work varies between draws. The rates
-    are scaled instead of the work, so that only the ratio of the two speeds counts.
+    If the job is a number of hours on the reference GPU, its number of samples varies between draws. The
+    rates are scaled instead, so that only the ratio of the two speeds counts.
     """
     return drawn_rates(pool, rows) * _work_expected_over_drawn(pool)
 
@@ -201,16 +204,16 @@ def first(pool: Candidates, among: Flags | slice = slice(None)) -> int:
 
 
 def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
-    # Return the sort keys of rows, most significant last. Rows of equal merit are sorted by the job's other
-    # figure, or without a job by price.
-    every, by, other = slice(None), sorted_by(pool.request), pool.price
+    # Return the sort keys of rows, most significant last. Rows of equal merit are sorted by the time of the
+    # job, or by its cost if the merit is the time; without a job, by price.
+    every, by, second = slice(None), sorted_by(pool.request), pool.price
     if by not in {"value", "throughput", "joules"}:
-        other = hours(pool, pool.rate, every)
-        other = cost(pool, other, every) if by == "time" else other
+        job_hours = hours(pool, pool.rate, every)
+        second = cost(pool, job_hours, every) if by == "time" else job_hours
     return (
         pool.offers.by_name,
         pool.price,
-        other,
+        second,
         -merit(pool, pool.rate, every),
         is_a_guess(pool),
     )
@@ -222,7 +225,7 @@ def is_a_guess(pool: Candidates) -> Flags:
 
 
 def time_and_cost(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Floats]:
-    """Return the time and cost of the job, or else of one sample: with memory, the axes of the Pareto set."""
+    """Return the time [h] and cost [USD] of the job; without a job, the seconds and dollars of a sample."""
     rate = pool.rate[rows]
     if pool.work is None:
         return 1 / rate, 1 / economics.samples_per_usd(rate, pool.price[rows])
@@ -352,6 +355,7 @@ def _ends_of(likely: Floats, *ends: tuple[Floats, Floats]) -> tuple[Floats, Floa
 
 
 def _beside(column: Floats, like: Floats) -> Floats:
+    # Return a column in a shape that broadcasts with an (N,) or (N, D) array.
     return column[:, None] if like.ndim == 2 else column
 
 
@@ -359,7 +363,7 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     """Return the share of lost work above which spot is not cheaper; 0 if spot is never cheaper.
 
     One-time costs (egress, startup) are not paid again for lost work, so the ratio of the two prices is the
-    answer only without a job. A bill is linear in the billed hours.
+    answer only without a job. The cost is linear in the billed hours.
 
     Args:
         pool: The offers.
@@ -375,7 +379,7 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
     once = _cost_of_billed(pool, none, rows, price)
     of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
-    # One increment less than the hours at which both cost the same, because an equal cost is not cheaper.
+    # One increment before the hours at which both cost the same, because an equal cost is not cheaper.
     most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit
     start = hours(pool, none + np.inf, rows)
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
@@ -393,6 +397,7 @@ TAIL = 0.05
 # The top of a ranking is a tie if its P(best) is below this.
 _SURE = 0.5
 
+# Number of rows to compare with the leader at once.
 _BLOCK = 64
 
 
@@ -446,7 +451,7 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
                 seen.add(kinds[row])
             elif kinds[row] not in seen:
                 return tied
-        if not tied and len(set(kinds[rows.stop :]) - seen) == 0:
+        if not tied and len(set(kinds[rows.stop :]) - seen) == 0:  # only offers of the leader's GPU are left
             return tied
     return tied
 
@@ -454,14 +459,14 @@ def _tied_rows(scores: Floats, kinds: Sequence[int], first: int) -> list[int]:
 IN_DETAIL = 1000
 """Number of rows with computed ties; each row below them has its own rank."""
 
-# Bound on the draws of a normal error, in standard deviations.
+# Assumed bound on the draws of a normal error, in standard deviations.
 _FARTHEST = 7.0
 
 CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """Names of the fields with a row's chances."""
 
 # An offer behind three better ones of the same kind is almost never the best.
-_CHANCES = 3
+_FIRST_OF_KIND = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,9 +474,10 @@ class Chances:
     """One figure per row, in the order of the rows.
 
     Attributes:
-        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by cost plus hours, and by time,
-            whatever the order of the rows. NaN if not computed: for a row that might lead, but is below the
-            detailed rows and after three of the same kind.
+        p_best: P(best) by the sort order.
+        p_cheapest, p_sensible, p_fastest: P(best) by the cost of the work, by the cost plus the value of the
+            hours, and by time. All four are NaN if not computed: for a row that might lead, but is below the
+            first ``IN_DETAIL`` rows and after three of the same kind.
     """
 
     ranks: list[int]
@@ -490,34 +496,35 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
     uncertainty of prices.
     """
     detailed = min(len(order), IN_DETAIL)
-    able, unable = _able(pool, order, detailed)
+    contenders, never_best = _contenders(pool, order, detailed)
     kinds = pool.gpu[order][:detailed].tolist()
-    p_best = np.where(unable, 0.0, np.nan)
+    p_best = np.where(never_best, 0.0, np.nan)
 
-    rows = order[able]
-    together = drawn(pool, rows)
-    expected = _drawn_merits(pool, rows, together)
-    covered = int(np.count_nonzero(~is_a_guess(pool)[order[:detailed]]))
-    ranks, ties = bands(expected[:covered], kinds[:covered])
-    for rank, tie in zip(*bands(expected[covered:detailed], kinds[covered:]), strict=True):
-        ranks.append(covered + rank)
+    rows = order[contenders]
+    inputs = drawn_inputs(pool, rows)
+    expected = _drawn_merits(pool, rows, inputs)
+    fitted = int(np.count_nonzero(~is_a_guess(pool)[order[:detailed]]))
+    ranks, ties = bands(expected[:fitted], kinds[:fitted])
+    for rank, tie in zip(*bands(expected[fitted:detailed], kinds[fitted:]), strict=True):
+        ranks.append(fitted + rank)
         ties.append(tie)
     if wins_of(expected)[0] < _SURE:
         ties[0] = True
     price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
-    scores = _drawn_merits(pool, rows, together, price=price, out=expected)
-    p_best[able] = wins_of(scores)
+    scores = _drawn_merits(pool, rows, inputs, price=price, out=expected)
+    p_best[contenders] = wins_of(scores)
     rest = range(detailed + 1, len(order) + 1)
 
     def p_by(sort: str) -> Floats:
-        """Return P(best) by another figure, for the same draws of the same rows."""
+        """Return P(best) in another sort order, for the same draws of the same rows."""
         other = pool.asking(sort=sort)
         if sorted_by(other.request) == sorted_by(pool.request):
             return p_best
-        told = p_best.copy()
-        alike = drawn(other, rows) if sorted_by(pool.request) in {"throughput", "joules"} else together
-        told[able] = wins_of(_drawn_merits(other, rows, alike, price=price))
-        return told
+        chances = p_best.copy()
+        needs_new = sorted_by(pool.request) in {"throughput", "joules"}  # these have other inputs than a job
+        other_inputs = drawn_inputs(other, rows) if needs_new else inputs
+        chances[contenders] = wins_of(_drawn_merits(other, rows, other_inputs, price=price))
+        return chances
 
     return Chances(
         ranks=[*ranks, *rest],
@@ -534,35 +541,39 @@ def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Inte
     by_cost = pool.asking(sort="cost")
     rows = np.array([least, *others])
     price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
-    usd = -_drawn_merits(by_cost, rows, drawn(by_cost, rows), price=price)
+    usd = -_drawn_merits(by_cost, rows, drawn_inputs(by_cost, rows), price=price)
     ratios = usd[1:] / usd[0]
     likely = merit(by_cost, pool.rate[rows], rows)
     ends = np.quantile(ratios, (TAIL, 1 - TAIL), axis=1)
     return [Interval(*each) for each in zip((likely[1:] / likely[0]).tolist(), *ends.tolist(), strict=True)]
 
 
-def _able(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
-    """Return the positions to draw, and which of the others are never the best.
+def _contenders(pool: Candidates, order: Indices, detailed: int) -> tuple[Indices, Flags]:
+    """Return the positions to draw, and which positions are never the best.
 
-    The positions to draw are the detailed ones, plus the first three of each kind (see ``Candidates.kind``)
-    that may lead in a draw. Offers of a kind differ only in price, so the first ones are the cheapest. One
-    GPU and eight are different kinds, because startup or billing increments may favor either.
+    The positions to draw are the first ``detailed`` ones, plus the first three of each kind (see
+    ``Candidates.kind``) that may lead in a draw. Offers of a kind differ only in price, so the first ones are
+    the cheapest. One GPU and eight are different kinds, because startup or billing increments may favor
+    either.
     """
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
-    few = np.zeros(len(order), dtype=bool)
-    few[np.concatenate([places[:_CHANCES] for places in alike(pool.kind[order]).values()])] = True
+    of_kinds = places_by_kind(pool.kind[order]).values()
+    of_first = np.isin(
+        np.arange(len(order)), np.concatenate([places[:_FIRST_OF_KIND] for places in of_kinds])
+    )
     sorts = (pool.request.sort, "cost", "value", "time")
     may_lead = np.logical_or.reduce([_may_lead(pool.asking(sort=sort), order) for sort in sorts])
-    return np.flatnonzero(is_detailed | few & may_lead), ~(is_detailed | may_lead)
+    return np.flatnonzero(is_detailed | of_first & may_lead), ~(is_detailed | may_lead)
 
 
 def _may_lead(pool: Candidates, order: Indices) -> Flags:
     """Return which positions may be the best in some draw.
 
-    The best draw of a row is compared with the highest of all rows' worst draws. Both are bounds, from the
-    extremes of a GPU's draws and ``_FARTHEST`` standard deviations of the errors that are drawn separately.
+    The best that a row can reach in a draw is compared with the best that any row reaches at worst. Both are
+    bounds, from the extremes of a GPU's drawn speeds and ``_FARTHEST`` standard deviations of the other
+    errors.
     """
     speeds, price = pool.speeds, pool.price[order]
     slow, fast = (ends[pool.gpu[order]] for ends in (speeds.draws.min(axis=1), speeds.draws.max(axis=1)))

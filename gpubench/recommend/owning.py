@@ -28,21 +28,21 @@ from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
 from gpubench.units import UNKNOWN, count, format_percent, format_price
 
-# Maximum number of cards in a set to buy: as many as fit in the largest host.
+# Maximum number of cards to buy together: as many as fit in the largest host.
 _MOST_CARDS = 8
 
 PSU_SHARE = 0.8
-"""Maximum load of a power supply as a share of its rating; cards exceed board power for milliseconds."""
+"""Maximum load of a power supply as a share of its rating, because cards briefly exceed their board power."""
 
 # Slots assumed for a card of unknown width: as many as the widest card in gpus.csv takes.
 _UNKNOWN_SLOTS = 3.0
 
-# For the comparison with rent, shorter jobs are grouped into sessions of this length. Each session pays for
-# one startup of the rented machine.
+# For the comparison with rent, shorter jobs are grouped into sessions of this length; a rented machine is
+# started once per session.
 _SESSION_HOURS = 1.0
 
 _LEAST_USD = Decimal("0.000001")
-# Quantiles of the rent at drawn throughputs: the ends of a 90 % interval.
+# Quantiles at the ends of a 90 % interval.
 _INTERVAL = (0.05, 0.95)
 
 _DEFAULTS = RankRequest()
@@ -79,13 +79,15 @@ class Ownership:
     Attributes:
         purchase_usd: Price of the GPUs or of the complete computer, plus ``host_usd``.
         host_usd: The part of the host's price that is counted.
-        condition: Whether the price is for a new or used card, a launch price or a quote.
+        condition: Kind of price: of new or used cards, a launch price, or a quote.
         resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and when idle [W].
+        most_w: Power of all GPUs for which a power supply must suffice: as stated by the owner, else board
+            power; None if both are unknown [W].
         host_w: Power of the rest of the machine under load [W]; 0 for a complete machine with one GPU.
         host: The host of the cards, with its limits; None for a complete computer.
-        is_planned: Whether the price is a planning figure without an observed listing.
-        price_note: What kind of price it is, whether it is for a card or for the computer, and its source.
+        is_planned: Whether the price is a planning figure, not from an observed listing.
+        price_note: Range, kind and source of the price, and whether it is for each card.
         assumed: The values that were not given, so their defaults are used.
     """
 
@@ -109,6 +111,7 @@ class Ownership:
     is_planned: bool = False
     condition: PriceCondition = PriceCondition.QUOTED
     assumed: tuple[str, ...] = ()
+    most_w: float | None = None
 
 
 # --- the cost of a useful hour --------------------------------------------------------------------------
@@ -175,8 +178,8 @@ def ownerships(
     """Return the hardware to compare: the buyer's quotes and, with ``--buy``, every card for sale.
 
     A card for sale has a dated price and a known board power. A quote for a GPU replaces that GPU's prices.
-    Sets have the requested number of cards. If no number is requested, they have one card, or 1 to 8 if a
-    purchase limit or the jobs per month are given. A computer is sold as a unit.
+    Cards are bought in the requested number. If no number is requested, it is one, or 1 to 8 if a purchase
+    limit or the jobs per month are given. A computer is sold as a unit.
 
     Args:
         request: The quotes, and the ranges for every value that the quotes omit.
@@ -220,7 +223,7 @@ def ownerships(
             found.append(
                 _machine(request, power_w, each, each.gpu_count, {"host_usd": 0.0}, assumable=assumable)
             )
-        elif not each.is_computer:  # the smallest set is reported even if it exceeds the limit
+        elif not each.is_computer:  # the smallest number is reported even if it exceeds the limit
             some = (n for n in counts if n == counts[0] or n * float(each.price_usd) <= most_usd)
             found += [_machine(request, power_w, each, count, {}, assumable=assumable) for count in some]
     return found
@@ -249,16 +252,18 @@ def _machine(
         raise MisuseError(
             f"--have {gpu_name(gpu_key)}: its power is not known; append it, for example ', 300 W'"
         )
+    most_w = given.get("power_w", board_w)
     host = _host_of(request, price, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
     cards_usd = float(price.price_usd) * (1 if price.is_computer else gpu_count)
     purchase_usd = given.get("purchase_usd", cards_usd) + host_usd
-    around_w = hosts()[-1].power_w if host is None and gpu_count > 1 else 0.0
+    # A computer with several GPUs is assumed to draw as much besides them as the largest host.
+    rest_w = hosts()[-1].power_w if host is None and gpu_count > 1 else 0.0
     certain = {field: Range.of(value) for field, value in given.items()}
-    told = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if host is None else [])}
+    known = {*given, *(["power_w"] if gpu_key in power_w else []), *(["host_w"] if host is None else [])}
     if is_quoted:  # the buyer chose the host, so none of its limits are assumed
-        told |= {"psu_watts", "slots"}
+        known |= {"psu_watts", "slots"}
     return Ownership(
         gpu_key=gpu_key,
         gpu_count=gpu_count,
@@ -274,12 +279,13 @@ def _machine(
         price_date=price.price_date,
         source=price.source,
         host_usd=host_usd,
-        host_w=around_w if host is None else host.power_w,
+        host_w=rest_w if host is None else host.power_w,
         host=host,
         price_note=None if is_quoted else _price_note(price),
         is_planned=price.statistic == PLANNING_VALUE,
         condition=price.condition,
-        assumed=tuple(name for name in assumable if name not in told),
+        assumed=tuple(name for name in assumable if name not in known),
+        most_w=None if most_w is None else most_w * gpu_count,
     )
 
 
@@ -380,22 +386,22 @@ def against_rent(pool: Candidates, owned: Mapping[Offer, Ownership]) -> tuple[Bu
     found = []
     for offer, machine in owned.items():
         session = _session(pool, row_of[offer])
-        _, money = time_and_cost(session, slice(None))
+        _, usd = time_and_cost(session, slice(None))
         for code, (pricing, _) in enumerate(paid.values):
             if pricing in {Pricing.ON_DEMAND, Pricing.RESERVED}:
-                rival = int(np.argmin(np.where(paid.codes == code, money, np.inf)))
+                rival = int(np.argmin(np.where(paid.codes == code, usd, np.inf)))
                 found.append(_weigh(session, machine, row_of[offer], rival))
     return tuple(found)
 
 
 def _session(pool: Candidates, machine: int) -> Candidates:
-    # Return the offers for one job, or if jobs are short, for as many as take the owned machine an hour.
+    # Return the offers with the work of a session: one job, or as many as take the owned machine an hour.
     one, work = np.array([machine]), pool.work
-    many = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
-    if work is None or many <= 1:
+    jobs = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
+    if work is None or jobs <= 1:
         return pool
-    together = pool.asking(egress_usd=pool.request.egress_usd * many)
-    return replace(together, work=replace(work, samples=work.samples * many))
+    session = pool.asking(egress_usd=pool.request.egress_usd * jobs)
+    return replace(session, work=replace(work, samples=work.samples * jobs))
 
 
 def _weigh(pool: Candidates, owned: Ownership, machine: int, rival: int) -> BuyOrRent:
@@ -491,8 +497,8 @@ def _assumption(name: str, host_usd: float | None) -> str:
 def must_work(each: BuyOrRent) -> str:
     """Return the utilization at which a machine pays off, with its interval.
 
-    Example: "41 % of all hours (24 % to over 100 %)". Against a commitment, which is billed around the clock,
-    the utilization is unknown.
+    Example: "41 % of all hours (24 % to over 100 %)". Against a commitment, it is unknown: the commitment is
+    billed around the clock, so its cost per useful hour depends on the utilization.
     """
     if each.against_pricing is Pricing.RESERVED:
         return UNKNOWN

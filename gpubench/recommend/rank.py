@@ -1,6 +1,6 @@
 """Ranks offers by the cost of a job: checks a request, gathers evidence, judges offers, builds the document.
 
-``judge_offers`` is pure: it needs only offers and estimates, no files, clock or network.
+``judge_offers`` is pure: its inputs are offers and estimates, and it uses no files, clock or network.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from gpubench.units import count, format_price, plain, plural
 
 @takes_options_of(RankRequest)
 def rank(request: RankRequest) -> Ranking:
-    """Rank GPUs and instances for a job by dollars and hours, without a network and without a GPU.
+    """Rank GPUs and instances for a job by dollars and hours; this needs neither a network nor a GPU.
 
     Returns:
         The three answers, the ranked offers, the excluded offers with reasons, and the sentences about them.
@@ -93,7 +93,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
 
     Args:
         request: The question.
-        only: Chooses the rows to build, because 100,000 of them take seconds; None builds all.
+        only: Chooses the rows to build, because building 100,000 takes seconds; None builds all.
 
     Raises:
         MisuseError: As ``rank`` does.
@@ -106,7 +106,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     runs, problems = runs_of(request.results)
     machines, for_sale = _machines(request, runs, today)
 
-    def filtered(asked: RankRequest) -> FilterResult:
+    def sift_for(asked: RankRequest) -> FilterResult:
         owned = {offer_of(machine): machine for machine in machines}
         drift = drift_of(table.changes)
         return sift(asked, table.offers, today=today, owned=owned, for_sale=for_sale, drift=drift)
@@ -120,7 +120,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             max_purchase_usd=None,
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
-        first = judge_offers(asked, filtered(asked), partial(gather, asked, runs=runs))
+        first = judge_offers(asked, sift_for(asked), partial(gather, asked, runs=runs))
         if first.job is None:
             raise MisuseError(
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
@@ -134,12 +134,13 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     evidence_for = partial(gather, request, runs=runs)
     may_rent = request.max_purchase_usd is not None and request.rent_or_buy != "buy"
     try:
-        ranking = judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
+        ranking = judge_offers(request, sift_for(request), evidence_for, notes=notes, only=only)
     except NothingLeftError:
         if not may_rent:
             raise
     else:
-        if not may_rent or any(each.purchase_usd for each in ranking.by_gpu):  # else only what the buyer has
+        # What the buyer already has is ranked too, at no purchase price.
+        if not may_rent or any(each.purchase_usd for each in ranking.by_gpu):
             return ranking
     return _instead_of_buying(request, only)
 
@@ -153,10 +154,10 @@ def _instead_of_buying(request: RankRequest, only: Chosen | None) -> Ranking:
         NothingLeftError: If no rental is left either.
     """
     sum_usd = request.max_purchase_usd
-    assert sum_usd is not None  # else rentals were ranked
-    at_hand = msgspec.structs.replace(request, host_usd=0.0, own=())
+    assert sum_usd is not None  # a request without a sum is not answered here
+    in_own_pc = msgspec.structs.replace(request, host_usd=0.0, own=())
     try:
-        with_pc = None if request.host_usd == 0 else ranked(at_hand, only).first
+        with_pc = None if request.host_usd == 0 else ranked(in_own_pc, only).first
     except MisuseError:
         with_pc = None
     renting = msgspec.structs.replace(request, max_purchase_usd=None, jobs_per_month=None)
@@ -234,8 +235,8 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
             for a report, because reports are shared with others.
     """
     by_rule = grouped((offer.rule, offer) for offer in ranking.excluded)
-    job, answered = ranking.job, [each.row for each in ranking.answers.values()]
-    rows = list({id(row): row for row in (*ranking.rows, *answered)}.values())
+    job, of_answers = ranking.job, [each.row for each in ranking.answers.values()]
+    rows = list({id(row): row for row in (*ranking.rows, *of_answers)}.values())
     places = {id(row): place for place, row in enumerate(rows)}
     return {
         "schema": RANKING_SCHEMA,
@@ -245,9 +246,9 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
         "hour_worth_usd": ranking.hour_worth_usd,
         "settings": () if asked is None else asked.settings,
         "answers": {
-            name: {"row": places[id(each.row)], "p_best": each.p_best, "toss_up": each.toss_up}
-            if (each := ranking.answers.get(name))
-            else None
+            name: None
+            if (each := ranking.answers.get(name)) is None
+            else {"row": places[id(each.row)], "p_best": each.p_best, "toss_up": each.toss_up}
             for name in ("cheapest", "sensible", "fastest")
         },
         "rows": [row.flat() for row in rows],
@@ -264,7 +265,7 @@ def document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, An
 
 
 BRIEF_BYTES = 8000
-"""Maximum size of the brief document, as one line of JSON."""
+"""Size above which the brief document loses sentences [B], as one line of JSON."""
 BRIEF_DIGITS = 6
 
 
@@ -303,7 +304,7 @@ def judge_offers(
     notes: Iterable[Told] = (),
     only: Chosen | None = None,
 ) -> Ranking:
-    """Rank the remaining offers as the request asks.
+    """Rank the offers that passed the filters.
 
     Args:
         request: A checked request.
@@ -311,22 +312,22 @@ def judge_offers(
         evidence_for: Maps GPU keys to their evidence.
         drawer: Joint draws of estimates; None for ``predict.answers.draw``.
         notes: Remarks about the evidence and the prices.
-        only: Chooses which of the requested rows to build; None builds all.
+        only: Chooses which rows to build; None builds all.
 
     Raises:
         MisuseError: If no offer is left; the message counts the offers that each filter removed.
     """
     found = eligible(request, filtered, evidence_for, drawer)
     request, priced = found.request, found.pool
-    if filtered.owned:  # compared with all rentals
+    if filtered.owned:  # hardware to own is compared with all rentals
         possible = found.finder.runnable(filtered.possible)[0]
-        others = possible.where(~possible.places(priced.offers))
+        others = possible.where(~possible.are_in(priced.offers))
         priced = found.finder.pool_of(priced.offers.joined(others))
-    asked_for = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
-    shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))
+    requested = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
+    shown = np.asarray(requested) if only is None else np.intersect1d(requested, only(found))
     in_order = sorted({*shown.tolist(), *places_of_answers(found)})
-    made = dict(zip(in_order, rows_of(found, in_order), strict=True))
-    ranking = _answer(found, made, priced, shown)
+    row_at = dict(zip(in_order, rows_of(found, in_order), strict=True))
+    ranking = _answer(found, row_at, priced, shown)
     buys = found.is_owned.all()
     told = [
         *(Told("answer", text, FIRST) for text in in_words(ranking)),
@@ -356,18 +357,18 @@ TOSS_UP_ODDS = 2.0
 """An answer is a toss-up if its odds against its most likely rival are below this."""
 
 
-def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
+def _answer_at(found: Eligible, row_at: Mapping[int, Row], name: str, place: int) -> Answer:
     # Return an answer with the chance of its GPUs and, in a toss-up, the chance of their most likely rival.
     p_best = getattr(found.chances, f"p_{name}")
-    answer = Answer(choice=choice_of(found, made[place], found))
+    answer = Answer(choice=choice_of(found, row_at[place], found))
     machines = found.pool.machine[found.order]
     if np.isnan(p_best[place]) or len(found.offers.gpu_key.present) == 1:
         return answer
     chances = np.bincount(machines, weights=np.nan_to_num(p_best)).round(9)  # sums may slightly exceed 1
     named = int(machines[place])
     answer = msgspec.structs.replace(answer, p_best=float(chances[named]))
-    beyond = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # a guess is no rival
-    rivals = np.where(np.isin(np.arange(len(chances)), [named, *beyond]), -1.0, chances)
+    guessed = np.unique(machines[objective.is_a_guess(found.pool)[found.order]])  # a guess is no rival
+    rivals = np.where(np.isin(np.arange(len(chances)), [named, *guessed]), -1.0, chances)
     rival = int(np.argmax(rivals))
     if rivals[rival] <= 0 or chances[named] >= TOSS_UP_ODDS * rivals[rival]:
         return answer
@@ -376,20 +377,20 @@ def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) 
     return msgspec.structs.replace(answer, toss_up=both)
 
 
-def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
+def _answer(found: Eligible, row_at: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
     # Assemble the ranking; ``priced`` also contains all rentals, for comparison with owned hardware.
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
-    mine = [(place, found.offers[place]) for place in owned(found).tolist()]
-    bought = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
-    machines = {offer: bought[offer] for _, offer in mine if offer in bought}
-    beside_rent: tuple[BuyOrRent, ...] = ()
+    to_own = [(place, found.offers[place]) for place in owned(found).tolist()]
+    paid = {offer: each for offer, each in filtered.owned.items() if each.purchase_usd}
+    machines = {offer: paid[offer] for _, offer in to_own if offer in paid}
+    compared: tuple[BuyOrRent, ...] = ()
     if machines:
-        beside_rent = against_rent(found.finder.within_limits(priced.offers)[0], machines)
+        compared = against_rent(found.finder.within_limits(priced.offers)[0], machines)
     unit, reference = plural(unit_of(speeds)), gpu_name(request.reference_gpu)
     has_reference = speeds.row_of_one(request.reference_gpu) is not None
-    by_reference = has_reference and len(request.workload_names) > 1  # else samples of the one workload
-    to_own, cloud = best_to_own(found), cheapest_of_a_cloud(found)
-    machine = None if to_own is None else filtered.machines.get(to_own.offer)
+    by_reference = has_reference and len(request.workload_names) > 1
+    best_own, cloud = best_to_own(found), cheapest_of_a_cloud(found)
+    machine = None if best_own is None else filtered.machines.get(best_own.offer)
     quoted = {offer for offer, each in filtered.owned.items() if each.condition is PriceCondition.QUOTED}
     return Ranking(
         as_of=filtered.market.today.isoformat(),
@@ -402,19 +403,19 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         throughput_unit=f"x {reference}" if by_reference else f"{unit}/s",
         value_unit=f"{reference} hours per dollar" if by_reference else f"{unit} per dollar",
         reference_gpu_key=request.reference_gpu if has_reference else None,
-        rows=tuple(made[place] for place in shown.tolist()),
+        rows=tuple(row_at[place] for place in shown.tolist()),
         offer_count=len(found),
         excluded=recorded(found.excluded),
         job=None if found.pool.work is None else found.pool.work.job,
-        answers={name: _answer_at(found, made, name, place) for name, place in found.answers.items()},
-        cloud=None if cloud is None else choice_of(found, made[cloud], found),
-        owned=tuple(choice_of(found, made[place], found) for place, offer in mine if offer in quoted),
-        asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),
-        by_gpu=tuple(choice_of(found, made[place], found) for place in best_places(found)),
-        best_to_own=to_own,
+        answers={name: _answer_at(found, row_at, name, place) for name, place in found.answers.items()},
+        cloud=None if cloud is None else choice_of(found, row_at[cloud], found),
+        owned=tuple(choice_of(found, row_at[place], found) for place, offer in to_own if offer in quoted),
+        asked=tuple(choice_of(found, row_at[place], found) for place in places_of_named(found)),
+        by_gpu=tuple(choice_of(found, row_at[place], found) for place in best_places(found)),
+        best_to_own=best_own,
         best_to_own_use=None if machine is None else machine.utilization.likely,
         question=_as_understood(request, [part.case.workload for part in speeds.parts[0]]),
-        buy_or_rent=beside_rent,
+        buy_or_rent=compared,
         max_purchase_usd=request.max_purchase_usd,
     )
 
@@ -491,7 +492,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
-    # Return each possible error about the task: whether it applies, and its text. So do the next functions.
+    # Return each possible error about the task: whether it applies, and its text. Below, the other errors.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     return (
         (late and not infers, "--max-latency-ms is for inference: add --task infer"),

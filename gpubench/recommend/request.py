@@ -46,7 +46,7 @@ IMAGENET_IMAGES = 1_281_167
 # Assumed time from ordering a machine to the first step: boot, driver, container, data [min].
 _STARTUP_MINUTES = 10.0
 
-# Assumed upload rate to a rented machine: that of an office connection, or of one stream from object storage.
+# Assumed upload rate to a rented machine: an office connection, or one stream from object storage.
 _UPLOAD_MBIT_PER_S = 100.0
 
 # Assumed: in nine of ten cases, a startup is at most this many times longer or shorter.
@@ -59,11 +59,11 @@ COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments [years], by option value."""
 
 SORTS = ("value", "time", "cost", "throughput", "joules")
-"""The sort orders: a copy of ``SortedBy`` for the help, which imports no models; a test compares the two."""
+"""Values of ``sort``: ``SortedBy`` without "total", copied because the help imports no models."""
 
 
 class Range(NamedTuple):
-    """The likely value of an assumption, and its limits."""
+    """The likely value of an assumption, and the ends of its range."""
 
     low: float
     likely: float
@@ -85,7 +85,7 @@ def _read_range(value: Any, name: str) -> Range:
 
     Raises:
         MisuseError: If a string has another form.
-        TypeError: If the value is anything else.
+        TypeError: If the value is of another type.
     """
     parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str):
@@ -110,7 +110,7 @@ def _read_mix(value: Any, name: str) -> dict[str, float]:
 
     Raises:
         MisuseError: If a part has no number, or a workload occurs twice.
-        TypeError: If the value is anything else.
+        TypeError: If the value is of another type.
     """
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) and is_number(share) for key, share in value.items()):
@@ -140,7 +140,7 @@ SHARE = Option(
 )
 
 
-# Work that is repeated, as a share of the job; repeating the job ten times is not a valid request.
+# Repeated work as a share of the job. The upper limit is a check for mistakes: ten times the job.
 _Lost = Annotated[float, msgspec.Meta(ge=0, lt=10)]
 
 

@@ -31,7 +31,7 @@ from gpubench.models import (
 )
 from gpubench.names import counted
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
-from gpubench.offers.table import alike
+from gpubench.offers.table import places_by_kind
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates, lost_share
 from gpubench.recommend.economics import SECONDS_PER_HOUR, delivered_share, prices_of, token_cost
@@ -45,19 +45,22 @@ from gpubench.torch_builds import other_build_for
 Chosen: TypeAlias = Callable[[Eligible], Indices]
 """Chooses the positions of a ranking that become rows."""
 
-_machine: Callable[[Offer], tuple[str, str, str | None]] = attrgetter("provider", "instance", "region")
+_machine_key: Callable[[Offer], tuple[str, str, str | None]] = attrgetter("provider", "instance", "region")
 
 # --- places ---------------------------------------------------------------------------------------------
 
 
 def best_places(found: Eligible) -> list[int]:
     """Return the first position of each GPU to rent, and of each GPU to own, in order."""
-    by_kind = alike(2 * found.pool.gpu[found.order] + found.is_owned)
+    by_kind = places_by_kind(2 * found.pool.gpu[found.order] + found.is_owned)
     return [int(places[0]) for places in by_kind.values()]
 
 
 def one_a_gpu(found: Eligible) -> Sequence[int]:
-    """Return the best position of each GPU to rent, and each owned machine; for a lone GPU, all positions."""
+    """Return the best position of each GPU to rent, and each machine to own.
+
+    If only one GPU is left, return all positions.
+    """
     if len(found.by_gpu) == 1:
         return range(len(found))
     return sorted({*best_places(found), *owned(found).tolist()})
@@ -69,7 +72,7 @@ def owned(found: Eligible) -> Indices:
 
 
 def head(found: Eligible, most: int) -> Indices:
-    """Return the first positions, the best of each GPU, and owned hardware.
+    """Return the first positions, the best of each GPU, and hardware to own.
 
     Up to ``2 * most`` positions of the Pareto set are added, so that enough are left beyond the first ones.
     """
@@ -95,7 +98,7 @@ def rows_of(found: Eligible, places: Iterable[int] | Indices) -> tuple[Row, ...]
 
 
 def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
-    # Return the fields of a row that need no computation: the offer, its GPU, the age of its price.
+    # Return the fields of rows that are not figures of the job: the offer, its GPU, its findings.
     pool, today = found.pool, found.filtered.market.today
     offers = [_noted(found, found.offers[place]) for place in chosen.tolist()]
     rows = found.order[chosen].tolist()
@@ -103,13 +106,13 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
     ages = [ages_of[offer.price_date] for offer in offers]
     estimates = cache(partial(_estimates, pool))
     kinds = zip(pool.gpu[rows].tolist(), pool.machine[rows].tolist(), strict=True)
-    both = [estimates(gpu, machine) for gpu, machine in kinds]
+    estimates_and_parts = [estimates(gpu, machine) for gpu, machine in kinds]
     scalings = [pool.scalings[machine] for machine in pool.machine[rows].tolist()]
     limits = zip(pool.gpus_rate[rows].tolist(), pool.vcpu_limit[rows].tolist(), strict=True)
     return {
         "offer": offers,
-        "estimate": [estimate for estimate, _ in both],
-        "parts": [parts for _, parts in both],
+        "estimate": [estimate for estimate, _ in estimates_and_parts],
+        "parts": [parts for _, parts in estimates_and_parts],
         "link": [_link(offer.gpu_key) for offer in offers],
         "price_age_days": ages,
         "scaling_efficiency": [scaling.efficiency for scaling in scalings],
@@ -119,9 +122,11 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
         "findings": [
             estimate.findings
             + _stale(age)
-            + _feed_bound(offer.vcpus, takes, vcpu_limit)
+            + _feed_bound(offer.vcpus, gpus_rate, vcpu_limit)
             + _torch_build(offer.gpu_key)
-            for (estimate, _), offer, age, (takes, vcpu_limit) in zip(both, offers, ages, limits, strict=True)
+            for (estimate, _), offer, age, (gpus_rate, vcpu_limit) in zip(
+                estimates_and_parts, offers, ages, limits, strict=True
+            )
         ],
     }
 
@@ -151,9 +156,9 @@ def _link(gpu_key: str) -> str | None:
     return None if spec is None else link_of(spec)
 
 
-def _feed_bound(vcpus: float | None, takes: float, vcpu_limit: float) -> tuple[Finding, ...]:
-    bound = None if vcpus is None or takes <= vcpu_limit else vcpus * takes / vcpu_limit
-    return () if bound is None else (Finding(kind=FindingKind.FEED_BOUND, value=bound, limit=vcpus),)
+def _feed_bound(vcpus: float | None, gpus_rate: float, vcpu_limit: float) -> tuple[Finding, ...]:
+    needed = None if vcpus is None or gpus_rate <= vcpu_limit else vcpus * gpus_rate / vcpu_limit
+    return () if needed is None else (Finding(kind=FindingKind.FEED_BOUND, value=needed, limit=vcpus),)
 
 
 @cache
@@ -177,8 +182,8 @@ def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[in
     possible = found.filtered.possible
     rivals = possible.where(possible.pricing.equals(Pricing.ON_DEMAND))
     usd_per_hour = prices_of(rivals, found.filtered.market).expected.tolist()
-    on_demand = dict(zip(map(_machine, rivals), usd_per_hour, strict=True))
-    known = {at: usd for at in spots if (usd := on_demand.get(_machine(offers[at]))) is not None}
+    on_demand = dict(zip(map(_machine_key, rivals), usd_per_hour, strict=True))
+    known = {at: usd for at in spots if (usd := on_demand.get(_machine_key(offers[at]))) is not None}
     of_spots = np.array(rows)[list(known)], np.array(list(known.values()))
     shares = dict(zip(known, objective.spot_break_even(found.pool, *of_spots).tolist(), strict=True))
     return [shares.get(at) for at in range(len(rows))]
@@ -188,8 +193,8 @@ def _figures(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]]:
     request, pool, chances, rows = found.request, found.pool, found.chances, found.order[chosen]
     price, price_factor = pool.price[rows], np.exp(pool.prices.half_width[rows])
     rates = pool.rate[rows], pool.rate_low[rows], pool.rate_high[rows]
-    row = pool.speeds.row_of_one(request.reference_gpu)
-    reference = math.nan if row is None else float(pool.speeds.samples_per_s[row])
+    reference_row = pool.speeds.row_of_one(request.reference_gpu)
+    reference = math.nan if reference_row is None else float(pool.speeds.samples_per_s[reference_row])
     score = rates[0] / reference, pool.ratio_low[rows] / reference, pool.ratio_high[rows] / reference
     per_usd = objective.value_with_ends(pool, rows, score)
     job = {}
@@ -229,6 +234,7 @@ def _none_for_nan(values: Floats) -> list[float | None]:
 # --- dominated rows -------------------------------------------------------------------------------------
 
 _FASTER, _CHEAPER, _LARGER = 1, 2, 4
+# The texts by the sum of these flags.
 _ADVANTAGES = {
     1: "faster, at no higher cost",
     2: "cheaper{work}, and as fast",
@@ -238,6 +244,7 @@ _ADVANTAGES = {
     6: "cheaper{work}, more memory, and as fast",
     7: "faster, cheaper{work}, and more memory",
 }
+# Number of rows to examine at once.
 _AT_ONCE = 64
 
 
@@ -275,20 +282,22 @@ def dominators(time: Floats, cost: Floats, memory: Floats, kinds: Indices, rows:
         cost: (N,) cost to train; less is better.
         memory: (N,) memory of one GPU; more is better. NaN means unknown and counts as zero.
         kinds: (N,) kind of each row. Rows of one kind have equal time and memory, so only the cheapest of
-            them is compared.
+            them can dominate a row.
         rows: (M,) the rows to examine.
     """
     memory = np.nan_to_num(memory, nan=0.0)
     by_cost = np.argsort(cost, kind="stable")
     cheapest = by_cost[np.unique(kinds[by_cost], return_index=True)[1]]
-    able = cheapest[np.lexsort((cheapest, -memory[cheapest], time[cheapest], cost[cheapest]))]
+    rivals = cheapest[np.lexsort((cheapest, -memory[cheapest], time[cheapest], cost[cheapest]))]
     result = np.full(len(rows), -1, dtype=np.int64)
     for start in range(0, len(rows), _AT_ONCE):
         part = rows[start : start + _AT_ONCE, None]
-        no_worse = (time[able] <= time[part]) & (cost[able] <= cost[part]) & (memory[able] >= memory[part])
-        same = (time[able] == time[part]) & (cost[able] == cost[part]) & (memory[able] == memory[part])
+        no_worse = (
+            (time[rivals] <= time[part]) & (cost[rivals] <= cost[part]) & (memory[rivals] >= memory[part])
+        )
+        same = (time[rivals] == time[part]) & (cost[rivals] == cost[part]) & (memory[rivals] == memory[part])
         beats = no_worse & ~same
-        first = able[beats.argmax(axis=1)]
+        first = rivals[beats.argmax(axis=1)]
         result[start : start + _AT_ONCE] = np.where(beats.any(axis=1), first, -1)
     return result
 
@@ -318,9 +327,9 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     machine = filtered.machines.get(offer)
     same = among.by_gpu.get(offer.gpu_key, np.empty(0, dtype=np.int64))
     there = among.offers.take(same)
-    alike = there.provider.equals(offer.provider) & there.gpu_count.equals(offer.gpu_count)
-    paid_alike = there.where(alike & there.pricing.equals(offer.pricing))
-    regions = (offer.region, *paid_alike.region.cells())
+    is_same = there.provider.equals(offer.provider) & there.gpu_count.equals(offer.gpu_count)
+    in_all_regions = there.where(is_same & there.pricing.equals(offer.pricing))
+    regions = (offer.region, *in_all_regions.region.cells())
     images_per_s: float | None = None
     if found.finder.photograph_share:  # what the GPUs consume while they run, including work that gets lost
         kept = delivered_share(lost_share(found.request, offer.pricing, offer.seller))
@@ -330,7 +339,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     return Choice(
         row=row,
         condition=condition,
-        **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
+        **({} if machine is None else {name: getattr(machine, name) for name in _MACHINE_FIELDS}),
         price_note=offer.note if machine is None else machine.price_note,
         price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
@@ -344,7 +353,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     )
 
 
-_OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
+_MACHINE_FIELDS = ("purchase_usd", "host_usd", "assumed")
 
 
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
@@ -353,8 +362,8 @@ def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:
     Owned hardware and rentals are counted separately.
     """
     same = found.by_gpu[offer.gpu_key]
-    alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
-    return min(1.0, float(np.nansum(found.chances.p_best[alike])))
+    paid_alike = same[found.is_owned[same] == (offer.pricing is Pricing.OWNED)]
+    return min(1.0, float(np.nansum(found.chances.p_best[paid_alike])))
 
 
 def _elsewhere(offer: Offer, among: Eligible, same: Indices) -> Iterator[Elsewhere]:
@@ -387,7 +396,7 @@ def cheapest_of_a_cloud(found: Eligible) -> int | None:
 
 
 def places_of_answers(found: Eligible) -> set[int]:
-    """Return the positions of the answers, cloud offer, named GPUs, owned hardware, and each GPU's best."""
+    """Return the positions of the answers, cloud offer, named GPUs, hardware to own, and each GPU's best."""
     cloud = cheapest_of_a_cloud(found)
     beside = {*owned(found).tolist(), *places_of_named(found), *([] if cloud is None else [cloud])}
     return {*best_places(found), *found.answers.values(), *beside}
@@ -402,10 +411,10 @@ def named_gpus(found: Eligible) -> dict[str, int | None]:
     places: dict[str, int | None] = {}
     for name in names:
         count, gpu = counted(name)
-        alike = offers.gpu_key.is_in(meant_by(gpu, offers.gpu_key.present).__contains__)
-        alike &= found.is_owned == found.request.buys
-        alike &= True if count is None else offers.gpu_count.equals(count)
-        places[name] = int(np.argmin(np.where(alike, money, np.inf))) if alike.any() else None
+        is_meant = offers.gpu_key.is_in(meant_by(gpu, offers.gpu_key.present).__contains__)
+        is_meant &= found.is_owned == found.request.buys
+        is_meant &= True if count is None else offers.gpu_count.equals(count)
+        places[name] = int(np.argmin(np.where(is_meant, money, np.inf))) if is_meant.any() else None
     return places
 
 
@@ -415,7 +424,7 @@ def places_of_named(found: Eligible) -> list[int]:
 
 
 def best_to_own(found: Eligible) -> Choice | None:
-    """Return the best hardware that is ranked as owned, else the best for sale; None if nothing qualifies."""
+    """Return the best hardware to own that is ranked, else the best for sale; None if there is neither."""
     if found.is_owned.any():
         (row,) = rows_of(found, [int(np.argmax(found.is_owned))])
         return choice_of(found, row, found)
@@ -443,6 +452,7 @@ def best_to_rent(found: Eligible, priced: Candidates) -> Choice | None:
 
 
 def _in_order(found: Eligible, pool: Candidates, order: Indices) -> Eligible:
+    # Return other offers in this order; only the first one gets chances.
     return replace(found, pool=pool, order=order, chances=objective.chances_of(pool, order[:1]))
 
 

@@ -1,7 +1,7 @@
-"""The throughput of one GPU of each kind, with interval and draws, and how n GPUs share one job.
+"""The throughput of one GPU of each model, with interval and draws, and how n GPUs share one job.
 
-Several workloads are combined into one speed. The scaling efficiency of n GPUs comes from a run if
-one measured it, and from a model otherwise.
+Several workloads are combined into one speed. The scaling efficiency of n GPUs is measured if a run has both,
+else modeled.
 """
 
 import math
@@ -43,6 +43,7 @@ Answers = Mapping[str, Estimate | Refusal]
 Drawer = Callable[[Sequence[Estimate], int, int], Floats]
 """Maps (estimates, number of draws, seed) to the draws of each throughput [samples/s]."""
 
+# Of combined estimates, the weakest basis counts, and one that is not anchored.
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
 _ANCHORED_LAST = (False, None, True)
 
@@ -98,7 +99,7 @@ def combine(
         seed: Equal seeds give equal draws.
     """
     names, tables = list(answers), list(answers.values())
-    refusals = {  # a GPU refused for several workloads gets the reason of the first
+    refusals = {  # a GPU refused for several workloads gets the reason of the first workload
         key: answer.reason
         for table in reversed(tables)
         for key, answer in table.items()
@@ -169,6 +170,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         fewest_gpus=max(part.fewest_gpus for part in parts),
         host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),
         host_cpu=next((p.host_cpu for p in parts if p.host_cpu), None),
+        origin=next((p.origin for p in parts if p.origin), None),
         findings=tuple(dict.fromkeys(item for part in parts for item in part.findings)),
     )
 
@@ -213,7 +215,7 @@ def with_fits(
 
 # --- several GPUs ---------------------------------------------------------------------------------------
 
-# A measurement with one of these findings says nothing about scaling.
+# A measurement with one of these findings does not show how GPUs scale.
 _UNFIT = UNFOUNDED | {FindingKind.THROTTLED, FindingKind.SHARED_GPU, FindingKind.UNEQUAL_GPUS}
 # A measured efficiency above this is an error in the data.
 _MOST_EFFICIENT = 1.05
@@ -229,6 +231,7 @@ class Scaling:
         by_recipe: Rate of one GPU with the recipe of the shared job, divided by its rate with the recipe for
             a single GPU. Multiplied by the efficiency, it is the rate per GPU of the shared job divided by
             the rate of a single GPU.
+        basis: Where the figure is from: measured, modeled, or no sharing ("single GPU", "independent jobs").
         mode: How the GPUs share the job: FSDP if any workload fits only with it.
         fits: How each workload fits in the memory of each GPU; None if it does not, or if this is unknown.
     """
@@ -243,7 +246,7 @@ class Scaling:
 
 
 Scaler = Callable[[str, GpuSpec, int, Estimate], Scaling]
-"""Maps (workload, GPU, number of GPUs, estimate for one GPU) to the scaling of jobs on these GPUs."""
+"""Maps (workload, GPU, number of GPUs, estimate for one GPU) to the scaling on these GPUs."""
 
 SINGLE = Scaling(1.0, 1.0, 1.0, "single GPU", mode=ParallelMode.SINGLE)
 INDEPENDENT = Scaling(1.0, 1.0, 1.0, "independent jobs", mode=ParallelMode.INDEPENDENT)
@@ -257,7 +260,7 @@ def scaling_of(
     scaler: Scaler | None,
     shares: Mapping[str, float],
 ) -> Scaling:
-    """Return how an instance scales, and the basis of the figure.
+    """Return how an instance scales, over all workloads together.
 
     Args:
         spec: The GPU of the instance.
@@ -272,24 +275,24 @@ def scaling_of(
     if scaler is None or spec is None:
         return INDEPENDENT
     names = list(parts)
-    models = [scaler(name, spec, gpu_count, part) for name, part in parts.items()]
-    rates = np.array([part.samples_per_s for part in parts.values()])
-    single = rates * np.array([model.by_recipe for model in models])
-    alone = _mean_of(single, names, shares)
+    scalings = [scaler(name, spec, gpu_count, part) for name, part in parts.items()]
+    alone = np.array([part.samples_per_s for part in parts.values()])
+    with_recipe = alone * np.array([each.by_recipe for each in scalings])
+    one_gpu = _mean_of(with_recipe, names, shares)
     efficiency, low, high = (
-        float(_mean_of(single * np.array([getattr(model, end) for model in models]), names, shares) / alone)
+        float(_mean_of(with_recipe * np.array([getattr(s, end) for s in scalings]), names, shares) / one_gpu)
         for end in ("efficiency", "low", "high")
     )
-    bases, modes = ({getattr(model, name) for model in models} for name in ("basis", "mode"))
-    basis = bases.pop() if len(bases) == 1 else MODELED
+    bases, modes = ({getattr(each, field) for each in scalings} for field in ("basis", "mode"))
+    mixed = INDEPENDENT.basis if INDEPENDENT.basis in bases else MODELED
     return Scaling(
         efficiency,
         low,
         high,
-        INDEPENDENT.basis if INDEPENDENT.basis in bases else basis,
-        by_recipe=float(alone / _mean_of(rates, names, shares)),
+        basis=bases.pop() if len(bases) == 1 else mixed,
+        by_recipe=float(one_gpu / _mean_of(alone, names, shares)),
         mode=ParallelMode.FSDP if ParallelMode.FSDP in modes else modes.pop(),
-        fits=tuple(fit for model in models for fit in model.fits),
+        fits=tuple(fit for each in scalings for fit in each.fits),
     )
 
 
@@ -317,7 +320,7 @@ def sharing_of(
 ) -> Sharing:
     """Return how this many GPUs share one job: each holds all weights if they fit, else a shard of them.
 
-    A job fits if it was measured on this many GPUs.
+    A job that was measured on this many GPUs fits, whatever the memory model says.
 
     Args:
         question: The question with the recipe for this many GPUs.
@@ -343,7 +346,7 @@ def sharing_of(
     if fit is None or fit.fits:
         return Sharing(ParallelMode.FSDP, fit)
     case = question.profile.shared_by(alone.case, gpu_count, ParallelMode.FSDP)
-    return Sharing(ParallelMode.FSDP, reason=_short_of(case, fit))
+    return Sharing(ParallelMode.FSDP, reason=_why_no_fit(case, fit))
 
 
 def _whole_on_each(
@@ -355,7 +358,7 @@ def _whole_on_each(
     measured: Sequence[Run],
     peaks: Sequence[Reading],
 ) -> Sharing:
-    # Return how a job fits if each GPU holds all weights and exchanges gradients in buckets.
+    # Return whether a job fits if each GPU holds all weights and the buckets for exchanging gradients.
     mode = ParallelMode.DDP
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)
@@ -363,7 +366,7 @@ def _whole_on_each(
         return Sharing(mode)
     need = memory.need_of(question, case, spec, peaks)
     if card.verdict_of(need.device) is Verdict.FITS:
-        # The usual case; only other cases need the search for the largest batch.
+        # The usual case needs no search for the largest batch.
         there = MemoryFit(verdict=Verdict.FITS, need=need, card=card, largest_batch=case.batch_size)
         return Sharing(mode, there)
     fit = memory.fit_of(question, case, spec, peaks)
@@ -374,14 +377,14 @@ def _whole_on_each(
         # A job on several GPUs can take a somewhat smaller batch, at nearly the same rate.
         smaller = msgspec.structs.replace(case, batch_size=fit.largest_batch)
         return Sharing(mode, memory.fit_of(question, smaller, spec, peaks))
-    return Sharing(mode, reason=_short_of(case, fit))
+    return Sharing(mode, reason=_why_no_fit(case, fit))
 
 
-def _short_of(case: Case, fit: MemoryFit) -> str:
-    again = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
+def _why_no_fit(case: Case, fit: MemoryFit) -> str:
+    recipe = "" if case.checkpointing is Checkpointing.NONE else f" with {case.checkpointing} checkpointing"
     full = "; `--recipe checkpointing=full` needs less"
     return (
-        f"{case.workload} at batch {case.batch_size:,}{again} on each of {case.gpu_count} GPUs: "
+        f"{case.workload} at batch {case.batch_size:,}{recipe} on each of {case.gpu_count} GPUs: "
         f"{fit.text()}{full if case.checkpointing is Checkpointing.SELECTIVE else ''}"
     )
 
@@ -414,9 +417,9 @@ def measured_efficiency(
 ) -> Scaling | None:
     """Return the efficiency of n GPUs if runs measured the case on one GPU and on n, else None.
 
-    Example: if three GPUs do 2,700/s and one does 1,000/s, the efficiency is 2,700 / (3 x 1,000) = 0.9.
-    Several GPUs are measured in eager mode. Their efficiency is also used for a CUDA graph, unless a
-    measurement was host-bound, because it then reflects the host rather than the GPUs.
+    Example: if three GPUs do 2,700/s and one does 1,000/s, the efficiency is 2,700 / (3 x 1,000) = 0.9. Runs
+    measure several GPUs in eager mode. Their efficiency is also used for a CUDA graph, unless a measurement
+    was host-bound: it then says more about the host than about the GPUs.
     """
     several = msgspec.structs.replace(case, gpu_count=gpu_count, parallel_mode=mode)
     exact = _efficiency(runs, several, gpu_key, _UNFIT)
@@ -431,14 +434,14 @@ def _measured_together(
 ) -> Scaling | None:
     """Return the efficiency of a sharded job relative to the estimate for one GPU; None if not measured.
 
-    Several GPUs are measured in eager mode.
+    Runs measure several GPUs in eager mode.
     """
     if mode is not ParallelMode.FSDP:
         return None
     several = msgspec.structs.replace(
         alone.case, gpu_count=gpu_count, parallel_mode=mode, execution=Execution.EAGER
     )
-    found = _readings(runs, several, alone.gpu_key, _UNFIT)
+    found = _usable(runs, several, alone.gpu_key, _UNFIT)
     rates = [(each, rate) for each in found if (rate := each.samples_per_s)]
     if not rates:
         return None
@@ -450,10 +453,10 @@ def _efficiency(
     runs: Sequence[Run], several: Case, gpu_key: str, unfit: frozenset[FindingKind]
 ) -> Scaling | None:
     gpu_count = several.gpu_count
-    found = [_readings(runs, each, gpu_key, unfit) for each in (several.on_one_gpu, several)]
+    found = [_usable(runs, each, gpu_key, unfit) for each in (several.on_one_gpu, several)]
     if not all(found):
         return None
-    alone, together = (readings[-1] for readings in found)  # runs come oldest first
+    alone, together = (measurements[-1] for measurements in found)  # the newest
     if not alone.samples_per_s or not together.samples_per_s:
         return None
     likely = together.samples_per_s / gpu_count / alone.samples_per_s
@@ -461,13 +464,13 @@ def _efficiency(
 
 
 def _measured(likely: float, *by: Measurement) -> Scaling:
-    # Return a measured efficiency. Its 90 % interval combines the errors of its measurements, which are for
-    # 95 %; an unknown error is assumed.
+    # Return a measured efficiency. Its 90 % interval combines the 95 % intervals of its measurements; an
+    # unknown interval is assumed to be UNKNOWN_NOISE.
     width = Z90 / Z95 * math.hypot(*(each.relative_half_width or UNKNOWN_NOISE for each in by))
     return Scaling(likely, likely / (1 + width), likely * (1 + width), "measured")
 
 
-def _readings(
+def _usable(
     runs: Iterable[Run], case: Case, gpu_key: str, unfit: frozenset[FindingKind]
 ) -> list[Measurement]:
     return [

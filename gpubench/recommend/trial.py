@@ -2,8 +2,8 @@
 
 SkyPilot (0.14) or dstack (0.22) rents the machine; this module never does. The cost is limited by a maximum
 hourly price, a time limit for the measurement, another for the whole task, and automatic shutdown of an idle
-machine if its cloud supports that. gpubench does not build published language models: the machine trains them
-with a script for the stack that the prediction assumed.
+machine if its cloud supports that. ``gpubench run`` cannot train published language models, so these get a
+training script for the stack that the prediction assumed.
 """
 
 import importlib.metadata
@@ -42,10 +42,11 @@ from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
 from gpubench.units import GIB, format_usd, plain
 
-# Minutes to start the machine and install torch, to idle before shutdown, and of grace after a time limit.
+# Minutes for starting the machine and installing torch, for idling before shutdown, and after a time limit.
 _SETUP_MINUTES, _IDLE_MINUTES, _GRACE_MINUTES = 15, 5, 5
 # No machine is rented at more than this many times the ranked price.
 _PRICE_SLACK = 1.25
+# Assumed disk size without the weights of a published model.
 DISK_GB = 64
 # Each tool's name, task file and commands.
 _TOOLS: Mapping[str, Mapping[str, str]] = {
@@ -65,7 +66,9 @@ _TOOLS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
+# A region name of a cloud, such as us-east-1 or westus2; not "eu" or a country.
 _REGION = re.compile(r"[a-z]+-[a-z]+-?\d\w*|[a-z]+us\d?|[a-z]+(?:europe|north|south)", re.ASCII)
+# The parts of a checkout that are needed to install gpubench.
 _SOURCE = ("gpubench", "workloads", "results/shared", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -128,7 +131,11 @@ def _read_answer(path: Path) -> Answer:
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The work on the machine: setup commands, the measuring command, the files to copy, the disk size."""
+    """The work on the machine: setup commands, the measuring command, the files to copy, the disk size.
+
+    Attributes:
+        is_run: Whether the command is ``gpubench run``, which writes a run to fetch.
+    """
 
     setup: tuple[str, ...]
     command: str
@@ -143,8 +150,8 @@ class Trial(msgspec.Struct, frozen=True):
     Attributes:
         script: Script that rents the machine, measures there and shuts it down.
         machine: The GPUs and the seller, with the likely and the maximum cost.
-        passed_over: Better rows that neither tool can launch, with the reasons.
-        without_task: Why a tool got no task, by the tool's name.
+        passed_over: Better rows that no tool can launch, with the reasons.
+        without_task: Why a tool has no task, by the tool's name.
     """
 
     script: Path
@@ -154,7 +161,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> Trial:
-    """Write the tasks for the best row that one of the tools can launch, their working folder, and a script.
+    """Write tasks for the best row that a tool can launch, their working folder, and a script that runs one.
 
     Args:
         answer: A document of ``gpubench rank --json``.
@@ -167,16 +174,16 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
             folder is not empty, because its files would be copied too.
         StorageError: If the folder cannot be written.
     """
-    known = _read_answer(answer)
-    request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
-    row, passed_over = choose(known.rows, gpu)
+    ranking = _read_answer(answer)
+    request = options.request_from(RankRequest, ranking.question.asked, "gpubench.rank")
+    row, passed_over = choose(ranking.rows, gpu)
     work = work_of(row, request, minutes)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise MisuseError(f"{plain(str(folder))} is not an empty folder: name another --output")
     usual_minutes = minutes + _SETUP_MINUTES + _IDLE_MINUTES
-    usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
-    most = usd_of(request, row.most_usd_per_hour, usual_minutes + _GRACE_MINUTES)
-    about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
+    usual_usd = usd_of(request, row.price_usd_per_hour, usual_minutes)
+    most_usd = usd_of(request, row.most_usd_per_hour, usual_minutes + _GRACE_MINUTES)
+    about = f"{row.name}: about {format_usd(usual_usd)}, at most {format_usd(most_usd)}"
     tasks, reasons = tasks_of(row, work, minutes), {tool: why_not(row, tool) for tool in _TOOLS}
     written = {f"work/{name}": data for name, data in work.files.items()}
     for tool, task in tasks.items():
@@ -299,10 +306,9 @@ def tasks_of(row: Row, work: Work, minutes: float) -> dict[str, dict[str, Any]]:
     machine = {"accelerators": f"{accelerator(row.provider, row.gpu_key)}:{row.gpu_count}"}
     if cloud["instance_names"] == "yes" and re.fullmatch(r"[\w.-]+", row.instance, re.ASCII):
         machine = {"instance_type": row.instance}
-    # a region name of the cloud itself, not "eu" or a country
     is_known = cloud["regions"] == "yes" and _REGION.fullmatch(row.region or "")
     stops = {"autostop": {"idle_minutes": _IDLE_MINUTES, "down": True}} if cloud["autostop"] == "yes" else {}
-    # If several cards have that name, this requests the one with enough memory.
+    # If cards with different memory have that name, this requests enough memory.
     memory = {} if memory_bytes is None else {"memory": f"{round(0.9 * memory_bytes / GIB)}GB.."}
     dstack_gpu = accelerator(row.provider, row.gpu_key, "dstack")
     made: dict[str, dict[str, Any]] = {
@@ -407,7 +413,7 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
     """Return the run that measures exactly what the ranking asked.
 
     Raises:
-        MisuseError: If a latency limit chose a batch for each of several workloads: a run has only one.
+        MisuseError: If a latency limit chose a batch for each of several workloads: a run has only one batch.
     """
     is_limited = request.max_latency_ms is not None
     if is_limited and len(references) > 1:
@@ -431,15 +437,15 @@ def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minute
 
 
 def _mode_of(row: Row, request: RankRequest) -> ParallelMode:
-    """Return how the GPUs of a machine share the job. The row does not say, so they are ranked again.
+    """Return how the GPUs of a machine share the job. The row does not say, so the machine is ranked again.
 
     Raises:
         MisuseError: If no price of this machine is left.
     """
     from gpubench.recommend.rank import ranked
 
-    alike = msgspec.structs.replace(request, gpus=(row.gpu_key,), count=row.gpu_count, limit=1, draws=1)
-    return ranked(alike).rows[0].parallel_mode
+    of_machine = msgspec.structs.replace(request, gpus=(row.gpu_key,), count=row.gpu_count, limit=1, draws=1)
+    return ranked(of_machine).rows[0].parallel_mode
 
 
 # --- files to copy ---------------------------------------------------------------------------------------
@@ -467,7 +473,7 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
             f"the checkout that gpubench was installed from is gone ({where}), so it cannot be copied to "
             "the machine: install gpubench again from a checkout"
         )
-    travels = (
+    to_copy = (
         path
         for name in _SOURCE
         for path in sorted([root / name, *(root / name).rglob("*")])
@@ -477,7 +483,7 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
         f"gpubench-source/{path.relative_to(root).as_posix()}": read_bytes(
             path, TABLE_BYTES, follow_links=True
         )
-        for path in travels
+        for path in to_copy
     }
     return "./gpubench-source[run]", {".skyignore": b"# Copy everything here.\n"} | files
 

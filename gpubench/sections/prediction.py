@@ -90,7 +90,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
             text("Basis", lambda e: e.basis),
             *_on_energy(answers),
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
-            *_basis_columns(5, 4, 3, 2),
+            *_basis_columns(compute=5, bandwidth=4, host=3, method=2),
             text("Rows", evidence_on, optional=6),
             text("Shared", lambda e: readings_by(e.gpu_key, e.case) or UNKNOWN) if shared else None,
             text("Remarks", lambda e: kinds_words(_kinds(e)), optional=1),
@@ -251,8 +251,9 @@ def _case(e: Estimate) -> str:
 
 
 def _basis_columns(
-    compute: int = 0, bandwidth: int = 0, host: int = 0, method: int = 0
+    *, compute: int = 0, bandwidth: int = 0, host: int = 0, method: int = 0
 ) -> tuple[Cell[Estimate], ...]:
+    # Return columns for the basis of a figure; each argument is ``Column.optional`` of one of them.
     return (
         number("Compute", lambda e: format_percent(e.compute_share), compute),
         number("Bandwidth", lambda e: format_percent(e.bandwidth_share), bandwidth),
@@ -298,17 +299,17 @@ def _evidence(data: ReportData) -> Paragraph:
         )
     workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
     name = plain((data.device.name if data.device else None) or "an unnamed device", 80)
-    text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
+    said = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
     if data.device is not None and data.device.is_cpu:
-        text += " This is a CPU, and no GPU prediction starts from a CPU measurement."
+        said += " This is a CPU, and no GPU prediction starts from a CPU measurement."
         others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
         if others:
             names = listing(dict.fromkeys(others))
-            text += f" The results folder also has runs of {names}, which the ranking uses."
+            said += f" The results folder also has runs of {names}, which the ranking uses."
         else:
-            text += " No GPU was measured: the GPUs below are reference runs or predictions from datasheets."
-        return Paragraph(text=text, tone="warning")
-    return Paragraph(text=text, tone="note")
+            said += " No GPU was measured: the GPUs below are reference runs or predictions from datasheets."
+        return Paragraph(text=said, tone="warning")
+    return Paragraph(text=said, tone="note")
 
 
 SECTIONS = {"evidence": _measured_and_noted, "prediction": _predicted}

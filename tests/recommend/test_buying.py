@@ -16,7 +16,7 @@ from gpubench.models import PriceCondition
 from gpubench.offers.dates import price_day
 from gpubench.offers.hardware import card_prices, hosts
 from gpubench.offers.table import Offers
-from gpubench.recommend.filters import apply, host_filters, within_purchase_limit
+from gpubench.recommend.filters import apply, owned_host_filters, within_purchase_limit
 from gpubench.recommend.owning import assumed_of, at_work, offer_of, ownerships
 from gpubench.recommend.rank import check
 from gpubench.recommend.request import Range, RankRequest
@@ -59,7 +59,7 @@ def given(one, *names):
 def left_out(one, **options):
     """Return the option that excludes a machine, and the reason; None if it may be bought."""
     owned = {offer_of(one): one}
-    _, fallen = apply(list(host_filters(RankRequest(**options), owned)), owned)
+    _, fallen = apply(list(owned_host_filters(RankRequest(**options), owned)), owned)
     return (fallen[0].option, fallen[0].reason) if fallen else None
 
 
@@ -111,6 +111,15 @@ def test_quoted_machines_have_only_the_given_limits():
     quoted = given(cards(4, condition=PriceCondition.QUOTED, source="own"))
     assert left_out(quoted) is None
     assert left_out(quoted, psu_watts=1600)[0] == "the setting psu-watts"
+
+
+def test_the_watts_that_an_owner_states_count_against_the_power_supply():
+    """450 + 150 W are above 0.8 x 600; a card limited to 220 W is not. A mean that was measured is no limit."""
+    key = "nvidia-geforce-rtx-4090-24gb"
+    (usual,) = ownerships(RankRequest(own=(key,)), {key: 220.0}, TODAY)
+    (limited,) = ownerships(RankRequest(own=(f"{key}, 220 W",)), {}, TODAY)
+    assert left_out(usual, psu_watts=600)[0] == "the setting psu-watts"
+    assert left_out(limited, psu_watts=600) is None
 
 
 # --- the jobs of a month ------------------------------------------------------------------------------------

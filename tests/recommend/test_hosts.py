@@ -8,7 +8,7 @@ import pytest
 
 from gpubench import rank
 from gpubench.profile import profile_of
-from gpubench.recommend.factors import GATES, NOTHING_ASKED, HostNeed, lacks, need_of, unsaid
+from gpubench.recommend.factors import NOTHING_ASKED, REQUIREMENTS, HostNeed, need_of, shortfall, unsaid
 from gpubench.units import GIB
 
 from .builders import H100, offer, rank_of, said
@@ -114,8 +114,12 @@ def test_without_host_requirements_nothing_is_excluded():
     """Without any need, a byte of memory and disk is enough, and no unstated fact is named."""
     tiny = offer(H100, ram_bytes=1, disk_bytes=1)
     need = HostNeed(weights_bytes=GIB, disk_bytes=GIB)
-    assert [bool(lacks(gate, NOTHING_ASKED, tiny)) for gate in GATES] == [False, False, False]
-    assert [bool(lacks(gate, need, tiny)) for gate in GATES] == [True, True, False]
+    assert [bool(shortfall(requirement, NOTHING_ASKED, tiny)) for requirement in REQUIREMENTS] == [
+        False,
+        False,
+        False,
+    ]
+    assert [bool(shortfall(requirement, need, tiny)) for requirement in REQUIREMENTS] == [True, True, False]
     assert not [*unsaid(offer(H100), NOTHING_ASKED)]
     assert len([*unsaid(offer(H100), need)]) == 3
 

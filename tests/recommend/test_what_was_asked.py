@@ -282,3 +282,12 @@ def test_ones_own_card_that_may_not_fit_is_ranked_if_named_and_the_answer_says_s
     assert told.endswith("to rank it anyway, name it with --gpu; `gpubench memory` says what would help.")
     (named,) = rank("llama-3.1-8b", **asked, gpu=["RTX 3060"], buy=True).owned
     assert named.row.estimate.may_fit
+
+
+@pytest.mark.parametrize(
+    ("workload", "precision", "is_said"),
+    [("resnet50", "amp", True), ("resnet50", "fp32", False), ("lstm", "amp", False)],
+)
+def test_the_layout_that_a_prediction_assumes_is_said_of_images(workload, precision, is_said):
+    told = rank(workload, precision=precision, gpu="rtx 4090", draws=50).said("sureness")
+    assert any("channels_last" in each for each in told) is is_said

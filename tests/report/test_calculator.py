@@ -352,6 +352,10 @@ def test_unmeetable_limits_are_reported_with_what_would_suffice(shown):
         ("worth", "1,500", "--hour-worth 1500"),
         ("worth", "1,5", None),
         ("worth", "1.2.3", None),
+        ("budget", "1.800", None),
+        ("budget", "$1.800", None),
+        ("budget", "1.8000", "--budget-usd 1.8"),
+        ("budget", "1.2340", "--budget-usd 1.2340"),
         ("budget", "$50", "--budget-usd 50"),
         ("budget", " 2k ", "--budget-usd 2000"),
         ("budget", "50 EUR", None),
@@ -673,3 +677,31 @@ def test_a_public_folder_contains_only_the_page_and_its_data(browser, tmp_path, 
     nowhere = here("report", "--public", tmp_path / "file" / "site", "--results", tmp_path)
     assert nowhere.returncode == 5
     assert nowhere.stderr.endswith("choose another place with --public DIR\n")
+
+
+@pytest.mark.parametrize(
+    ("usd", "words"),
+    [
+        (300, "$300 does not cover a PC and a card that does this job"),
+        (3000, "of that is for a PC for the cards"),
+    ],
+)
+def test_the_page_about_a_purchase_answers_as_the_command_does(browser, tmp_path, usd, words):  # noqa: F811
+    """A sum that buys nothing is answered with rentals; the page said that nothing stays within the limits."""
+    asked = {"workload": "vgg16", "max_purchase_usd": usd, "as_of": samples.TODAY}
+    made = report(tmp_path / "page.html", tmp_path, **asked)
+    page = browser.new_page()
+    page.goto(f"file://{made}")
+    page.wait_for_selector("html[data-answered]", state="attached")
+    said = page.locator("#said").inner_text()
+    sellers = {row[2] for row in three(page)}
+    page.close()
+    assert words in said
+    assert "Nothing stays" not in said
+    assert ("to buy" in sellers) is (usd == 3000)
+
+
+def test_the_command_of_an_unlisted_precision_is_one_that_the_command_line_takes():
+    found = calculator(RankRequest(workloads=("llama-3.1-8b",), as_of=samples.TODAY))
+    assert found["begin"]["precision"] == "bf16"
+    assert found["cases"][0]["usual_precision"] == "bf16 (weights too)"

@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         name="the optimizer is not fused",
         file=STEP,
-        old='made = factory(parameters, **({"fused": True} if is_open and not unfused else {}))',
+        old='made = factory(parameters, **({"fused": True} if can_fuse else {}))',
         new="made = factory(parameters)",
         misleads="the gradient scaler waits for the GPU in each step of amp-fp16",
         killer="test_capture.py::test_no_step_of_a_round_waits_for_the_device",
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         name="inference keeps what a backward pass would need",
         file=STEP,
-        old="        with work.ways[0](), work.autocast():\n            outputs",
+        old="        with work.grad_modes[0](), work.autocast():\n            outputs",
         new="        with work.autocast():\n            outputs",
         misleads="inference needs the memory of training, and seems not to fit",
         killer="test_steps.py::test_an_inference_keeps_nothing_for_a_backward_pass",
@@ -181,23 +181,23 @@ MUTANTS = (
     Mutant(
         name="the host does not wait for the first token",
         file=STEP,
-        old="    (start or turn.start)(index)\n    turn.ids.tolist()\n",
-        new="    (start or turn.start)(index)\n",
+        old="    (start or generation.start)(index)\n    generation.ids.tolist()\n",
+        new="    (start or generation.start)(index)\n",
         misleads="the time to issue a prompt is reported as the time to the first token",
         killer="test_generation.py::test_each_token_is_on_the_host_before_the_next_one_starts",
     ),
     Mutant(
         name="the host does not wait for the tokens after the first",
         file=STEP,
-        old="        (go_on or turn.go_on)()\n        turn.ids.tolist()\n",
-        new="        (go_on or turn.go_on)()\n",
+        old="        (go_on or generation.go_on)()\n        generation.ids.tolist()\n",
+        new="        (go_on or generation.go_on)()\n",
         misleads="tokens seem to be generated as fast as they are issued",
         killer="test_generation.py::test_each_token_is_on_the_host_before_the_next_one_starts",
     ),
     Mutant(
         name="each token overwrites the previous one in the cache",
         file=STEP,
-        old="        self.place.add_(1)\n",
+        old="        self.position.add_(1)\n",
         new="",
         misleads="tokens are generated without their sequence",
         killer="test_generation.py::test_a_generation_gives_the_scores_of_the_full_forward_pass",
@@ -222,7 +222,7 @@ MUTANTS = (
         name="tokens issued one by one are reported as a graph",
         file=GUARDS,
         old=".replay(), token.replay)",
-        new=".replay(), turn.go_on)",
+        new=".replay(), generation.go_on)",
         misleads="the gain from graphs, which is largest for single tokens, is never seen",
         killer="test_generation.py::test_graph_removes_launch_overhead_from_token_times",
     ),
@@ -330,7 +330,7 @@ MUTANTS = (
     Mutant(
         name="a process continues after a failed case",
         file=CASE,
-        old="        if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):\n",
+        old="        if not (status is Status.OK or (status is Status.TIMEOUT and self.team is None)):\n",
         new="        if False:\n",
         misleads="every case after a sticky error fails too",
         killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
@@ -522,10 +522,10 @@ MUTANTS = (
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
             "        job.tokens_at_s.clear()\n"
-            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
+            "        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()\n"
         ),
         new=(
-            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
+            "        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()\n"
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
         ),
@@ -535,8 +535,8 @@ MUTANTS = (
     Mutant(
         name="the energy counter's first reading is also used as its last",
         file=LAUNCH,
-        old="(joules, telemetry.energy_j())",
-        new="(joules, joules)",
+        old="(joules_before, telemetry.energy_j())",
+        new="(joules_before, joules_before)",
         misleads="no energy is ever known",
         killer="test_telemetry.py::test_energy_and_reduced_clocks_are_those_of_the_timed_rounds",
     ),
@@ -575,16 +575,16 @@ MUTANTS = (
     Mutant(
         name="the time of reduced clocks is off by 1000",
         file=READINGS,
-        old='HELD.of("ns", divisor=10**9)',
-        new='HELD.of("ns", divisor=10**6)',
+        old='HELD_TIME.of("ns", divisor=10**9)',
+        new='HELD_TIME.of("ns", divisor=10**6)',
         misleads="a moment at the power limit counts as all the time",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
     Mutant(
         name="memory errors before the rounds are not read",
         file=LAUNCH,
-        old="    errors = telemetry.ecc_uncorrected()\n",
-        new="    errors = None\n",
+        old="    errors_before = telemetry.ecc_uncorrected()\n",
+        new="    errors_before = None\n",
         misleads="errors during the rounds are unknown, so a device with faulty memory is trusted",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
@@ -721,8 +721,8 @@ MUTANTS = (
     Mutant(
         name="the convolution that proves a precision is computed on the host",
         file=STEP,
-        old="convolve(image.to(device), kernel.to(device))[:HELD_IMAGES].cpu()",
-        new="convolve(image, kernel)[:HELD_IMAGES]",
+        old="convolve(image.to(device), kernel.to(device))[:COMPARED_IMAGES].cpu()",
+        new="convolve(image, kernel)[:COMPARED_IMAGES]",
         misleads="as above",
         killer="test_every_case.py::test_strict_fp32_is_strict_in_the_process_of_the_other_precisions",
     ),
@@ -786,7 +786,7 @@ MUTANTS = (
     Mutant(
         name="no control is stored",
         file=CASE,
-        old="for name in proof if name in errors}",
+        old="for name in errors if name in control}",
         new="for name in ()}",
         misleads="a proof that cannot fail counts as a proof",
         killer="test_controls.py::test_device_that_never_shows_tf32_leaves_fp32_unproven",
@@ -862,8 +862,8 @@ MUTANTS = (
     Mutant(
         name="products of strict fp32 are not proven",
         file=MICRO,
-        old="doubts = _not_ieee(hardware)",
-        new="doubts = ()",
+        old="fp32_findings = _not_ieee(hardware)",
+        new="fp32_findings = ()",
         misleads="the rate of TF32 is reported as that of fp32, without a finding",
         killer="test_micro.py::test_products_that_are_not_ieee_are_flagged",
     ),

@@ -16,7 +16,7 @@ from own_kinds import HEAD, KINDS
 
 from gpubench.cli.progress import Shown
 from gpubench.measure import messages
-from gpubench.measure.environment import environment_of
+from gpubench.measure.environment import child_variables
 from gpubench.measure.launcher import Child, Launcher
 from gpubench.measure.messages import RoundDone
 from gpubench.measure.plan import plan
@@ -129,7 +129,7 @@ def start():
     children = []
 
     def begin(device: DeviceProfile) -> Child:
-        made = Child(environment_of(device, os.environ))
+        made = Child(child_variables(device, os.environ))
         children.append(made)
         made.send(messages.Setup(device=device, budget=BRIEF, seed=0))
         while not isinstance(report := made.receive(time.monotonic() + 60), messages.Ready):
