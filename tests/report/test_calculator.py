@@ -686,7 +686,7 @@ def test_a_public_folder_contains_only_the_page_and_its_data(browser, tmp_path, 
         (3000, "of that is for a PC for the cards"),
     ],
 )
-def test_the_page_about_a_purchase_answers_as_the_command_does(browser, tmp_path, usd, words):  # noqa: F811
+def test_the_page_about_a_purchase_answers_as_the_command_does(browser, tmp_path, usd, words):
     """A sum that buys nothing is answered with rentals; the page said that nothing stays within the limits."""
     asked = {"workload": "vgg16", "max_purchase_usd": usd, "as_of": samples.TODAY}
     made = report(tmp_path / "page.html", tmp_path, **asked)
