@@ -144,7 +144,7 @@ def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
         market = msgspec.structs.replace(asked, max_purchase_usd=None, jobs_per_month=None)
     found = calculator(market)
     job = None if ranking is None else ranking.job
-    if job is None or job.reference_hours is not None:  # the page asks about a number of samples
+    if job is None or job.reference_hours is not None:  # on the page, a job is a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
         asked = msgspec.structs.replace(asked, **question)
