@@ -417,6 +417,8 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
+    if request.spot and Pricing.SPOT not in pool.offers.pricing.present:
+        yield tell("spot_none")
     costs = (
         (request.tax, f"{format_percent(request.tax)} tax"),
         (request.egress_usd, f"{format_usd(request.egress_usd)} for egress"),
@@ -437,7 +439,8 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     names_memory = request.min_memory_gib is not None or any("gb" in sized(name) for name in request.gpus)
     if request.batch_size is not None or names_memory:
         row = answers[0]
-        fits = row.estimate.memory_text or "is not checked against its memory"
+        unknown = "not checked against its memory" if row.estimate.basis == "predicted" else "fits (it ran)"
+        fits = row.estimate.memory_text or unknown
         yield tell(
             "holds_batch",
             gpu=gpu_name(row.offer.gpu_key),

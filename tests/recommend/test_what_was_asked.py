@@ -291,3 +291,15 @@ def test_ones_own_card_that_may_not_fit_is_ranked_if_named_and_the_answer_says_s
 def test_the_layout_that_a_prediction_assumes_is_said_of_images(workload, precision, is_said):
     told = rank(workload, precision=precision, gpu="rtx 4090", draws=50).said("sureness")
     assert any("channels_last" in each for each in told) is is_said
+
+
+def test_a_question_about_spot_that_leaves_no_spot_price_says_so():
+    options = {"workload": "resnet50", "spot": True, "draws": 50}
+    words = "None of the remaining prices is a spot price."
+    assert words in rank(seller="secure", **options).said("caution")
+    assert words not in rank(gpu="a100", **options).said("caution")
+
+
+def test_a_measured_gpu_is_said_to_hold_the_batch_that_it_ran():
+    told = rank("resnet50", min_memory_gib=100, provider="koyeb", gpu="h200", draws=50).said("asked")
+    assert "Batch 64 on H200 SXM 141GB: fits (it ran)." in told
