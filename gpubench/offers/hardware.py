@@ -176,7 +176,8 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     gpu_count = 1 if stated is None else stated
     known, words = find_spec(name), {*normalize(name).replace("-", " ").split()}
     own = [key for key in {*own_keys} - {*load_specs()} if words and words <= {*key.split("-")}]
-    key = known.key if known is not None else own[0] if len(own) == 1 else name
+    own_key = own[0] if len(own) == 1 else name
+    key = own_key if known is None else known.key
     if key not in own_keys:
         gpu = usual_spec(name)
         key = gpu.key

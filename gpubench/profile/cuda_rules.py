@@ -355,11 +355,11 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
         """Run the layer as cuDNN does, with time steps as the first dimension."""
         del has_biases, dropout
         states = [state] if isinstance(state, Tensor) else list(state)
-        first = x.transpose(0, 1) if batch_first else x
+        by_step = x.transpose(0, 1) if batch_first else x
         directions = 2 if bidirectional else 1
-        outputs = first.shape[:2].numel() * weights[1].shape[1] * directions  # of one layer over all steps
+        outputs = by_step.shape[:2].numel() * weights[1].shape[1] * directions  # of one layer over all steps
         sizes = outputs * gates, layers * outputs * (gates + STATES_KEPT) if train else 0
-        out, *final = _FusedRnn.apply(sizes, directions, len(states), first, *states, *weights)  # type: ignore[no-untyped-call]
+        out, *final = _FusedRnn.apply(sizes, directions, len(states), by_step, *states, *weights)  # type: ignore[no-untyped-call]
         return (out.transpose(0, 1) if batch_first else out, *final)
 
     return run

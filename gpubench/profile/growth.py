@@ -260,8 +260,8 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
     """Return the lines that are highest at some batch, fitted to the same moments at two batch sizes.
 
-    They are found for every share of the gradients held, because another moment may be the highest if several
-    GPUs shard the gradients.
+    Each share of the gradients that a GPU may hold is considered, because another moment may be the highest
+    if several GPUs shard the gradients.
     """
     if len(one) != len(two):  # the operators differ between batches: only the peaks can be compared
         one, two = [max(one)], [max(two)]

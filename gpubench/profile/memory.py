@@ -97,8 +97,8 @@ def need_of(
         card_class: Cards on which context, driver and libraries take the same memory.
         measured: Measured memory of this exact case, on any GPU; replaces the model.
         scale: From ``scale_of``, if this workload was measured at another batch.
-        accumulate: Number of micro-batches that the batch is split into, run one after the other: their
-            gradients are summed, and so are alive through the whole step. Cases are measured with 1.
+        accumulate: Number of micro-batches that the batch is split into, run one after the other. Their
+            gradients are summed, so they are alive through the whole step. Measured cases have 1.
     """
     allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)
@@ -351,9 +351,9 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
 def _as_executed(held: Held, case: Case) -> Held:
     """Adapt the memory of a traced step, which is eager, to the execution of the case.
 
-    A CUDA graph allocates from its own pool. States from the first step occupy parts of segments that
-    activations had used before; these segments cannot be returned, and the graph cannot use their remainder.
-    Large blocks are mostly transients, so these count twice. Several GPUs are measured eagerly.
+    A CUDA graph allocates from its own pool. Optimizer states from the first step occupy parts of segments
+    that activations had used before. These segments cannot be returned, and the graph cannot use their rest.
+    Large blocks are mostly transients, so the transients count twice. Several GPUs are measured eagerly.
     """
     if case.execution is Execution.COMPILE:
         return msgspec.structs.replace(held, least=COMPILED_LEAST * held.least)
@@ -445,8 +445,9 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     gradients = trained * wide
     states = trained * profile.optimizer_bytes_per_parameter * wide / FP32_BYTES
     if case.parallel_mode is ParallelMode.DDP:
-        gradients *= 2
+        gradients *= 2  # a second copy, in buckets
     share = 1 / case.gpu_count if case.parallel_mode is ParallelMode.FSDP else 1.0
+    # Autocast's copies of the weights in half precision
     copies = weights / 2 if case.precision.is_amp and case.weight_type is WeightType.FLOAT32 else 0.0
     scale = 0.5 if case.precision.is_amp or size < FP32_BYTES else 1.0
     saved = profile.saved_bytes_per_sample if train else 0.0  # frozen layers save nothing

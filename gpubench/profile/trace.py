@@ -118,20 +118,21 @@ def trace_workload(
     memory, memory_untraced = ((), missing) if missing is not None else _memory(workload, variants_s, **how)
     if not memory and missing is None and TaskKind.TRAIN in workload.tasks and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
-    contiguous = None
+    not_channels_last = None
     if missing is None and has_time():
         reads = next(iter(traced.reads_at(BATCHES[0]).values()), {})
-        contiguous = why_contiguous(workload, None if on_cpu and not memory else reads)
+        not_channels_last = why_contiguous(workload, None if on_cpu and not memory else reads)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     profile = msgspec.structs.replace(
         traced.profile,
         memory=tuple(_narrowed(step, decode, weight_type) for step in memory),
         memory_untraced=memory_untraced,
-        is_contiguous_only=contiguous is not None,
+        is_contiguous_only=not_channels_last is not None,
         why_no_amp=next(iter(refused), None),
         saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
-    return replace(traced, profile=_with_eager_tasks(profile, traced), why_contiguous=contiguous)
+    profile = _with_eager_tasks(profile, traced)
+    return replace(traced, profile=profile, why_contiguous=not_channels_last)
 
 
 def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfile:
@@ -224,7 +225,7 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
     if decode is None or each >= half:
         return step
-    less = decode.flops_per_token / 2 * (half - each)
+    less = decode.flops_per_token / 2 * (half - each)  # a token takes 2 FLOP per weight
 
     def narrowed(moment: MemoryLine) -> MemoryLine:
         return msgspec.structs.replace(moment, fixed_bytes=moment.fixed_bytes - less)

@@ -160,7 +160,7 @@ class Known:
         for tensor in tensors:
             self._values.pop(storage_id(tensor), None)
 
-    def _of(self, tensor: Tensor) -> Tensor:
+    def _valued(self, tensor: Tensor) -> Tensor:
         # The tensor with its values; raises KeyError if they are unknown.
         if not tensor.is_meta:
             return tensor
@@ -206,7 +206,7 @@ class Known:
         # How many elements a condition selects; raises KeyError if that is unknown.
         if self._others_as_1 and mask.is_meta and storage_id(mask) not in self._values:
             return mask.numel() // self._one_of
-        return int(self._of(mask).count_nonzero())
+        return int(self._valued(mask).count_nonzero())
 
     @contextmanager
     def _missing(self) -> Iterator[None]:
@@ -228,8 +228,8 @@ class Known:
 
     def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         # The result with values; raises KeyError if those of an argument are unknown.
-        of = _blank if _takes_shape_only(func) else self._of
-        args, kwargs = with_tensors((args, dict(kwargs)), of)
+        on_cpu = _blank if _takes_shape_only(func) else self._valued
+        args, kwargs = with_tensors((args, dict(kwargs)), on_cpu)
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         return func(*args, **kwargs)

@@ -300,8 +300,8 @@ def _before_paying(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     named = answered(ranking)
     doubts: dict[str, dict[str | None, None]] = {}  # the distinct doubts about each GPU; None is no doubt
     for each in named:
-        is_hosts = each.condition is PriceCondition.SINGLE_HOST
-        on_price = each.price_doubt or (ask_words(each.asks) if is_hosts else None)
+        from_host = each.condition is PriceCondition.SINGLE_HOST
+        on_price = each.price_doubt or (ask_words(each.asks) if from_host else None)
         on_memory = MAY_NOT_FIT if each.row.estimate.may_fit else None
         doubts.setdefault(gpu_name(each.offer.gpu_key), {}).update({on_price: None, on_memory: None})
     doubted = grouped((", ".join(filter(None, why)), gpu) for gpu, why in doubts.items() if any(why))
@@ -455,7 +455,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     yield tell("other_batches")
     most = max(batches)
     smaller = {gpus_of(row.offer): batch for row in answers if (batch := batches_of(row.estimates)) < most}
-    if smaller and len(most) == 1:
+    if smaller and len(most) == 1:  # a single workload
         of_gpus = listing([f"{gpus} at {batch}" for gpus, (batch,) in smaller.items()])
         yield tell("smaller_batch", batches=of_gpus, most=f"{most[0]:,}")
 

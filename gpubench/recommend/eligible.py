@@ -182,11 +182,11 @@ class CandidateFinder:
         """Split offers into those that can run the job and those that cannot, or might not."""
         machines = kinds_of(offers.gpu_key, offers.gpu_count)
         why = [self._why_not(*machine) for machine in machines.values]
-        runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
-        places = np.flatnonzero(~runs)
+        can_run = np.array([text is None for text in why], dtype=bool)[machines.codes]
+        places = np.flatnonzero(~can_run)
         reasons = [why[machine] or "" for machine in machines.codes[places].tolist()]
         excluded = map(Exclusion, repeat(offers), places.tolist(), repeat(NO_FIGURE), reasons)
-        return offers.where(runs), list(excluded)
+        return offers.where(can_run), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
         # Return why this number of GPUs cannot run the job, or might not; None if they can.

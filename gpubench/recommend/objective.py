@@ -327,10 +327,10 @@ def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Fl
     at_short, at_long = (total(each) for each in _hours_by_start(pool, rows))
     factor = np.exp(pool.prices.half_width[rows])
     cheap, dear = (total(likely_hours, pool.price[rows] * each) for each in (1 / factor, factor))
-    none = np.zeros_like(likely)
-    certain = cost(pool, none, rows, none)
+    zero = np.zeros_like(likely)
+    certain = cost(pool, zero, rows, zero)
     sources = (at_fast, at_slow), (at_short, at_long), (cheap, dear)
-    low, high = _ends_of(likely - certain, *((low - certain, high - certain) for low, high in sources))
+    low, high = _ends_of(likely - certain, *((less - certain, more - certain) for less, more in sources))
     return likely, certain + low, certain + high
 
 
@@ -374,14 +374,14 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     if pool.work is None:
         return np.asarray(np.maximum(on_demand / price - 1, 0.0))
     rate = pool.rate[rows] / pool.delivered[rows]
-    most = cost(pool, hours(pool, rate, rows), rows, on_demand)
+    most_usd = cost(pool, hours(pool, rate, rows), rows, on_demand)
 
-    none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
-    once = _cost_of_billed(pool, none, rows, price)
-    of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
+    zero, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
+    once_usd = _cost_of_billed(pool, zero, rows, price)
+    usd_per_hour = _cost_of_billed(pool, zero + 1, rows, price) - once_usd
     # One increment before the hours at which both cost the same, because an equal cost is not cheaper.
-    most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit
-    start = hours(pool, none + np.inf, rows)
+    most_hours = (np.ceil((most_usd - once_usd) / usd_per_hour / unit - _ROUNDING) - 1) * unit
+    start = hours(pool, zero + np.inf, rows)  # at an infinite rate, only the startup is left
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
 
 
@@ -536,10 +536,10 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
     )
 
 
-def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
-    """Return the costs of rows relative to one of them, with 90 % intervals from the draws."""
+def costs_over(pool: Candidates, cheapest: int, others: Sequence[int]) -> list[Interval]:
+    """Return the costs of other rows relative to the cheapest one, with 90 % intervals from the draws."""
     by_cost = pool.asking(sort="cost")
-    rows = np.array([least, *others])
+    rows = np.array([cheapest, *others])
     price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
     usd = -_drawn_merits(by_cost, rows, drawn_inputs(by_cost, rows), price=price)
     ratios = usd[1:] / usd[0]
