@@ -218,14 +218,14 @@ def policy_of(precision: Precision) -> Iterator[None]:
 @contextmanager
 def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches]:
     """Allow or forbid TF32 in a backend's fp32 products, yield what is read back, and restore the setting."""
-    on = precision.facts.tf32
+    allows_tf32 = precision.facts.tf32
     match framework:
         case Framework.KERAS_TENSORFLOW:
             import tensorflow as tf
 
             config = tf.config.experimental
             before = config.tensor_float_32_execution_enabled()
-            config.enable_tensor_float_32_execution(on)
+            config.enable_tensor_float_32_execution(allows_tf32)
             try:
                 yield _switches(is_on=bool(config.tensor_float_32_execution_enabled()))
             finally:
@@ -233,7 +233,7 @@ def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches
         case Framework.KERAS_JAX:
             import jax
 
-            with jax.default_matmul_precision("tensorfloat32" if on else "highest"):
+            with jax.default_matmul_precision("tensorfloat32" if allows_tf32 else "highest"):
                 yield _switches(is_on=jax.config.values["jax_default_matmul_precision"] != "highest")
         case _:
             from gpubench.measure.step import switches_for

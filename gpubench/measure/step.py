@@ -513,7 +513,7 @@ def generate(
 
     Args:
         work: Its ``tokens_at_s`` receives the times.
-        generation: Its ids, scores and steps.
+        generation: Holds the latest ids and scores.
         index: Number of the step, which selects the batch.
         start: Replaces the generation's own ``start``, for example with the replay of its graph.
         go_on: Replaces the generation's own ``go_on``.
