@@ -318,7 +318,9 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
-    is_on_demand = pricing == Pricing.ON_DEMAND and kind != "serverless"  # whose jobs all may be interrupted
+    is_on_demand = (
+        pricing == Pricing.ON_DEMAND and kind != "serverless"
+    )  # serverless jobs may always be interrupted
     if is_on_demand and (said := _said_otherwise(row)) is not None:
         raise ValueError(
             f"{said}, but its price would rank as one on demand in US dollars: add a column pricing (and "
@@ -395,7 +397,7 @@ _FLOOR = re.compile(r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)
 
 
 def _floor_in(note: str | None) -> bool | None:
-    # Return True for the note of a "from" price, such as "starting at"; None if it says nothing of that.
+    # Return True if a note begins like "starting at $2"; None for any other note.
     return True if note and _FLOOR.match(note) else None
 
 
@@ -408,7 +410,7 @@ _SOLD_OTHERWISE = re.compile(
 _NOT_IN_DOLLARS = re.compile(
     r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|[€£¥])"
 )
-# A term that binds the buyer, and the headings of a term and of a sum that is paid first.
+# A cell with a long commitment, and the headings of a commitment and of a sum paid in advance.
 _LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
 _TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
 _PAID_FIRST = frozenset({"upfront", "setup"})

@@ -250,8 +250,8 @@ def arithmetic_of(
 
 def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
     """Return the arithmetic that most FLOPs of each step use, (n,)."""
-    conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
-    return np.where(conv, arithmetic.conv, arithmetic.matmul)
+    is_conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
+    return np.where(is_conv, arithmetic.conv, arithmetic.matmul)
 
 
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
@@ -283,15 +283,15 @@ def step_times(
         chips: n GPUs or one.
         arithmetic: Their arithmetic.
         coefficients: From the calibration.
-        host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
+        host_s_per_operator: Host time per operator; 0 inside a CUDA graph [s].
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
         host_power: Exponent with which GPU and host time add up: 1 for no overlap, infinity for full overlap.
     """
     c = coefficients
     conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
-    index, matmul_s = _matmul_s(work, chips, arithmetic, c)
+    matmul_index, matmul_s = _matmul_s(work, chips, arithmetic, c)
     compute = conv_s + matmul_s + work.flops[..., 3] / (c.depthwise * chips.peaks[..., Mode.FP32])
-    on_tensor = (conv_index >= _ON_TENSOR) | (index >= _ON_TENSOR)
+    on_tensor = (conv_index >= _ON_TENSOR) | (matmul_index >= _ON_TENSOR)
     slower = c.no_optimizer * arithmetic.no_optimizer
     compute = compute * np.exp(
         slower - log_throttle(chips, c) - deviations[:, 0] - deviations[:, 1] * on_tensor

@@ -105,7 +105,7 @@ _grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
 def rules_without_values() -> Iterator[None]:
     """Let grouped matrix products (mixture of experts) take any type on the meta device inside the block."""
     rules = {} if _grouped_mm is None else {"_grouped_mm": partial(_grouped_product, _grouped_mm)}
-    with _registered(rules, only_with_override=True):
+    with _registered(rules, replace_own=True):
         yield
 
 
@@ -117,15 +117,14 @@ def rules_of_losses() -> Iterator[None]:
 
 
 @contextmanager
-def _registered(
-    rules: Mapping[Any, Callable[..., Any]], *, only_with_override: bool = False
-) -> Iterator[None]:
+def _registered(rules: Mapping[Any, Callable[..., Any]], *, replace_own: bool = False) -> Iterator[None]:
+    # Register rules for the meta device; those that replace torch's own only if this torch allows it.
     library = torch.library.Library("aten", "IMPL")
     try:
         allowed = _override(library)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-            for operator, rule in rules.items() if allowed or not only_with_override else ():
+            for operator, rule in rules.items() if allowed or not replace_own else ():
                 library.impl(operator, rule, "Meta", **allowed)
         yield
     finally:

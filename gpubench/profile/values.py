@@ -48,7 +48,7 @@ Reads = dict[Key, list[Any]]
 
 
 class _OnHost(TorchFunctionMode):
-    """Passes calls that are no operators to a handler: reads by the host, lists as indices, constants."""
+    """Passes calls that are not operators to a handler: reads by the host, lists as indices, constants."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def noted() -> Iterator[Reads]:
     reads: Reads = {}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func is _ONE_HOT and (args[1:] or kwargs):  # a GPU reads no values if it is given their number
+        if func is _ONE_HOT and (args[1:] or kwargs):  # given the number of classes, a GPU reads no values
             before = {key: [*found] for key, found in reads.items()}
             out = func(*args, **kwargs)
             reads.clear()

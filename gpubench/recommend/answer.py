@@ -169,11 +169,10 @@ def _on_hours_saved(ranking: Ranking) -> Iterator[Told]:
 
 
 def _on_chances(ranking: Ranking) -> Iterator[Told]:
-    # Yield each answer that is a toss-up, with both probabilities, or the fact that only one GPU is left.
+    # Yield each toss-up (one row can be several answers), or the fact that only one GPU is left.
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
-    # One row can be several answers.
     distinct = first_of_each(ranking.answers.items(), lambda each: (id(each[1].row), each[1].toss_up))
     for name, answer in distinct:
         if answer.toss_up is None:
@@ -380,8 +379,7 @@ def _by_energy(ranking: Ranking) -> Iterator[Told]:
     if not best:
         return
     first, *others = best[:4]
-    unit = ranking.rows[0].estimate.case.sample_unit
-    yield tell("by_energy", gpu=first[0], joules=first[1], unit=unit)
+    yield tell("by_energy", gpu=first[0], joules=first[1], unit=ranking.rows[0].estimate.case.sample_unit)
     if others:
         yield tell("next_by_energy", gpus="; ".join(f"{gpus} at {joules}" for gpus, joules in others))
 
@@ -400,11 +398,8 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
     own = [each for each in found.excluded if each.among.by_user[each.at]]
     if request.offers is not None and own and not pool.offers.by_user.any():
-        yield tell(
-            "own_unranked",
-            file=plain(request.offers.name),
-            reason=f"{gpu_name(own[0].offer.gpu_key)} at {plain(own[0].offer.provider)}: {own[0].reason}",
-        )
+        reason = f"{gpu_name(own[0].offer.gpu_key)} at {plain(own[0].offer.provider)}: {own[0].reason}"
+        yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
     excluded = Counter(each.option for each in found.excluded)
     if request.regions and (unsaid := sum(each.reason == REGION_UNSAID for each in found.excluded)):
         yield tell("region_unsaid", offers=count(unsaid, "offer"))

@@ -82,8 +82,8 @@ class Ownership:
         condition: Kind of price: of new or used cards, a launch price, or a quote.
         resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and when idle [W].
-        most_w: Power of all GPUs for which a power supply must suffice: as stated by the owner, else board
-            power; None if both are unknown [W].
+        most_w: Power of all GPUs that the power supply must provide [W]: as stated by the owner, else board
+            power; None if both are unknown.
         host_w: Power of the rest of the machine under load [W]; 0 for a complete machine with one GPU.
         host: The host of the cards, with its limits; None for a complete computer.
         is_planned: Whether the price is a planning figure, not from an observed listing.

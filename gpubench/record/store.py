@@ -518,7 +518,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
                     if (stored := stored_copy(root, run)) is not None:
                         added.present.append(stored)
                     else:
-                        added.written.append(write_run(root, _from_there(run, path)))
+                        added.written.append(write_run(root, _with_origin(run, path)))
             except (ConflictError, RunLockedError) as error:
                 added.conflicts.append(f"{path.name}: {error}")
             except StorageError:
@@ -552,7 +552,7 @@ def stored_copy(root: Path, run: Run) -> Path | None:
     return found[0] if found else None
 
 
-def _from_there(run: Run, path: Path) -> Run:
+def _with_origin(run: Run, path: Path) -> Run:
     # Return a run that says who shared it (shared/NAME/RUN-ID.json), or else which file it comes from.
     *_, folder, name, file = ("", "", *path.resolve().parts)
     source = f"shared by {name}" if folder == "shared" else file

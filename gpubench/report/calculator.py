@@ -43,7 +43,7 @@ from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain, plural
 
-# Pricing and provider of a GPU that the page offers as owned. It has no price, so it costs only its energy.
+# Pricing and provider of the GPUs that a reader of the page may choose as owned. They cost only their energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
 # Numbers of owned GPUs that the page offers.
@@ -236,7 +236,8 @@ def _own_keys(runs: Runs) -> set[str]:
 
 
 def _questions(market: RankRequest) -> Iterator[RankRequest]:
-    # Yield the question, if no shipped model covers it, then every shipped model at each of its precisions.
+    # Yield the question itself if no shipped model covers it, then one about every shipped model at each of
+    # its precisions.
     plain_recipe = {each.field: getattr(RankRequest(), each.field) for each in options_of(RecipeRequest)}
     if not _is_shipped(market):
         yield market

@@ -144,7 +144,7 @@ def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
         market = msgspec.structs.replace(asked, max_purchase_usd=None, jobs_per_month=None)
     found = calculator(market)
     job = None if ranking is None else ranking.job
-    if job is None or job.reference_hours is not None:  # the page asks about a number of samples
+    if job is None or job.reference_hours is not None:  # on the page, a job is a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
         asked = msgspec.structs.replace(asked, **question)
@@ -191,19 +191,19 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
     figures = {id_: figure for heading in headings for id_, figure in heading.figures.items()}
     content, thinned = embedded(_best_of_each_machine(data))
     begin = None if data.calculator is None else data.calculator["begin"]
-    still = None
+    static = None
     if begin is not None and data.ranking is not None:
-        still = _static_answer(data.ranking, begin["model"])
+        static = _static_answer(data.ranking, begin["model"])
     return environment().get_template("page.html.j2").render(
-        still=still,
+        static=static,
         few=_few_offers(data.calculator),
         cost=COST,
         chance=CHANCE,
         as_of=data.today.isoformat(),
         no_answer=data.ranking_problem and plain(data.ranking_problem, 400),
-        calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
+        calculator=None if static is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
-        subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # a section dates the run
+        subtitle=_subtitle(data) if static is None else data.today.isoformat(),  # a section dates the run
         headings=[heading for heading in headings if heading.parts],
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
