@@ -148,8 +148,7 @@ def quote_doubt(owned: Ownership) -> str | None:
     which, near_usd = ("lowest", min(listed)) if each_usd < min(listed) else ("highest", max(listed))
     if min(listed) / _QUOTE_RATIO <= each_usd <= max(listed) * _QUOTE_RATIO:
         return None
-    ratio = format_number(each_usd / near_usd, 2)
-    return f"{format_price(each_usd)} a card, {ratio} times the {which} listed price"
+    return f"{format_number(each_usd / near_usd, 2)} times the {which} listed price"
 
 
 def card_share(owned: Ownership) -> float:

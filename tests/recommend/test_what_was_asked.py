@@ -308,8 +308,8 @@ def test_a_measured_gpu_is_said_to_hold_the_batch_that_it_ran():
 @pytest.mark.parametrize(
     ("quote", "doubt"),
     [
-        ("8x H100 SXM, 3000 USD", "$375 a card, 0.013 times the lowest listed price"),
-        ("RTX 3090, 70000 USD", "$70,000 a card, 47 times the highest listed price"),
+        ("8x H100 SXM, 3000 USD", "0.013 times the lowest listed price"),
+        ("RTX 3090, 70000 USD", "47 times the highest listed price"),
         ("RTX 3090, 700 USD", None),
         ("2x RTX 3090, 1400 USD, host 9000 USD", None),
         ("RTX 3090", None),
@@ -318,5 +318,5 @@ def test_a_measured_gpu_is_said_to_hold_the_batch_that_it_ran():
 def test_a_quote_far_from_the_listed_prices_of_its_card_is_cautioned(quote, doubt):
     """The price of one card, given for eight, won without a word."""
     told = " ".join(rank("resnet50", have=quote, draws=50).said("caution"))
-    assert "a card," in told if doubt else "a card," not in told
+    assert ("listed price" in told) is (doubt is not None)
     assert (doubt or "") in told
