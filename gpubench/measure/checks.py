@@ -64,7 +64,8 @@ SCALING_TOLERANCE = 1.05
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
-# The driver counts these policies too, but they do not indicate a cooling or power problem.
+# The driver also counts the time in which these policies limit the clock, but they are no fault of cooling or
+# power.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 INVALIDATING = frozenset(
     {

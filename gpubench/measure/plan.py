@@ -476,7 +476,7 @@ def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> 
     """Return the requested batch, else the main batch; on a CPU the smallest, or 1 if a step takes seconds.
 
     A user's own model gets at least ``SMALL_BATCH`` samples if possible, because batch norm over one value
-    rejects a batch of 1. For ``max``, the search begins at the returned batch.
+    rejects a batch of 1. For ``max``, the result is a placeholder, which ``with_largest_batches`` replaces.
     """
     if isinstance(request.batch_size, int):
         return request.batch_size

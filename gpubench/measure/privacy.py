@@ -90,7 +90,7 @@ def _mask_address(match: re.Match[str]) -> str:
         ipaddress.ip_address(match[0])
     except ValueError:
         return match[0]
-    return "<address>" if match[0].strip(":") else match[0]
+    return "<address>" if match[0].strip(":") else match[0]  # "::" alone separates names in C++
 
 
 def _user() -> str:

@@ -340,7 +340,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
         if child.is_alive() and open_store().get(JOB).decode() != call.key:
             child.kill()
             child.join()
-            if store.check([CUT_OFF]):
+            if store.check([CUT_OFF]):  # another process was lost, so this one fails too
                 raise SystemExit(1)
             return
     if child.exitcode < 0:
@@ -351,6 +351,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
 
 
 def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
+    # Run in the child of ``_watch``.
     die_with_parent(parent_pid)
     open_store.cache_clear()  # the cached connection is the parent's
     record(take_part)()
@@ -393,7 +394,7 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
             case ReferencePass():
                 assert work is not None  # a case always comes before commands on it
                 assert task is not None
-                with switches_for(work.case.precision):
+                with switches_for(work.case.precision):  # the expected loss and the result do not matter here
                     guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))
             case Steps() as block:
                 assert work is not None

@@ -14,7 +14,6 @@ from gpubench.models import (
     BuyOrRent,
     Choice,
     FindingKind,
-    MemoryFormat,
     ParallelMode,
     PriceCondition,
     Pricing,
@@ -100,10 +99,6 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     yield from _on_fewest_gpus(found)
     yield from _on_work(ranking)
     yield from _on_named_gpus(found)
-    answered = (each for answer in ranking.answers.values() for each in answer.row.estimates)
-    predicted = {each.case.memory_format for each in answered if each.basis == "predicted"}
-    if MemoryFormat.CHANNELS_LAST in predicted:
-        yield tell("layout")
     yield from _before_paying(found, ranking)
     yield from _on_request(found, ranking)
     yield from _on_own_machines(found, priced, ranking)
@@ -412,6 +407,8 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
+    if request.spot and Pricing.SPOT not in pool.offers.pricing.present:
+        yield tell("spot_none")
     costs = (
         (request.tax, f"{format_percent(request.tax)} tax"),
         (request.egress_usd, f"{format_usd(request.egress_usd)} for egress"),
@@ -432,7 +429,8 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     names_memory = request.min_memory_gib is not None or any("gb" in sized(name) for name in request.gpus)
     if request.batch_size is not None or names_memory:
         row = answers[0]
-        fits = row.estimate.memory_text or "is not checked against its memory"
+        unknown = "not checked against its memory" if row.estimate.basis == "predicted" else "fits (it ran)"
+        fits = row.estimate.memory_text or unknown
         yield tell(
             "holds_batch",
             gpu=gpu_name(row.offer.gpu_key),
@@ -642,10 +640,6 @@ def _on_estimates(pool: Candidates) -> Iterator[Told]:
         for key, estimate in zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
         if key in ranked and estimate.host_cpu is not None
     )
-    known = zip(pool.speeds.keys, pool.speeds.estimates, strict=True)
-    added = [f"{gpu_name(key)} ({each.origin})" for key, each in known if key in ranked and each.origin]
-    if added:
-        yield tell("added_runs", gpus="; ".join(added))
     for cpu, names in limited_by.items():
         yield tell("host_cpu", gpu=listing(names), cpu=plain(cpu, 60))
     if any((spec := load_specs().get(key)) and spec.variants for key in ranked):

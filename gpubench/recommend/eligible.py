@@ -40,7 +40,7 @@ from gpubench.recommend.filters import (
     rented_host_filters,
     within_purchase_limit,
 )
-from gpubench.recommend.owning import Ownership, card_share
+from gpubench.recommend.owning import Ownership, card_share, quote_doubt
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Drawer, Scaling, Speeds, combine, gpus_needed, scaling_of
 from gpubench.specs import load_specs
@@ -79,6 +79,8 @@ class FilterResult:
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why the price of a ranked offer is doubtful, in a few words; None if it is not."""
+        if (machine := self.owned.get(offer)) is not None:
+            return quote_doubt(machine)
         age = age_days(offer.price_date, self.market.today)
         is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
         old = f"a price of {dated(offer.price_date, age)}" if is_old else None

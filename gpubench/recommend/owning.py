@@ -26,7 +26,7 @@ from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
-from gpubench.units import UNKNOWN, count, format_percent, format_price
+from gpubench.units import UNKNOWN, count, format_number, format_percent, format_price
 
 # Maximum number of cards to buy together: as many as fit in the largest host.
 _MOST_CARDS = 8
@@ -132,6 +132,23 @@ def hourly_range(owned: Ownership) -> Range:
     """Return the cost of a useful hour [USD] at the best, likely and worst resale, utilization and tariff."""
     corners = zip(owned.resale_usd[::-1], owned.utilization[::-1], owned.tariff, strict=True)
     return Range(*(sum(hourly(owned, *corner)) for corner in corners))
+
+
+# A quote that differs by more than this factor from every listed price of the card is likely a mistake, such
+# as the price of one of eight cards.
+_QUOTE_RATIO = 3.0
+
+
+def quote_doubt(owned: Ownership) -> str | None:
+    """Return how far a quote is from the listed prices of its card, in a few words; None if it is not far."""
+    listed = [float(p.price_usd) for p in card_prices() if p.gpu_key == owned.gpu_key and not p.is_computer]
+    each_usd = (owned.purchase_usd - owned.host_usd) / owned.gpu_count
+    if owned.condition is not PriceCondition.QUOTED or not each_usd or not listed:
+        return None
+    which, near_usd = ("lowest", min(listed)) if each_usd < min(listed) else ("highest", max(listed))
+    if min(listed) / _QUOTE_RATIO <= each_usd <= max(listed) * _QUOTE_RATIO:
+        return None
+    return f"{format_number(each_usd / near_usd, 2)} times the {which} listed price"
 
 
 def card_share(owned: Ownership) -> float:

@@ -46,7 +46,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError, recorded
-from gpubench.recommend.lines import in_words, on_commitments, on_interruptions
+from gpubench.recommend.lines import in_words, on_commitments, on_evidence, on_interruptions
 from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.recommend.rows import (
@@ -333,6 +333,7 @@ def judge_offers(
         *(Told("answer", text, FIRST) for text in in_words(ranking)),
         *notes,
         *on_commitments(found),
+        *on_evidence(found, ranking),
         *on_interruptions(request, [each.offer for each in answered(ranking)]),
         *facts(found, priced, ranking),
         *(_jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),

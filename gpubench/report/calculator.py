@@ -381,7 +381,7 @@ def _offers(
     asks = filtered.market.asks
     return [
         {
-            "who": seller(offer),
+            "who": seller(offer, owned.purchase_usd if (owned := filtered.owned.get(offer)) else None),
             "name": offer_name(offer),
             "gpu": offer.gpu_key,
             "count": offer.gpu_count,

@@ -252,7 +252,7 @@ def _static_answer(ranking: Ranking, model: str) -> dict[str, Any]:
             (
                 line.names,
                 gpus_of(line.choice.offer),
-                seller(line.choice.offer),
+                seller(line.choice.offer, line.choice.purchase_usd),
                 _ranged(hours_text(line.choice.row)),
                 _ranged(line.choice.row.cost_usd.by(format_usd)),
                 basis_text(line.choice.row),

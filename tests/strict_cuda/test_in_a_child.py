@@ -14,7 +14,7 @@ import pytest
 from command import IN_SHORT, gpubench, here
 from own_kinds import HEAD, KINDS
 
-from gpubench.cli.progress import Shown
+from gpubench.cli.progress import ProgressLine
 from gpubench.measure import messages
 from gpubench.measure.environment import child_variables
 from gpubench.measure.launcher import Child, Launcher
@@ -108,7 +108,7 @@ def test_a_launcher_measures_in_separate_processes(inside_gpu):
         load_profiles(),
     )
     made = msgspec.structs.replace(made, budget=msgspec.structs.replace(BRIEF, launches=1, timed_s=3.0))
-    live, lines = Shown(), set()
+    live, lines = ProgressLine(), set()
 
     def on_event(event):
         live.note(event)
