@@ -88,11 +88,11 @@ class ParentChannel:
     """
 
     def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
-        """Bind this process to the parent, and open the pipes, which its own children do not inherit.
+        """Bind this process to the parent, and keep its own children from inheriting the pipes.
 
         Args:
-            descriptors: The pipes to read and write, in a process that answers for the child and is already
-                bound to it; None in the child itself.
+            descriptors: The pipes to read and write, in a process that answers in the child's place and is
+                already bound to it; None in the child itself.
         """
         if descriptors is None:
             *own, parent_pid = map(int, sys.argv[1:4])

@@ -21,7 +21,7 @@ _NAME = "torch._dynamo"
 
 
 def import_compiler_late() -> None:
-    """Delay the import of torch's compiler in this process; once imported, it compiles nothing.
+    """Delay the import of torch's compiler in this process; code runs uncompiled even after the import.
 
     This has no effect if the compiler is imported already, or if torch cannot be imported.
     """

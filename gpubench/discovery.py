@@ -69,7 +69,7 @@ def load_workload(reference: str) -> Workload:
     """
     if user_model.is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
-        _standard_folders()  # makes importable the module that builds a Hugging Face config
+        _standard_folders()  # so that the module that builds a Hugging Face config can be imported
         from gpubench.user_model import load_own
 
         return load_own(reference)

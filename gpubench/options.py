@@ -121,6 +121,8 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 
 # The pattern of a number that ``figure`` reads in a longer text.
 FIGURE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?-i:[kKMB])?"
+GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
+"""The pattern of a number that can mean thousands: 1.800 is 1,800 in much of Europe."""
 _MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
@@ -281,7 +283,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            value = int(value) if each.base is int else figure(str(value), is_usd="_usd" in each.field)
+            value = int(value) if each.base is int else _typed_number(each, str(value), name)
         elif is_number(value):  # includes numpy's types
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
@@ -303,19 +305,26 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     return found
 
 
-def figure(text: str, *, is_usd: bool = False) -> float:
+def _typed_number(each: Option, text: str, name: str) -> float:
+    number = text.strip().removeprefix("$" if "_usd" in each.field else "")
+    if GROUPED.fullmatch(number):
+        whole = number.replace(".", "")
+        raise MisuseError(f"{name} {shown_value(text)} can mean thousands: write {whole} or {number}0")
+    return figure(number)
+
+
+def figure(text: str) -> float:
     """Parse a number, including the forms ``20,000``, ``10k`` and ``1.5M``.
 
     A lowercase m is rejected, because 30m could mean half an hour.
 
     Args:
         text: As typed by the user.
-        is_usd: Whether the number is a sum of money, which may start with a dollar sign.
 
     Raises:
         ValueError: If the text is not a number.
     """
-    number = text.strip().removeprefix("$" if is_usd else "")
+    number = text.strip()
     if not re.fullmatch(FIGURE, number):
         return float(number)  # 1e6
     return float(number.rstrip("kKMB").replace(",", "")) * _MULTIPLES.get(number[-1], 1)
@@ -409,7 +418,8 @@ def _word(value: Any) -> str:
         ends = list(map(_word, value))
         return "-".join(ends[:1] if len(set(ends)) == 1 else ends)
     if isinstance(value, float):  # never as 1e-05: the dash would look like a range
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+        text = f"{Decimal(repr(value)):f}".removesuffix(".0")
+        return f"{text}0" if GROUPED.fullmatch(text) else text
     return str(value)
 
 
@@ -426,7 +436,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
         call = function.__name__
         parameters = sorted(options_of(request_type), key=lambda each: not each.place)
         returns = function.__annotations__["return"]
-        signature = inspect.Signature([_taken(each) for each in parameters], return_annotation=returns)
+        signature = inspect.Signature([_parameter_of(each) for each in parameters], return_annotation=returns)
 
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> T:
@@ -446,7 +456,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
     return decorate
 
 
-def _taken(each: Option) -> inspect.Parameter:
+def _parameter_of(each: Option) -> inspect.Parameter:
     """Return an option's part of a signature: its name, type, and default as source text."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if each.place else inspect.Parameter.KEYWORD_ONLY
     initial = tuple(each.initial) if isinstance(each.initial, tuple) else each.initial
@@ -536,7 +546,7 @@ GpuBatch: TypeAlias = Annotated[
 
 Chunks: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
-RECIPE = "Language models"
+RECIPE_PANEL = "Language models"
 _OWN = "the workload's own"
 
 
@@ -547,7 +557,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Data type of the weights.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(WeightType),
             default="that of the precision",
             way="recipe",
@@ -557,7 +567,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Which activations are recomputed in the backward pass.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(Checkpointing),
             default=_OWN,
             way="recipe",
@@ -565,21 +575,21 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     loss_chunks: Annotated[
         Chunks | None,
-        Option("Number of token chunks for computing the loss.", RECIPE, way="recipe"),
+        Option("Number of token chunks for computing the loss.", RECIPE_PANEL, way="recipe"),
     ] = None
     prompt_tokens: Annotated[
         Tokens | None,
-        Option("Prompt tokens of a workload that generates text.", RECIPE, way="recipe"),
+        Option("Prompt tokens of a workload that generates text.", RECIPE_PANEL, way="recipe"),
     ] = None
     new_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
-        Option("Tokens generated after the prompt.", RECIPE, way="recipe"),
+        Option("Tokens generated after the prompt.", RECIPE_PANEL, way="recipe"),
     ] = None
     stack: Annotated[
         str | None,
         Option(
             "Software stack that trains a language model.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(Stack),
             default=_OWN,
             way="recipe",
@@ -587,12 +597,12 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     context_tokens: Annotated[
         Tokens | None,
-        Option("Tokens per training sequence.", RECIPE, name="context", default=_OWN),
+        Option("Tokens per training sequence.", RECIPE_PANEL, name="context", default=_OWN),
     ] = None
     trainable: Annotated[
         str | None,
-        Option("Train adapters on a frozen base.", RECIPE, name="lora", sets="lora"),
-        Option("Train adapters on a frozen 4-bit base.", RECIPE, name="qlora", sets="qlora"),
+        Option("Train adapters on a frozen base.", RECIPE_PANEL, name="lora", sets="lora"),
+        Option("Train adapters on a frozen 4-bit base.", RECIPE_PANEL, name="qlora", sets="qlora"),
     ] = None
 
 

@@ -277,7 +277,8 @@ MUTANTS = (
     Mutant(
         name="the largest batch that fits is below one that was measured to fit",
         file="gpubench/profile/memory.py",
-        old="    largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)\n",
+        old="    largest = max(largest, case.batch_size) if verdict is Verdict.FITS else min(largest, "
+        "case.batch_size - 1)\n",
         new="",
         killer="workloads/test_memory.py::test_the_largest_batch_agrees_with_a_measurement_of_this_batch",
     ),

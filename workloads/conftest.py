@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import GpuBenchError
-from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.environment import child_variables, environment
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.options import CLASSIC
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def gpubench_prepared(pytestconfig: pytest.Config) -> Prepared:
     """The device, as the only one visible to this process, and the findings about it."""
     prepared = _prepared(pytestconfig)
-    os.environ |= environment_of(prepared.device, os.environ)
+    os.environ |= child_variables(prepared.device, os.environ)
     return prepared
 
 

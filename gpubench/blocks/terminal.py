@@ -68,7 +68,7 @@ def normalize_columns() -> None:
 
 
 def show(*parts: Part) -> None:
-    """Print parts on stdout, with blank lines around tables."""
+    """Print parts on stdout, with blank lines around tables and before headlines."""
     from rich.console import Console
 
     normalize_columns()

@@ -23,7 +23,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.options import (
     FILE,
-    RECIPE,
+    RECIPE_PANEL,
     Option,
     Positive,
     Results,
@@ -351,7 +351,7 @@ def command_of(path: str) -> Command:
         epilog=in_files.replace("-", _HYPHEN) if names else None,
     )
     command.panels = {f"name_{each.name}": verb.only.get(each.name, each.panel) for each in offered}
-    command.panels |= {f"name_{_RECIPE}": RECIPE}
+    command.panels |= {f"name_{_RECIPE}": RECIPE_PANEL}
     return command
 
 

@@ -123,6 +123,7 @@ UNSYNCHRONIZED = 0.8
 ENERGY = 0.10
 """Maximum relative difference between counted and integrated energy. Power is an average over at most a
 second, and the counter updates every 0.1 s, so the two agree over ten seconds."""
+# The identity of a GPU if nothing that is unique to it could be compared.
 UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
 """A case that, by the memory model, needs less than this share of memory must not run out of memory."""
@@ -296,8 +297,8 @@ def _why_wrong(proof: PrecisionProof) -> str | None:
     """Return the problem with a precision: a wrong switch, an error above its limit, or no effect."""
     if wrong := proof.switches.unexpected(proof.precision):
         return f"{wrong} read back"
-    limit = proof.precision.facts.error_limit
-    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit(name)]
+    limit_of = proof.precision.facts.error_limit
+    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit_of(name)]
     if beyond:
         return f"{', '.join(beyond)}: error against float64 above the limit of {proof.precision}"
     matmul = proof.errors.get("matmul")

@@ -54,6 +54,7 @@ LEAST_PART_S: Seconds = 10.0
 """Minimum remaining time to start a part; a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
 """If the device is unusable in one of these parts, the check ends."""
+# A model that no CUDA graph can capture.
 WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Ratio of the modeled memory, without workspace, to the cap: so large that the batch cannot fit, even if the
@@ -67,7 +68,6 @@ UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
 """Assumed memory of a card if the driver does not report it."""
 PROOF_MEMORY_SHARE = 0.3
 """Maximum share of memory for the case of a proof; a graph captured by hand needs as much again."""
-
 NO_TIME = "no time left: use --full"
 
 OnPart = Callable[[PartLog, int, int], None]
@@ -151,16 +151,16 @@ class Work:
         """
         if self.launcher.lost is not None:
             raise PartEndedError(PartState.FAILED, self.launcher.lost)
-        launcher, seen = self.launcher, Progress()
+        launcher, progress = self.launcher, Progress()
         launcher.began_s = time.monotonic()
         launcher.plan = msgspec.structs.replace(launcher.plan, time_limit_s=self.until_s - launcher.began_s)
         try:
-            return launcher.ask(Group(launch=0, memory_share=memory_share), order, kind, seen)
+            return launcher.ask(Group(launch=0, memory_share=memory_share), order, kind, progress)
         except (ChildLateError, ChildEndedError) as error:
-            done = launcher.cut_short(seen, error)
+            done = launcher.cut_short(progress, error)
             if done.status is Status.TIMEOUT and done.cause is None:
                 raise PartEndedError(
-                    PartState.CUT_OFF, f"cut off during {seen.phase}: out of time"
+                    PartState.CUT_OFF, f"cut off during {progress.phase}: out of time"
                 ) from error
             raise PartEndedError(PartState.FAILED, scrub(done.reason or "")) from error
         except NoDeviceError as error:

@@ -56,7 +56,7 @@ GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
 
-# Sizes n of the n x n products that are timed, by precision.
+# Sizes n of the n x n products that are timed on a GPU, by number format.
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
 CPU_GEMM_SIZES = (1024, 2048)
 

@@ -64,7 +64,8 @@ SCALING_TOLERANCE = 1.05
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
-# The driver counts these policies too, but they do not indicate a cooling or power problem.
+# The driver also counts the time in which these policies limit the clock, but they are no fault of cooling or
+# power.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 INVALIDATING = frozenset(
     {
@@ -255,7 +256,8 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
 def _of_clock(launch: Launch) -> Iterator[Finding]:
     """Compare the time of the rounds after the first with the time over which they reached the parent.
 
-    Rounds timed as the slope between two calls are not compared: the record does not contain repeated calls.
+    Rounds that were timed by the difference between two calls are not compared, because the time of their
+    repeated calls is not recorded.
     """
     if not launch.told_in_s or any(done.call_s is not None for done in launch.rounds):
         return
@@ -293,7 +295,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
             yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
     shares = _reason_shares(launch)
     known = {policy: held_s for policy, held_s in launch.held_clocks_s.items() if held_s is not None}
-    # Counters also run between samples and, as the samples do, between rounds.
+    # The counters also run between rounds, so their span is that of the samples, if there are samples.
     span_s = max([region_s, *(sample.t_s for sample in launch.timed_telemetry)])
     held = {policy: min(1.0, held_s / span_s) for policy, held_s in known.items()} if region_s else {}
     limited = max(shares.get(POWER_CAP, 0.0), held.get("power", 0.0))

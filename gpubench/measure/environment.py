@@ -90,7 +90,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
     )
 
 
-def environment_of(
+def child_variables(
     device: DeviceProfile,
     inherited: Mapping[str, str],
     *,

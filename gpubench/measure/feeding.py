@@ -98,7 +98,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
             for _ in range(workers):  # all workers finish at about the same time
                 next(batches)
             times_s.append(time.perf_counter() - began_s)
-    except (RuntimeError, OSError) as error:  # a worker's error, as torch words it
+    except (RuntimeError, OSError) as error:  # how torch reports the error of a worker
         raise GpuBenchError(
             f"the input pipeline could not be timed: {foreign_code.one_line(error)}"
         ) from error

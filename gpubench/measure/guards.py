@@ -178,7 +178,7 @@ def _capturing() -> Iterator[None]:
         OutOfMemoryError: If memory ran out, even if CUDA reported another error.
     """
     torch.cuda.empty_cache()
-    free = _free_bytes()
+    free_bytes = _free_bytes()
     try:
         yield
     except RuntimeError as error:
@@ -187,11 +187,11 @@ def _capturing() -> Iterator[None]:
             cause = cause.__context__
         if lacks_memory(cause):
             raise cause from None
-        needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-        if _hides_the_cause(cause) and needed > free:
+        needed_bytes = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        if _hides_the_cause(cause) and needed_bytes > free_bytes:
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory inside a graph capture: a step takes {format_bytes(needed)} more than "
-                f"the model, but only {format_bytes(free)} was free ({one_line(cause)})"
+                f"CUDA out of memory inside a graph capture: a step takes {format_bytes(needed_bytes)} more "
+                f"than the model, but only {format_bytes(free_bytes)} was free ({one_line(cause)})"
             ) from error
         if not isinstance(cause, RuntimeError):
             raise cause from None  # the model's own error, hidden by the end of the capture
@@ -299,6 +299,7 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
 
 # A module with one of these in its class name drops values at random in training mode.
 _DROPOUT = ("drop", "stochasticdepth")
+# Why nothing can be compared with the device.
 RANDOM = "the forward pass draws random numbers, and a CPU draws different ones"
 NO_NUMBER = "the inference outputs have no form that can be compared"
 # Relative difference allowed between two losses of the same step on the CPU: rounding depends on threads.
@@ -396,11 +397,11 @@ def expected_of(task: Task, case: Case) -> Expected:
     has_weights = any(True for _ in task.model.parameters())
     draws = _differ(with_other_seed, loss) or (draws and has_weights)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
-    is_kept = not (train or draws) and types == {torch.float32} and isinstance(outputs, Tensor)
-    unchecked = RANDOM if draws else NO_NUMBER if loss is None and not is_kept else None
+    keeps_outputs = not (train or draws) and types == {torch.float32} and isinstance(outputs, Tensor)
+    unchecked = RANDOM if draws else (NO_NUMBER if loss is None and not keeps_outputs else None)
     return Expected(
         None if draws else loss,
-        outputs if is_kept else None,
+        outputs if keeps_outputs else None,
         is_whole,
         unchecked,
         draws=draws,

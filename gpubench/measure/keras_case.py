@@ -218,14 +218,14 @@ def policy_of(precision: Precision) -> Iterator[None]:
 @contextmanager
 def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches]:
     """Allow or forbid TF32 in a backend's fp32 products, yield what is read back, and restore the setting."""
-    on = precision.facts.tf32
+    allows_tf32 = precision.facts.tf32
     match framework:
         case Framework.KERAS_TENSORFLOW:
             import tensorflow as tf
 
             config = tf.config.experimental
             before = config.tensor_float_32_execution_enabled()
-            config.enable_tensor_float_32_execution(on)
+            config.enable_tensor_float_32_execution(allows_tf32)
             try:
                 yield _switches(is_on=bool(config.tensor_float_32_execution_enabled()))
             finally:
@@ -233,7 +233,7 @@ def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches
         case Framework.KERAS_JAX:
             import jax
 
-            with jax.default_matmul_precision("tensorfloat32" if on else "highest"):
+            with jax.default_matmul_precision("tensorfloat32" if allows_tf32 else "highest"):
                 yield _switches(is_on=jax.config.values["jax_default_matmul_precision"] != "highest")
         case _:
             from gpubench.measure.step import switches_for
@@ -470,7 +470,7 @@ class KerasBench(launch.Bench):
 
 def measure_case(order: messages.MeasureCase, bench: KerasBench) -> messages.CaseDone:
     """Measure one case in Keras; see ``launch.conduct`` for how it may end."""
-    seen = launch.LaunchRecorder(launch=Launch(index=order.launch))
+    recorder = launch.LaunchRecorder(launch=Launch(index=order.launch))
     case, framework = order.case, bench.framework
 
     def measure(deadline_s: Seconds) -> None:
@@ -479,40 +479,40 @@ def measure_case(order: messages.MeasureCase, bench: KerasBench) -> messages.Cas
             policy_of(case.precision),
             switches_of(framework, case.precision) as switches,
         ):
-            seen.note(switches=switches)
-            launch.time_job(bench, seen, deadline_s, _job(order, bench, seen, deadline_s))
+            recorder.note(switches=switches)
+            launch.time_job(bench, recorder, deadline_s, _job(order, bench, recorder, deadline_s))
 
-    return launch.conduct(order, bench, seen, measure)
+    return launch.conduct(order, bench, recorder, measure)
 
 
 def _job(
-    order: messages.MeasureCase, bench: KerasBench, seen: launch.LaunchRecorder, deadline_s: Seconds
+    order: messages.MeasureCase, bench: KerasBench, recorder: launch.LaunchRecorder, deadline_s: Seconds
 ) -> launch.Job:
     case, build = order.case, build_of(order.reference, bench.framework)
     bench.phase("build")
-    with seen.timing("build"):
+    with recorder.timing("build"):
         seed_all(bench.seed)
         task = build(case.batch_size, bench.seed)
         steps = Steps(case.workload, task, bench.framework)
-        seen.note(batch_count=len(steps.batches))
+        recorder.note(batch_count=len(steps.batches))
     launch.in_time(deadline_s)
     bench.phase("check")
-    seen.note(precision_errors=product_errors())
+    recorder.note(precision_errors=product_errors())
     if case.precision is Precision.FP32 and bench.profile.has_tf32:
         with switches_of(bench.framework, Precision.TF32):
-            seen.note(control_errors=product_errors())
+            recorder.note(control_errors=product_errors())
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
-        seen.note(reference_error=_reference_error(order, bench, build, task))
+        recorder.note(reference_error=_reference_error(order, bench, build, task))
     before = steps.fingerprint()
 
     def prove_again() -> None:  # the model's own code may have set a switch in the meantime
-        seen.note(precision_errors=launch.worse(seen.launch.precision_errors, product_errors()))
+        recorder.note(precision_errors=launch.worse(recorder.launch.precision_errors, product_errors()))
 
     launch.in_time(deadline_s)
     return launch.Job(
         loop=partial(
             loop.Loop,
-            advance=_first_steps(case, bench, seen, steps, deadline_s),
+            advance=_first_steps(case, bench, recorder, steps, deadline_s),
             edge_loss=steps.edge_loss,
             clock=steps.clock(),
             batches=len(steps.batches),
@@ -524,7 +524,7 @@ def _job(
 
 
 def _first_steps(
-    case: Case, bench: KerasBench, seen: launch.LaunchRecorder, steps: Steps, deadline_s: Seconds
+    case: Case, bench: KerasBench, recorder: launch.LaunchRecorder, steps: Steps, deadline_s: Seconds
 ) -> Callable[[int], object]:
     """Prepare the execution, compare it with eager steps, and record the losses of its first steps.
 
@@ -535,7 +535,7 @@ def _first_steps(
     bench.phase(execution.facts.preparation or "first steps")
     advance = steps.advance(execution)
     start = steps.values()
-    with seen.timing(execution.facts.preparation or "first_step"):
+    with recorder.timing(execution.facts.preparation or "first_step"):
         try:
             _losses(steps, advance, 1)  # a backend compiles in its first step
         except ValueError as error:
@@ -552,9 +552,9 @@ def _first_steps(
         steps.restore(start)
         eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)
         steps.restore(start)
-        seen.note(graph_error=launch.largest_difference(prepared, eager))
+        recorder.note(graph_error=launch.largest_difference(prepared, eager))
     bench.phase("first steps")
-    launch.note_losses(lambda index: steps.edge_loss(advance(index), index), bench, seen, deadline_s)
+    launch.note_losses(lambda index: steps.edge_loss(advance(index), index), bench, recorder, deadline_s)
     return advance
 
 

@@ -81,7 +81,7 @@ class HostTimes(NamedTuple):
         return cls(host if hasattr(host, "steal") else None, sum(os.times()[:4]), processes)
 
     def others_since(self) -> Others:
-        """Return the share of CPU time that others have used since this reading."""
+        """Return the shares of CPU time that others have used since this reading."""
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
@@ -317,6 +317,8 @@ class LaunchRecorder:
 
     Attributes:
         launch: The fields that are known already; ``done`` adds those that are collected below.
+        cold_s: One-time costs by name [s].
+        spilled_bytes: Device memory that was moved into the host's memory [B].
         draws: Whether the model draws random numbers.
         carries: Whether the model carries tensors from step to step.
     """
@@ -334,7 +336,7 @@ class LaunchRecorder:
         """Set fields of the launch."""
         self.launch = msgspec.structs.replace(self.launch, **fields)
 
-    def find(self, kind: FindingKind, value: str | None) -> None:
+    def add_finding(self, kind: FindingKind, value: str | None) -> None:
         """Add a finding if there is a value for it."""
         if value is not None:
             self.findings.append(Finding(kind=kind, value=value))
@@ -351,10 +353,10 @@ class LaunchRecorder:
         """Return the record of this launch."""
         series = self.series
         if self.spilled_bytes:
-            self.find(FindingKind.MEMORY_SPILLED, format_bytes(self.spilled_bytes))
+            self.add_finding(FindingKind.MEMORY_SPILLED, format_bytes(self.spilled_bytes))
         # an infinite difference would be null in the file
         if math.inf in {self.launch.reference_error, self.launch.graph_error}:
-            self.find(FindingKind.LOSS_DIFFERS, "not finite, unlike the reference")
+            self.add_finding(FindingKind.LOSS_DIFFERS, "not finite, unlike the reference")
         return msgspec.structs.replace(
             self.launch,
             warmup=tuple(series.warmup),
@@ -371,7 +373,7 @@ class LaunchRecorder:
 def conduct(
     order: MeasureCase,
     bench: Bench,
-    seen: LaunchRecorder,
+    recorder: LaunchRecorder,
     measure: Callable[[Seconds], None],
 ) -> CaseDone:
     """Measure one case; a failure of the work becomes a status, and the results so far are kept.
@@ -381,7 +383,7 @@ def conduct(
     Args:
         order: The case to measure.
         bench: The process that measures it.
-        seen: Records the results.
+        recorder: Records the results.
         measure: Measures the case; its argument is the deadline [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
@@ -389,11 +391,11 @@ def conduct(
     try:
         measure(deadline_s)
     except OutOfTimeError:
-        rounds = len(seen.series.timed)
+        rounds = len(recorder.series.timed)
         when = f"after {count(rounds, 'timed round')}" if rounds else "before its timed rounds"
         status, reason = Status.TIMEOUT, f"the time for this case ran out {when}"
     except StoppedError:
-        if len(seen.series.timed) < 2:
+        if len(recorder.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were done"
     except NotHereError as error:
         status, reason = failure(error, order.case.batch_size, bench.at)
@@ -403,15 +405,15 @@ def conduct(
         is_lost = isinstance(origin, LostError)
         status, reason = failure(origin, order.case.batch_size, bench.at)
         trace = traceback_of(error)
-    seen.note(stopped=is_lost or bench.stopped())
-    if lost := bench.telemetry.fault:
-        status, reason, cause = Status.FAILED, describe_fault(lost), None
+    recorder.note(stopped=is_lost or bench.stopped())
+    if fault := bench.telemetry.fault:
+        status, reason, cause = Status.FAILED, describe_fault(fault), None
     return CaseDone(
         status=status,
         reason=reason,
         cause=cause,
-        launch=seen.done(),
-        lost=lost is not None,
+        launch=recorder.done(),
+        lost=fault is not None,
         spent=bench.is_spent(status),
         traceback=trace,
     )
@@ -419,7 +421,7 @@ def conduct(
 
 def time_job(
     bench: Bench,
-    seen: LaunchRecorder,
+    recorder: LaunchRecorder,
     deadline_s: Seconds,
     job: Job,
 ) -> None:
@@ -431,15 +433,15 @@ def time_job(
     """
     loop = job.loop(deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
     try:
-        _time(loop, job, bench, seen)
+        _time(loop, job, bench, recorder)
     finally:
-        seen.note(
+        recorder.note(
             first_token_s=tuple(times[0] for times in job.tokens_at_s),
             per_token_s=tuple((times[-1] - times[0]) / (len(times) - 1) for times in job.tokens_at_s),
             token_gap_s=tuple(b - a for times in job.tokens_at_s for a, b in pairwise(times))[:MOST_GAPS],
         )
-        if seen.series.began_s is not None:
-            seen.note(parameters_moved=job.has_moved())
+        if recorder.series.began_s is not None:
+            recorder.note(parameters_moved=job.has_moved())
     if job.look_again is not None:
         job.look_again(loop)
 
@@ -467,9 +469,9 @@ def skipped_steps(scales: list[float]) -> int:
     return skipped
 
 
-def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
+def _time(loop: Loop, job: Job, bench: Bench, recorder: LaunchRecorder) -> None:
     # Warm up and time the rounds, with telemetry during both, and counters at both ends of the timed rounds.
-    telemetry, series = bench.telemetry, seen.series
+    telemetry, series = bench.telemetry, recorder.series
     errors_before = telemetry.ecc_uncorrected()
     with sampling(telemetry, loop.clock.now_s) as drain:
         loop.samples = drain
@@ -486,14 +488,14 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         finally:
             loop.deadline_s += reserved_s
             others = host.others_since()
-            _note_energy(seen, (joules_before, telemetry.energy_j()), bench.power_limit_w())
+            _note_energy(recorder, (joules_before, telemetry.energy_j()), bench.power_limit_w())
             held_after_s, errors = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
             held_s = {
                 name: round(held_after_s[name] - before_s, 6)
                 for name, before_s in held_before_s.items()
                 if name in held_after_s
             }
-            seen.note(
+            recorder.note(
                 host_load=others.load,
                 host_steal=others.steal,
                 # a counter that went backward was reset
@@ -506,15 +508,15 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
 
 
 def _note_energy(
-    seen: LaunchRecorder, edges: tuple[Joules | None, Joules | None], power_limit_w: Watts | None
+    recorder: LaunchRecorder, edges: tuple[Joules | None, Joules | None], power_limit_w: Watts | None
 ) -> None:
-    began_s, ended_s = seen.series.began_s, seen.series.ended_s
+    began_s, ended_s = recorder.series.began_s, recorder.series.ended_s
     if began_s is None or ended_s is None:
         return
-    energy = energy_of(ended_s - began_s, edges, shifted(seen.series.telemetry, began_s), power_limit_w)
+    energy = energy_of(ended_s - began_s, edges, shifted(recorder.series.telemetry, began_s), power_limit_w)
     if energy.finding is not None:
-        seen.findings.append(energy.finding)
-    seen.note(
+        recorder.findings.append(energy.finding)
+    recorder.note(
         energy_j=energy.joules,
         energy_source=energy.source,
         energy_edges_j=tuple(edge for edge in edges if edge is not None),
@@ -556,7 +558,7 @@ def worse(first: Mapping[str, float | None], second: Mapping[str, float | None])
 def note_losses(
     loss_of: Callable[[int], float],
     bench: Bench,
-    seen: LaunchRecorder,
+    recorder: LaunchRecorder,
     deadline_s: Seconds,
     *,
     first: int = 0,
@@ -567,7 +569,7 @@ def note_losses(
     Args:
         loss_of: Runs the step with this index and returns its loss.
         bench: Its budget says how many losses are enough.
-        seen: Records the losses.
+        recorder: Records the losses.
         deadline_s: Deadline of the case [s].
         first: Index of the first step.
         least: Steps before this index are always run.
@@ -580,7 +582,7 @@ def note_losses(
         in_time(deadline_s)
         if index >= least and time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
             break
-        seen.loss_curve.append(loss_of(index))
+        recorder.loss_curve.append(loss_of(index))
 
 
 def in_time(deadline_s: Seconds) -> None:

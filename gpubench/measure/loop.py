@@ -49,9 +49,9 @@ LEAST_HALF_TO_REPORT = 5
 # Threshold of the drift guard, in standard errors; a threshold of 2 would reduce the coverage of the interval
 # (simulated).
 DRIFT_ERRORS = 3.0
-# A series that cannot reach its target gets this many times the shortest timed part: its 40 rounds show how
-# many more are needed and, at the spread that a host causes (5 %, correlation 0.6), give an interval of about
-# 5 %.
+# A series that cannot reach its target gets this many times the shortest timed part. By default, these are 40
+# rounds, which show how many more are needed and, at the spread that a host causes (5 %, correlation 0.6),
+# give an interval of about 5 %.
 GIVE_UP_AFTER = 2.0
 # A series that would need this many times its longest timed part is abandoned: after 40 rounds at a
 # correlation of 0.6, the needed time is known to within a factor of about 1.5 (one standard error).

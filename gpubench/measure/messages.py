@@ -105,7 +105,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure one case within ``time_s``; None means as long as the budget allows."""
+    """Measure one case within ``time_s``; None means as long as the budget allows.
+
+    ``reference`` is the workload's name, or the file or module of a user's own model.
+    """
 
     reference: str
     case: Case
@@ -269,7 +272,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """One training to a stated quality, or why there is none."""
+    """One training to a stated quality, or the reason why it has no result."""
 
     run: SeedRun | None = None
     reason: str | None = None

@@ -57,13 +57,15 @@ COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
-# The smallest shows only latency; the largest is the size of many layers' gradients.
+# Sizes of the summed tensor: the smallest shows only latency, the largest is that of many layers' gradients.
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
+# A repetition sums about this many bytes, if ``MOST_ALL_REDUCES`` allows it.
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
 # Maximum number of sums between two waits for all processes; a wait takes as long as a small sum.
 MOST_ALL_REDUCES = 100
 # Bytes written before each repetition: more than the L2 cache of any card, so no operand stays cached.
 CACHE_BYTES = 256 * MIB
+# Smallest n of an n x n product.
 LEAST_GEMM = 1024
 # Below this size, a copy mostly shows its startup time, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
@@ -83,9 +85,9 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the probes: products of each precision, copies, transfers and launches.
 
-    Strict fp32 is first proven against float64, because a switch alone proves nothing; its products get the
-    finding ``TF32_IN_FORCE`` if they are not IEEE. A probe that does not fit in memory is made smaller and
-    gets a finding: see ``measure_all``. If even the proof does not fit, no product in fp32 is measured.
+    Strict fp32 is first proven against float64, because a switch alone proves nothing; if the proof fails,
+    fp32 products get the finding ``TF32_IN_FORCE``. A probe that does not fit in memory is made smaller and
+    gets a finding: see ``measure_all``. If even the proof does not fit, no fp32 product is measured.
 
     Args:
         hardware: The device.

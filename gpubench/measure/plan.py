@@ -234,6 +234,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
 
     def _launch(self, launch: int) -> Iterator[Unit]:
+        # Yield the units of one launch, one process after another; a block is a case in all its executions.
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, not a secret
         every = [Unit(launch=launch, planned=planned) for planned in self.cases]
         groups = grouped((unit.group, unit) for unit in every)
@@ -302,7 +303,7 @@ def plan(
         falls_back=not asked_executions(request) and budget.name != "publish",
     )
     if request.micro != "only":
-        _refuse_unrun(request, device, profiles)
+        _refuse_unrunnable(request, device, profiles)
         every = list(_every_case(request, (device, *peers), profiles, budget))
         unsupported = tuple(
             Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason)
@@ -321,10 +322,10 @@ def plan(
     return made
 
 
-def _refuse_unrun(
+def _refuse_unrunnable(
     request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
 ) -> None:
-    # Refuse a workload that cannot be run, and a device that cannot run workloads.
+    # Refuse a workload that is known only by its shape, and a device that runs no workloads.
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
@@ -346,14 +347,15 @@ def _every_case(
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     # Yield every case of a request, and why it cannot be measured here; None if it can.
     # With several GPUs, the first is also measured alone, and ``amp`` is a precision that all support.
-    publish = budget.name == "publish"
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
     settings = [
         (framework, count, execution)
         for framework in dict.fromkeys(map(Framework, request.frameworks))
         for count in dict.fromkeys((1, request.gpu_count))
         for execution in asked
-        or capability.default_executions(framework, devices[0], publish=publish, gpu_count=count)
+        or capability.default_executions(
+            framework, devices[0], publish=budget.name == "publish", gpu_count=count
+        )
     ]
     thread_counts = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
     for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
@@ -422,7 +424,8 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
         name = plain(device.name or device.backend)
         raise MisuseError(f"--thread-scaling is for a CPU, but this device is {name}: add --device cpu")
     variable = os.environ.get("OMP_NUM_THREADS", "")
-    most = int(variable) if variable.isdecimal() and len(variable) < 6 else device.core_count or 1
+    is_number = variable.isdecimal() and len(variable) < 6  # a longer number is a mistake
+    most = int(variable) if is_number else device.core_count or 1
     if most < 2:
         why = f"OMP_NUM_THREADS={variable}" if variable else "this process has one core"
         raise MisuseError(f"--thread-scaling needs two threads or more, but {why}")
@@ -473,7 +476,7 @@ def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> 
     """Return the requested batch, else the main batch; on a CPU the smallest, or 1 if a step takes seconds.
 
     A user's own model gets at least ``SMALL_BATCH`` samples if possible, because batch norm over one value
-    rejects a batch of 1. For ``max``, the search begins at the returned batch.
+    rejects a batch of 1. For ``max``, the result is a placeholder, which ``with_largest_batches`` replaces.
     """
     if isinstance(request.batch_size, int):
         return request.batch_size

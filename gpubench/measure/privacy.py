@@ -19,6 +19,8 @@ _ADDRESS = re.compile(
     re.IGNORECASE,
 )
 """Possible IPv4 or IPv6 addresses; ``_mask_address`` rules out versions, times and bus ids."""
+_MAC = re.compile(r"(?<![\w:-])[0-9a-f]{2}([:-])(?:[0-9a-f]{2}\1){4,6}[0-9a-f]{2}(?![\w:-])", re.IGNORECASE)
+"""Addresses of network cards, of 6 to 8 bytes: aa:bb:cc:dd:ee:ff or aa-bb-cc-dd-ee-ff."""
 _PIDS = re.compile(r"\b(PIDs?|process) \d+(?:, \d+)*", re.IGNORECASE)
 """Process ids as gpubench prints them, and as torch lists them when a device is out of memory."""
 _FRAME = re.compile(r'^\s*File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[\w<>.]+)')
@@ -36,7 +38,7 @@ def scrub(text: str, limit: int = 400) -> str:
     'File my_model.py, line 3: no answer of <address>'
     """
     clean = _UUID.sub("<uuid>", " ".join(text.split()))
-    clean = _PIDS.sub(r"\1 <pid>", _ADDRESS.sub(_mask_address, clean))
+    clean = _PIDS.sub(r"\1 <pid>", _ADDRESS.sub(_mask_address, _MAC.sub("<address>", clean)))
     clean = _PATH.sub(lambda match: match.group(1) or "<path>", _QUOTED_PATH.sub(r"\1\2\1", clean))
     host = platform.node()
     short, _, domain = host.partition(".")
@@ -51,7 +53,7 @@ def private_part(text: str) -> str | None:
     >>> private_part("no answer of 10.0.0.7"), private_part("as in images/s")
     ('10.0.0.7', None)
     """
-    for pattern in (_UUID, _PATH, _ADDRESS):
+    for pattern in (_UUID, _PATH, _MAC, _ADDRESS):
         for found in pattern.finditer(text):
             if pattern is not _ADDRESS or _mask_address(found) != found[0]:
                 return found[0]
@@ -88,7 +90,7 @@ def _mask_address(match: re.Match[str]) -> str:
         ipaddress.ip_address(match[0])
     except ValueError:
         return match[0]
-    return "<address>" if match[0].strip(":") else match[0]
+    return "<address>" if match[0].strip(":") else match[0]  # "::" alone separates names in C++
 
 
 def _user() -> str:

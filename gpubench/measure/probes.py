@@ -168,8 +168,8 @@ def repeat(
 ) -> MicroResult:
     """Repeat one probe until its interval is narrow enough or its time is up.
 
-    The time limit is in wall time: a launch's kernel takes microseconds, but clearing the cache before it
-    takes a hundred times as long, or a thousand times on a card of 200 GB/s.
+    The time limit is in wall time: the kernel of a launch takes microseconds, but clearing the cache before
+    it takes a hundred times as long, or a thousand times on a card with 200 GB/s.
 
     Args:
         probe: The probe to repeat.
@@ -199,10 +199,10 @@ def repeat(
 
 def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] = ()) -> MicroResult:
     """Return the median, as a rate or as a time, with the interval of the series."""
-    seconds = rule.accepted
-    each = median(seconds) / probe.repeats
-    width = stats.relative_half_width(seconds)
-    value = each if probe.work is None else probe.work / each
+    times_s = rule.accepted
+    call_s = median(times_s) / probe.repeats
+    width = stats.relative_half_width(times_s)
+    value = call_s if probe.work is None else probe.work / call_s
     interval = stats.rate_interval(value, width)
     converged = width is not None and width <= rule.target
     unmet = Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target)
@@ -216,7 +216,7 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
         low=interval.low,
         high=interval.high,
         unit=probe.unit,
-        n=len(seconds),
+        n=len(times_s),
         left_out=rule.left_out,
         work=probe.work,
         repeats=probe.repeats,

@@ -63,11 +63,11 @@ def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> 
     """Return the wall time of this many steps or replays, timed as a user would time them [s]."""
     wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
     wait()
-    start = time.perf_counter()
+    began_s = time.perf_counter()
     for index in range(steps):
         step(index)
     wait()
-    return time.perf_counter() - start
+    return time.perf_counter() - began_s
 
 
 def bare_graph(work: Work) -> Callable[[], None]:

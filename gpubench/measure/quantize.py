@@ -47,9 +47,9 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
                 group_size=GROUP, int4_packing_format="tile_packed_to_4d"
             )
         quantization.quantize_(model, config)
-        plain = [name for name, layer in model.named_modules() if is_unquantized_linear(layer)]
-        if plain:  # torchao may silently leave layers unquantized
-            raise NotImplementedError(f"{plain[0]} was not converted to {weight_type}")
+        left = [name for name, layer in model.named_modules() if is_unquantized_linear(layer)]
+        if left:  # torchao may silently leave layers unquantized
+            raise NotImplementedError(f"{left[0]} was not converted to {weight_type}")
 
 
 def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:

@@ -186,6 +186,7 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 
 # Images of a convolution to compare with float64; to compare all images of the largest one takes over 1 s.
 COMPARED_IMAGES = 4
+# Length of the sequences and width of the layer in the recurrent proof.
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
 # Scales of the convolution, tried until one shows TF32: an H100 computes the smallest in fp32 anyway.
@@ -512,7 +513,7 @@ def generate(
 
     Args:
         work: Its ``tokens_at_s`` receives the times.
-        generation: Its ids, scores and steps.
+        generation: Holds the latest ids and scores.
         index: Number of the step, which selects the batch.
         start: Replaces the generation's own ``start``, for example with the replay of its graph.
         go_on: Replaces the generation's own ``go_on``.
@@ -566,8 +567,8 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
         if build_again is None or lacks_memory(error):
             raise
         return build_again()
-    is_sound = all(p.is_leaf for p in made.model.parameters())
-    return made if is_sound or build_again is None else build_again()
+    is_trainable = all(p.is_leaf for p in made.model.parameters())
+    return made if is_trainable or build_again is None else build_again()
 
 
 def move(
@@ -660,9 +661,9 @@ def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Ca
         made = factory(parameters, **({"fused": True} if can_fuse else {}))
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel
         made = factory(parameters)
-    own = set(map(id, model.parameters()))
+    of_model = set(map(id, model.parameters()))
     for group in getattr(made, "param_groups", ()):
-        if not own.issuperset(map(id, group["params"])):
+        if not of_model.issuperset(map(id, group["params"])):
             raise MisuseError(
                 "the optimizer trains parameters that the model does not have: make it from the parameters "
                 "that its factory receives"

@@ -156,7 +156,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
     count: int
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
+class ReferencePass(msgspec.Struct, frozen=True, kw_only=True, tag="reference"):
     """The forward pass that compares a sharded model's first loss with the CPU's."""
 
 
@@ -171,7 +171,7 @@ class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
     """The end of the job, at which the other processes leave it."""
 
 
-Announcement = MeasureCase | Over | Steps | Look | AllReduce
+Announcement = MeasureCase | Over | Steps | ReferencePass | AllReduce
 
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
 
@@ -201,7 +201,7 @@ class Team:
 
     @property
     def unequal(self) -> str | None:
-        """The mix of devices if they differ; the slowest then sets the pace."""
+        """The names and numbers of the devices if they differ, because the slowest then sets the pace."""
         kinds = {kind: self.kinds.count(kind) for kind in self.kinds}
         return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
 
@@ -235,7 +235,7 @@ class Team:
         _wait(self._hardware)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return the report of a lost process if the loss caused the error; else the error itself."""
+        """Return the report on a lost process if its loss caused the error; else the error itself."""
         if not _follows_from_loss(error):
             return error
         if STORE_VARIABLE in os.environ:
@@ -296,7 +296,7 @@ def answer_call(store: Store, rank: int) -> Call:
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store on which the other processes of a user's torchrun wait, and release them at the end.
+    """Keep the store at which the other processes of a user's torchrun wait, and release them at the end.
 
     Raises:
         InterruptedRunError: If a process no longer answers; torchrun ends the rest, or restarts all of them.
@@ -318,11 +318,12 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
         place: The place of this process.
         devices: Devices of this machine; empty if the first process is on this machine and sends them.
     """
-    is_ours = STORE_VARIABLE in os.environ  # gpubench's torchrun reports to the parent how a process ended
+    # gpubench's own torchrun, unlike a user's, reports to the parent how a process ended.
+    is_own_torchrun = STORE_VARIABLE in os.environ
     while (call := answer_call(open_store(), place.rank)).setup is not None:
         known = devices or (call.setup.device, *call.setup.peers)
         take_part = functools.partial(_take_part, call, call.setup, place, known)
-        if is_ours or torch.cuda.is_initialized():
+        if is_own_torchrun or torch.cuda.is_initialized():
             take_part()
         else:
             _watch(take_part, PrefixStore(call.key, open_store()), call, place)
@@ -339,7 +340,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
         if child.is_alive() and open_store().get(JOB).decode() != call.key:
             child.kill()
             child.join()
-            if store.check([CUT_OFF]):
+            if store.check([CUT_OFF]):  # another process was lost, so this one fails too
                 raise SystemExit(1)
             return
     if child.exitcode < 0:
@@ -350,6 +351,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
 
 
 def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
+    # Run in the child of ``_watch``.
     die_with_parent(parent_pid)
     open_store.cache_clear()  # the cached connection is the parent's
     record(take_part)()
@@ -389,10 +391,10 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
                     task, work = _built(order, setup.seed + place.rank, hardware)
                 except NotHereError:
                     continue  # the first process fails in the same way, and reports it
-            case Look():
+            case ReferencePass():
                 assert work is not None  # a case always comes before commands on it
                 assert task is not None
-                with switches_for(work.case.precision):
+                with switches_for(work.case.precision):  # the expected loss and the result do not matter here
                     guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))
             case Steps() as block:
                 assert work is not None

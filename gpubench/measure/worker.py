@@ -120,7 +120,7 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
     """Load torch, open the device, check that it is the probed one, and report that this process is ready."""
-    start = time.perf_counter()
+    began_s = time.perf_counter()
     import torch
 
     from gpubench.measure.case import WorkerContext
@@ -128,7 +128,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     from gpubench.measure.team import Over, Team
     from gpubench.probe.probe import GpuGroup, open_telemetry
 
-    imported = time.perf_counter()
+    imported_s = time.perf_counter()
     line.send(messages.Phase(name="context"))
     hardware = open_hardware(setup.device)
     findings = check_device(setup.device)
@@ -143,7 +143,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
         if place is None
         else GpuGroup((setup.device, *setup.peers), whole=place.machines == 1)
     )
-    opened = time.perf_counter()
+    opened_s = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(
         messages.Ready(
@@ -155,13 +155,13 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             identity=identity_of(setup.device),
             memory_bytes=hardware.memory_bytes(),
             cudnn_benchmark=torch.backends.cudnn.benchmark if hardware.is_cuda else None,
-            cold_s={"import": imported - start, "context": opened - imported},
+            cold_s={"import": imported_s - began_s, "context": opened_s - imported_s},
             findings=findings,
             packages=versions(Framework.TORCH),
         )
     )
-    others = {"local_processes": place.local_size, "cause_of": team.cause_of} if place and team else {}
-    return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **others)
+    of_job = {"local_processes": place.local_size, "cause_of": team.cause_of} if place and team else {}
+    return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **of_job)
 
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:

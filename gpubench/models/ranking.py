@@ -46,6 +46,7 @@ class Estimate(Record, frozen=True, kw_only=True):
         capped_time, capped_energy: Factors by which ``power_limit_w`` changes a job's time and energy.
         published: Published readings of this card, in words. Comparable ones widen the interval.
         most_samples_per_s: Limit set by the peak of the GPU; None for a measurement.
+        origin: Who measured it, on what and when, if the run was added with ``results add``.
     """
 
     case: Case
@@ -77,6 +78,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     capped_energy: Interval = UNKNOWN_INTERVAL
     published: str | None = None
     most_samples_per_s: float | None = None
+    origin: str | None = None
     findings: tuple[Finding, ...] = ()
 
     @property

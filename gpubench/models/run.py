@@ -17,7 +17,7 @@ from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.measurement import BatchChoice, Measurement, Status
 from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
 from gpubench.precisions import Precision
-from gpubench.units import count
+from gpubench.units import count, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -389,6 +389,7 @@ class Run(Record, frozen=True, kw_only=True):
         finished_at: When the run ended or was stopped; None while it is running or if it was killed.
         interrupted: Whether it was stopped before everything was measured.
         quality: Training to a target quality, if requested; the file then has no cases.
+        added_from: Who shared it, or the file that it was added from; None for a run of this results folder.
     """
 
     schema_version: int = RUN_VERSION
@@ -410,6 +411,7 @@ class Run(Record, frozen=True, kw_only=True):
     quality: Annotated[tuple[TimeToQuality, ...], _ROWS] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    added_from: str | None = None
 
     def __post_init__(self) -> None:
         """Give each row the run's estimates of the spread between launches and of the slowdown from heat."""
@@ -431,6 +433,14 @@ class Run(Record, frozen=True, kw_only=True):
         title = f"Run {self.run_id} on {self.device.name or self.device.gpu_key or self.device.backend}"
         rows = [(each.label, _rate(each)) for each in self.measurements]
         return html_table(title, ("case", "throughput (95 %)"), rows)
+
+    @property
+    def origin(self) -> str | None:
+        """Who measured an added run, on what and when; None for a run of this results folder."""
+        if self.added_from is None:
+            return None
+        machine = (self.device.name, self.environment.cpu, self.started_at[:10])
+        return ", ".join(plain(each, 60) for each in (self.added_from, *machine) if each)
 
     @property
     def case_count(self) -> int:

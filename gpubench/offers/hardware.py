@@ -16,7 +16,7 @@ from gpubench.folders import data_table
 from gpubench.models import PriceCondition
 from gpubench.names import counted, normalize
 from gpubench.offers.dates import price_day
-from gpubench.options import FIGURE, figure
+from gpubench.options import FIGURE, GROUPED, figure
 from gpubench.specs import find_spec, load_specs, usual_spec
 from gpubench.units import plain
 
@@ -144,7 +144,6 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
 }
 # Fields that are sums of money, in which a point may separate thousands.
 _SUMS = frozenset({"purchase_usd", "host_usd", "resale_usd"})
-_GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)  # 1.800 is 1,800 in much of Europe
 _EXAMPLE = (
     "'2x nvidia-geforce-rtx-4090-24gb, 3800 USD, host 1500 USD, resale 900 USD, 3 years, 60 %, 380 W, "
     "PUE 1.2, 0.25 USD/kWh'"
@@ -177,7 +176,8 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     gpu_count = 1 if stated is None else stated
     known, words = find_spec(name), {*normalize(name).replace("-", " ").split()}
     own = [key for key in {*own_keys} - {*load_specs()} if words and words <= {*key.split("-")}]
-    key = known.key if known is not None else own[0] if len(own) == 1 else name
+    own_key = own[0] if len(own) == 1 else name
+    key = own_key if known is None else known.key
     if key not in own_keys:
         gpu = usual_spec(name)
         key = gpu.key
@@ -205,7 +205,7 @@ def _read(part: str) -> tuple[str, float]:
         if found:
             value = figure(found["value"]) * factor
             low, high = _LIMITS[field]
-            if field in _SUMS and _GROUPED.fullmatch(found["value"]):
+            if field in _SUMS and GROUPED.fullmatch(found["value"]):
                 raise MisuseError(f"--have: {part!r} can mean thousands: write {value * 1000:.0f} USD")
             if not low <= value <= high:
                 raise MisuseError(f"--have: {_words(field)} {part!r} is outside {low:g} to {high:g}")

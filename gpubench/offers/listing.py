@@ -62,7 +62,7 @@ def known_regions(
 
 
 def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> tuple[ListedOffer, ...]:
-    """Return the offers that pass a filter, cheapest GPU-hour first.
+    """Return the requested offers, cheapest GPU-hour first.
 
     Args:
         offers: Every known offer, because each price that is not the user's own is compared with the others.
@@ -82,7 +82,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             (not providers or offer.provider.casefold() in providers)
             and (not regions or any(is_in(offer.region or ANY_REGION, name) for name in regions))
             and (not wanted.sellers or offer.seller in wanted.sellers)
-            and (not gpus or not gpus.isdisjoint(((offer.gpu_key, None), (offer.gpu_key, offer.gpu_count))))
+            and (not gpus or bool(gpus & {(offer.gpu_key, None), (offer.gpu_key, offer.gpu_count)}))
         )
 
     market, old = every.once(AskedPrices), outdated(every, today)
@@ -92,8 +92,12 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
         if passes(offer)
     ]
-    listed.sort(key=lambda row: (row.offer.provider, row.offer.instance))
-    return tuple(sorted(listed, key=lambda row: row.offer.usd_per_gpu_hour or math.inf))
+    return tuple(
+        sorted(
+            listed,
+            key=lambda row: (row.offer.usd_per_gpu_hour or math.inf, row.offer.provider, row.offer.instance),
+        )
+    )
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:

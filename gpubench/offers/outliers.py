@@ -106,6 +106,7 @@ class _Author(NamedTuple):
 
 @cache
 def _name(provider: str) -> str:
+    # Spellings of one provider may differ in case, spaces and punctuation.
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", provider).casefold()))
 
 
@@ -213,22 +214,23 @@ class AskedPrices:
             return 'a "starting at" price'
         author = self._author(offer)
         standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, author)
-        is_trusted = author.origin in {
-            self._origin_codes.get(BY_USER),
-            0 if offer.seller == "cloud" else None,
-        }
+        is_trusted = author.origin == self._origin_codes.get(BY_USER) or (
+            author.origin == 0 and offer.seller == "cloud"
+        )
         if not is_trusted and (standard is None or self._is_alone(offer.gpu_key, author)):
             return "the only listing" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
-        if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._confirmed_by(offer, author, usd):
+        if standard is None or usd * _WITNESS_RATIO >= standard.usd:
             return None
-        return _times(offer, standard)
+        # A private host that asks as little does not confirm a company's price in the user's own table.
+        is_confirmed = self._confirmed_by(offer, author, usd, same_kind=author.origin != 0)
+        return None if is_confirmed else _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely mistakes.
 
         Args:
-            offers: A selection of the constructor's offers, or of those with others to own joined to them.
+            offers: A selection of the constructor's offers, or of these followed by others (``joined``).
         """
         return offers.flagged_in(self._every, self._flags)
 
@@ -255,7 +257,7 @@ class AskedPrices:
         found = list(self._standards(offer))
         low, high = (
             max((each.low for each in found), default=0.0),
-            min((e.high for e in found), default=math.inf),
+            min((each.high for each in found), default=math.inf),
         )
         return low * (1 + _ROUNDING), high * (1 - _ROUNDING)
 

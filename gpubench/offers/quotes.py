@@ -96,16 +96,14 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
         if (other := offers.get(key)) is not None:
             if price_day(offer.price_date) > price_day(other.price_date):
                 dropped, other = rows[key], None
-            set_aside[_aside(dropped, _DUPLICATE.format(PRICING_WORDS[offer.pricing].replace(" ", "-")))] = (
-                None
-            )
+            set_aside[_aside(dropped, _TWICE.format(PRICING_WORDS[offer.pricing].replace(" ", "-")))] = None
         if other is None:
             offers[key], rows[key] = offer, quote
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
     return Sorted(table, tuple(unusable), tuple(claims))
 
 
-_DUPLICATE = "a second {} price of this instance in this region; the newer one is kept, else the first"
+_TWICE = "a second {} price of this instance in this region; the newer one is kept, else the first"
 
 
 def _aside(quote: Quote, reason: str) -> SetAside:

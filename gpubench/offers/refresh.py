@@ -340,7 +340,8 @@ def _merge(
     listed = [*table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
     claims, unknown = _split_claims(answer.source.covers, listed)
     covered = _covered(claims, before, earlier)
-    covers, reason, gone = (*claims, *_earlier_claims(last, unknown)), None, covered - named
+    gone, reason = covered - named, None
+    covers = (*claims, *_earlier_claims(last, unknown))
     if len(named) < LEAST_SHARE * len(covered):
         reason = (
             f"lists {count(len(named), 'offer')} where {len(covered)} were known: considered incomplete, "

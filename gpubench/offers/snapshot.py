@@ -104,7 +104,7 @@ def load_offers(
     """Return every known offer.
 
     Refreshed offers override shipped ones, imported offers override both, and the file ``extra`` overrides
-    all of them.
+    all of them. Prices dated after ``as_of`` are left out.
     """
     root = results_root(results)
     require_folder(root)

@@ -116,7 +116,7 @@ class Offers(Sequence[Offer]):
         self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Column[Any]]
     ) -> None:
         self._whole, self._origins, self._rows, self._columns = whole, origins, rows, columns
-        self._made: dict[Callable[[Offers], Any], Any] = {}
+        self._made: dict[Callable[[Offers], Any], Any] = {}  # the results of ``once``
 
     def __getattr__(self, name: str) -> Column[Any]:
         # Return the column of a field; it is computed once for all selections from a table.
@@ -132,8 +132,8 @@ class Offers(Sequence[Offer]):
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
-        told = _column_of([UNSTATED] * len(every) if origins is None else origins)
-        return cls(every, told, np.arange(len(every)), {})
+        of_each = _column_of([UNSTATED] * len(every) if origins is None else origins)
+        return cls(every, of_each, np.arange(len(every)), {})
 
     def joined(self, others: Offers) -> Offers:
         """Return these offers followed by others.

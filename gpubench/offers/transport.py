@@ -79,17 +79,17 @@ class HttpTransport:
         for attempt in range(most):
             try:
                 status, retry_after_s, answer = self._in_time(url, params, body, headers)
+                cause = f"HTTP {status}"
             except (requests.RequestException, ValueError) as error:  # a ValueError: an invalid URL
                 if not _was_cut(error):
                     raise SourceError(f"{host} is not reachable ({_words(error)})") from None
-                status, retry_after_s, answer = None, None, f"connection broke ({_words(error)})".encode()
+                status, retry_after_s, cause = None, None, f"connection broke ({_words(error)})"
             if status is not None and status < 300:
                 return answer
             if status is not None and status < 500 and status != 429:
                 raise SourceError(f"{host} refused the request: HTTP {status}")
             if attempt < most - 1:
                 self._sleep(min(LONGEST_PAUSE_S, retry_after_s or FIRST_PAUSE_S * 2**attempt))
-        cause = answer.decode() if status is None else f"HTTP {status}"
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *request: Any) -> _Answer:

@@ -53,6 +53,7 @@ class Reading:
 
     Attributes:
         noise: Log half-width of the throughput's interval, including the spread between cards and hosts.
+        origin: That of its run: who measured it, on what and when; None if the run was not added.
     """
 
     spec: GpuSpec
@@ -74,6 +75,7 @@ class Reading:
     per_token_s: float | None = None
     power_w: float | None = None
     micro: tuple[MicroResult, ...] = ()
+    origin: str | None = None
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
@@ -149,6 +151,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         power_w=m.mean_power_w,
         per_token_s=m.per_token_s,
         micro=run.micro,
+        origin=run.origin,
     )
 
 

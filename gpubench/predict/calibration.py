@@ -59,7 +59,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """One fit, and its errors on unseen harnesses and GPUs.
 
     Attributes:
-        host_s_per_operator: Host time per kernel by source [s].
+        host_s_per_operator: Host time per operator, by source [s].
         deviations: By architecture, log factors on compute, tensor cores and bandwidth relative to the
             datasheet.
         scale: Typical error of a ratio between two GPUs; None for predictions from datasheets alone.

@@ -204,8 +204,8 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
         without: Key of a GPU to leave out of the measurements.
     """
     is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
-    family = [] if is_geforce else [each for each in _measured_products() if _family(each) == _family(spec)]
-    measured = [each for each in family if each.key != without]
+    others = [each for each in _measured_products() if each.key != without]
+    measured = [] if is_geforce else [each for each in others if _family(each) == _family(spec)]
     share = UNMEASURED_GEFORCE_SHARE if is_geforce else UNMEASURED_SHARE
     if not measured:
         return ProductRate(share=share, best=share, is_measured=False)
@@ -217,8 +217,9 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
     nearest = min(measured, key=distance)
     power, clock = power_and_clock(nearest)
+    throttle = exp(min(0.0, _POWER_EXPONENT * power - clock))  # share of its full clock when it was measured
     return ProductRate(
-        share=_measured_products()[nearest][0] / exp(min(0.0, _POWER_EXPONENT * power - clock)),
+        share=_measured_products()[nearest][0] / throttle,
         best=max(_measured_products()[each][1] for each in measured),
         is_measured=True,
     )

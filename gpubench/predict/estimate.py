@@ -291,7 +291,7 @@ def _on_fewest_gpus(
         largest = f"largest batch {shared.largest_batch:,} each"
         if not shared.largest_batch:
             largest = (
-                f"{'a batch of 1 may fit' if shared.one_may_fit else 'not even a batch of 1 fits'} on each"
+                "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 fits on each"
             )
         reason = f"{reason}; over {fewest_gpus} GPUs with FSDP: {largest}"
     return Refusal(gpu_key=spec.key, reason=reason)
@@ -346,9 +346,13 @@ def estimate_at_largest_batch(
 
 
 def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
-    known = None
+    known, where, method = None, "here", "measured on this GPU"
+    if reading.basis == "reference":
+        where, method = "in a reference run", "reference shipped with gpubench"
+    elif reading.origin is not None:
+        where, method = "in an added run", f"measured in an added run ({reading.origin})"
     if fit is not None and reading.peak_memory_bytes is not None:
-        known = fit.after_a_run(reading.case.batch_size, by_reference=reading.basis == "reference")
+        known = fit.after_a_run(reading.case.batch_size, where)
     return Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
@@ -356,7 +360,8 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         low=reading.low,
         high=reading.high,
         basis=reading.basis,
-        method="measured on this GPU" if reading.basis == "measured" else "reference shipped with gpubench",
+        method=method,
+        origin=reading.origin,
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
         memory_text=None if known is None else known.text(),
@@ -388,9 +393,9 @@ def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
 
 
 def _predicted(
-    question: Question, asked: _ToPredict, prediction: Prediction, peaks: Sequence[Reading]
+    question: Question, open_case: _ToPredict, prediction: Prediction, peaks: Sequence[Reading]
 ) -> Estimate:
-    spec, case, fit = asked.spec, asked.case, asked.fit
+    spec, case, fit = open_case.spec, open_case.case, open_case.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
     token, decode = None, question.profile.decode
     if decode is not None:
@@ -421,7 +426,7 @@ def _predicted(
         memory_text=None if fit is None else fit.text(),
         fits_memory=None if fit is None or not fit.fits else True,
         largest_batch=None if fit is None else fit.largest_batch,
-        fewest_gpus=asked.fewest_gpus,
+        fewest_gpus=open_case.fewest_gpus,
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,

@@ -54,8 +54,10 @@ def fit_of(
     fit = memory.judge_fit(
         question.profile, case, card, **known_of(question, case, spec.key, readings, accumulate)
     )
-    has_run = accumulate == 1 and any(r.spec.key == spec.key and r.case == case for r in readings)
-    return fit.after_a_run(case.batch_size) if has_run else fit
+    ran = next((each for each in readings if each.spec.key == spec.key and each.case == case), None)
+    if ran is None or accumulate > 1:
+        return fit
+    return fit.after_a_run(case.batch_size, "in an added run" if ran.origin else "here")
 
 
 def known_of(

@@ -422,7 +422,7 @@ def _on_several(
             as_asked = msgspec.structs.replace(split, checkpointing=case.checkpointing)
             ways = dict.fromkeys((split, as_asked))  # two if jobs of that size change the checkpointing
             micro_batches = min(accumulate, batch)
-            fits = (
+            judged = (
                 judge_fit(
                     question.profile,
                     way,
@@ -431,7 +431,7 @@ def _on_several(
                 )
                 for way in ways
             )
-            found = next(((way, shared) for way, shared in zip(ways, fits, strict=True) if shared.fits), None)
+            found = next((pair for pair in zip(ways, judged, strict=True) if pair[1].fits), None)
             if found is not None:
                 way, shared = found
                 how = f", {_CHECKPOINTING_WORDS[way.checkpointing]}" if len(ways) > 1 else ""

@@ -117,17 +117,17 @@ def _predict(
     calibration: Calibration,
 ) -> list[Prediction]:
     anchors = choose_anchors(readings, case)
-    host = _host(question, case, readings)
+    host_s = _host(question, case, readings)
     fitted = calibration.of(question.task)
     learned = fitted.ratio if anchors else fitted.level
     is_small = question.profile.parameters < SMALLEST_PUBLISHED
-    times = _times(question, case, specs, learned, host)
+    times = _times(question, case, specs, learned, host_s)
     # How much slower each anchor is than its level; unknown (NaN) for networks smaller than any published
     slowdowns = [
-        math.nan if is_small else _log_slowdown(question, each, fitted.level, host) for each in anchors
+        math.nan if is_small else _log_slowdown(question, each, fitted.level, host_s) for each in anchors
     ]
     from_each = [
-        _from_anchor(question, anchor, specs, case, learned, times=times, slowdown=each, host=host)
+        _from_anchor(question, anchor, specs, case, learned, times=times, slowdown=each, host_s=host_s)
         for anchor, each in zip(anchors, slowdowns, strict=True)
     ]
     start = _combine(from_each) if anchors else _from_level(specs, case, learned, times)
@@ -139,17 +139,18 @@ def _predict(
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
     speed = np.exp(-start.log_sample_s)
     speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
+    # The best rate measured in the family, which is below the peak, limits the likely speed
     most = case.batch_size / least_step_s(work, chips, arithmetic, at_best_rate=True)
-    above = np.log(np.maximum(speed / most, 1.0))
+    excess = np.log(np.maximum(speed / most, 1.0))
     wide_share = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
     of_products = np.where(chips.product_measured, 0.0, UNMEASURED_WIDTH * wide_share)
-    widths = np.hypot(start.half_width, of_products) + above
+    widths = np.hypot(start.half_width, of_products) + excess
     return [
         Prediction(
             samples_per_s=float(min(speed[i], most[i])),
             half_width=float(widths[i]),
             most_samples_per_s=case.batch_size / float(least_s[i]),
-            method=_method(anchors, slowdowns, case, is_small=is_small, is_limited=bool(above[i] > 0)),
+            method=_method(anchors, slowdowns, case, is_small=is_small, is_limited=bool(excess[i] > 0)),
             evidence=tuple(a.run_id for a in anchors),
             anchored=bool(anchors),
             compute_share=float((1 - host_share[i]) * times.compute_s[i] / times.gpu_s[i]),
@@ -191,7 +192,7 @@ def _times(
     case: Case,
     specs: Sequence[GpuSpec],
     learned: Learned,
-    host: float,
+    host_s: float,
     *,
     measured: Reading | None = None,
 ) -> Times:
@@ -206,7 +207,7 @@ def _times(
         chips,
         _arithmetic(case, len(specs)),
         learned.coefficients,
-        host_s_per_operator=host if case.execution is Execution.EAGER else 0.0,
+        host_s_per_operator=host_s if case.execution is Execution.EAGER else 0.0,
         deviations=deviations,
     )
 
@@ -229,25 +230,25 @@ def _from_anchor(
     *,
     times: Times,
     slowdown: float,
-    host: float,
+    host_s: float,
 ) -> _LogTimes:
     """Predict from a measurement, for other chips without the part that is specific to the measured one."""
     is_other_chip = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
-    shift = _log_slowdown(question, anchor, learned, host) - own_part(slowdown) * is_other_chip
+    shift = _log_slowdown(question, anchor, learned, host_s) - own_part(slowdown) * is_other_chip
     arithmetic = _arithmetic(case, len(specs))
     work = _work(question, case)
     assert learned.scale is not None  # only levels have none
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
-    same = np.array([spec.key == anchor.spec.key for spec in specs])
-    slow = np.where(same, 0.0, slowdown)
-    scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode, slow)
+    same_gpu = np.array([spec.key == anchor.spec.key for spec in specs])
+    slow = np.where(same_gpu, 0.0, slowdown)
+    typical = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode, slow)
     half = bool(arithmetic.half[0])
     widths = np.array(
         [
             learned.same_gpu(spec, SAME_GPU_SHARE * usual)
             if is_same
             else learned.half_width(spec, usual, half=half)
-            for spec, usual, is_same in zip(specs, scale, same, strict=True)
+            for spec, usual, is_same in zip(specs, typical, same_gpu, strict=True)
         ]
     )
     n_differences = len(differences(anchor, case).keys() - {"batch_size"})  # the roofline scales by batch
@@ -258,12 +259,12 @@ def _from_anchor(
     )
 
 
-def _log_slowdown(question: Question, anchor: Reading, learned: Learned, host: float) -> float:
+def _log_slowdown(question: Question, anchor: Reading, learned: Learned, host_s: float) -> float:
     # Log of the anchor's measured time over its roofline's.
     as_measured = msgspec.structs.replace(
         question, profile=question.profile.at_precision(anchor.case.precision)
     )
-    times = _times(as_measured, anchor.case, [anchor.spec], learned, host, measured=anchor)
+    times = _times(as_measured, anchor.case, [anchor.spec], learned, host_s, measured=anchor)
     return -math.log(anchor.samples_per_s) - math.log(float(times.step_s[0]) / anchor.case.batch_size)
 
 

@@ -250,8 +250,8 @@ def arithmetic_of(
 
 def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
     """Return the arithmetic that most FLOPs of each step use, (n,)."""
-    conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
-    return np.where(conv, arithmetic.conv, arithmetic.matmul)
+    is_conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
+    return np.where(is_conv, arithmetic.conv, arithmetic.matmul)
 
 
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
@@ -283,15 +283,15 @@ def step_times(
         chips: n GPUs or one.
         arithmetic: Their arithmetic.
         coefficients: From the calibration.
-        host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
+        host_s_per_operator: Host time per operator; 0 inside a CUDA graph [s].
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
         host_power: Exponent with which GPU and host time add up: 1 for no overlap, infinity for full overlap.
     """
     c = coefficients
     conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
-    index, matmul_s = _matmul_s(work, chips, arithmetic, c)
+    matmul_index, matmul_s = _matmul_s(work, chips, arithmetic, c)
     compute = conv_s + matmul_s + work.flops[..., 3] / (c.depthwise * chips.peaks[..., Mode.FP32])
-    on_tensor = (conv_index >= 2) | (index >= 2)
+    on_tensor = (conv_index >= _ON_TENSOR) | (matmul_index >= _ON_TENSOR)
     slower = c.no_optimizer * arithmetic.no_optimizer
     compute = compute * np.exp(
         slower - log_throttle(chips, c) - deviations[:, 0] - deviations[:, 1] * on_tensor
@@ -363,7 +363,7 @@ def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -
     index = _efficiency_index(arithmetic.conv, chips)
     efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
     winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
-    layout = np.exp(-c.channels_last * (arithmetic.channels_last & (index >= 2)))
+    layout = np.exp(-c.channels_last * (arithmetic.channels_last & (index >= _ON_TENSOR)))
     flops = work.flops[..., 0] / winograd + work.flops[..., 1]
     return index, flops / (efficiency * _usable_peak(arithmetic.conv, index, chips, c.width)) * layout
 
@@ -374,9 +374,12 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
     fitted = efficiency * _usable_peak(arithmetic.matmul, index, chips, c.width_matmul)
     products = work.flops[..., 2]
     sped_up = np.where(arithmetic.chains_fused, FUSED_AT_MEASURED_RATE * (products - work.wide_flops), 0.0)
-    at_measured = np.where(index < 2, 0.0, work.wide_flops + sped_up)
+    at_measured = np.where(index < _ON_TENSOR, 0.0, work.wide_flops + sped_up)
     measured = _pick(chips.peaks, arithmetic.matmul) * chips.product
     return index, (products - at_measured) / fitted + at_measured / measured
+
+
+_ON_TENSOR = 2  # the first efficiency index on tensor cores
 
 
 def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
@@ -387,9 +390,8 @@ def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
 
 def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> Floats:
     # The peak, lowered if a multiprocessor's tensor cores are wide: the data paths cannot feed them fully.
-    wide = np.where(index < 2, 0.0, width * _pick(chips.width, mode))
-    result: Floats = _pick(chips.peaks, mode) * np.exp(-wide)
-    return result
+    wide = np.where(index < _ON_TENSOR, 0.0, width * _pick(chips.width, mode))
+    return np.asarray(_pick(chips.peaks, mode) * np.exp(-wide), dtype=float)
 
 
 def _pick(table: NDArray[Any], mode: Indices) -> NDArray[Any]:

@@ -463,11 +463,11 @@ def _survey(session: Session) -> BackendReport:
     except HungCallError as error:
         problems.append(_hung(error, index))
         if index is not None and index + 1 < count:
-            last = index + 2 == count
-            left = f"GPU {index + 1} was" if last else f"GPUs {index + 1} to {count - 1} were"
+            first, last = index + 1, count - 1
+            skipped = f"GPU {last} was" if first == last else f"GPUs {first} to {last} were"
             problems.append(
                 Problem(
-                    what=f"{left} not queried",
+                    what=f"{skipped} not queried",
                     value=f"GPU {index} did not answer",
                     fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if necessary",
                     exit_code=_UNUSABLE,

@@ -36,6 +36,7 @@ MOST_FORWARD_FLOPS = 200e9
 """Two cores reach about 150 GFLOP/s."""
 MOST_KEPT_BYTES = 2e9
 _SEED = 0
+_ON_CPU, _READS_ON_CPU = "built and traced on the CPU", "traced with values that a step on the CPU computed"
 
 
 def main() -> None:
@@ -101,7 +102,8 @@ def _profile(
     elif traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)
     else:
-        note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
+        how = _READS_ON_CPU if traced.only_reads_on_cpu else _ON_CPU
+        note = f"{how}, because torch's meta device cannot: {traced.why_on_cpu}"
     if is_own(reference):
         return_home()  # the reference is relative to that folder
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))

@@ -367,7 +367,10 @@ class _Step:
             into.moves(2, _ROOTS * times)
 
     def _networks(self, layers: int) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
-        """Yield the number of layers of each kind, and width, copies and token share of their networks."""
+        """Yield the number of layers of each kind, and their networks.
+
+        A network is its width, its number of copies (experts), and the share of tokens that each copy gets.
+        """
         decoder = self.decoder
         sparse = decoder.sparse_layers
         if layers > sparse:
@@ -422,7 +425,7 @@ class _Step:
         up = Linear(inputs=ADAPTER_RANK, outputs=layer.outputs)
         for narrow in (down, up):
             into.multiplies(narrow, adapters * (2 if is_backward else 1))
-        into.moves(2 * layer.outputs, adapters)
+        into.moves(2 * layer.outputs, adapters)  # the scale of the adapter, then the sum of both branches
         into.moves(_ADD * (layer.inputs if is_backward else layer.outputs), adapters)
 
     def _loss(self) -> tuple[_Tally, _Tally]:
@@ -473,7 +476,10 @@ class _Step:
         return msgspec.structs.replace(step, least=least)
 
     def _moments(self, base: float, trained: float, score_bytes: int) -> Iterator[MemoryLine]:
-        """Yield the moments of loss, backward pass and update on top of ``base`` bytes, without the batch."""
+        """Yield a line for each moment of loss, backward pass and update that can be the peak.
+
+        Each includes ``base``, the bytes that are alive throughout, but not the batch.
+        """
         decoder, is_full = self.decoder, self.is_full
         head = float(_HALF * self.head.weights)
         stream = self._bytes(decoder.width)
@@ -482,23 +488,23 @@ class _Step:
         scores = score_bytes * self.tokens * decoder.vocabulary / self.held_chunks
         # Without chunks, both ``saved`` and ``scores`` include one copy of the scores
         kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0
-        yield _line(base, saved - kept_scores + stream + scores)
-        if self.held_chunks > 1 and is_full:
+        yield _line(base, saved - kept_scores + stream + scores)  # the loss
+        if self.held_chunks > 1 and is_full:  # the head's gradient, with one chunk and summed over chunks
             yield _line(base + head, saved + stream + scores)
             yield _line(base + 3 * head, saved + stream)
         layers = self._held(self.recipe.checkpointing) * (decoder.layers - 1) + stream
         at_work = self._at_work
         widest = max(layer.weights for layer in self._widest_network)
         widest_bytes = widest * _HALF
-        yield _line(base + (head + widest_bytes if is_full else 0.0), layers + at_work)
-        if is_full:
-            done = max(0.0, trained - _HALF * (decoder.embedding_parameters + min(self.layer_parameters)))
-            yield _line(base + done + widest_bytes, stream + at_work, done)
+        yield _line(base + (head + widest_bytes if is_full else 0.0), layers + at_work)  # the last layer
+        if is_full:  # the first layer, the embedding, and the update
+            later = max(0.0, trained - _HALF * (decoder.embedding_parameters + min(self.layer_parameters)))
+            yield _line(base + later + widest_bytes, stream + at_work, later)
             tied = 3 * head if decoder.tied else head
             rest = max(0.0, trained - head)
             yield _line(base + rest + tied, stream, rest)
             yield _line(base + trained, 0.0, trained)
-        if self.is_packed:
+        if self.is_packed:  # the last layer while its widest matrix is unpacked
             narrow = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
             yield _line(base + narrow * widest, layers + self._unpacking)
 
@@ -549,7 +555,7 @@ class _Step:
         """Bytes that attention keeps: queries, keys, values, its output and the sums of its scores."""
         decoder = self.decoder
         kept = decoder.query_width + decoder.key_width + decoder.value_width
-        middles = 0 if self.is_full else ADAPTER_RANK * len(decoder.attention)
+        middles = 0 if self.is_full else ADAPTER_RANK * len(decoder.attention)  # inside the adapters
         normed = 0.0
         if decoder.query_key_norm != "none":
             normed = self._normed(decoder.query_width + decoder.key_width, "rms")

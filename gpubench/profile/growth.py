@@ -104,12 +104,12 @@ def longer(
     end = len(one) - after
     middle, more = one[before:end], two[before : len(two) - after]
     for differing in (0,) if at is None or len(middle) < LEAST_MIDDLE else (0, 1):
-        for forward in range(len(two) - len(one) + 1):
-            behind = forward + len(middle)
-            there = more[forward:behind]
+        for forward in range(len(two) - len(one) + 1):  # number of events of the additional forward period
+            backward = forward + len(middle)
+            there = more[forward:backward]
             if sum(map(ne, middle, there)) == differing:
                 between = middle if at is None else map(at, middle, there)
-                periods = [*more[:forward]] * times, [*more[behind:]] * times
+                periods = [*more[:forward]] * times, [*more[backward:]] * times
                 return [*one[:before], *periods[0], *between, *periods[1], *one[end:]]
     return None
 
@@ -153,7 +153,7 @@ TraceAt = Callable[[int], StepTrace | None]
 
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    """Return the step as lines through its moments at the two small batches."""
+    """Return the step as lines through its moments at the two small batches, for both kinds of loop."""
     step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
     kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
     return msgspec.structs.replace(step, keeping=kept)
@@ -260,8 +260,8 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
     """Return the lines that are highest at some batch, fitted to the same moments at two batch sizes.
 
-    They are found for every share of the gradients held, because another moment may be the highest if several
-    GPUs shard the gradients.
+    Each share of the gradients that a GPU may hold is considered, because another moment may be the highest
+    if several GPUs shard the gradients.
     """
     if len(one) != len(two):  # the operators differ between batches: only the peaks can be compared
         one, two = [max(one)], [max(two)]
@@ -273,7 +273,10 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
 
 
 def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
-    """Return the lines that are the highest at some batch with this share of their gradients, by slope."""
+    """Return the lines that are the highest at some batch with this share of their gradients, by slope.
+
+    They are the upper envelope of all lines at batches of at least 1.
+    """
     found: dict[float, tuple[tuple[float, float, float], MemoryLine]] = {}
     for line in lines:
         held = line.fixed_bytes - (1 - share) * line.gradient_bytes
@@ -299,6 +302,7 @@ def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
 
 
 def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
+    # A line that does not fall, and is nowhere below the two values
     small, large = BATCHES
     slope = max(0.0, (at_large - at_small) / (large - small))
     fixed = max(at_small - small * slope, at_large - large * slope)

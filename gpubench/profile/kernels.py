@@ -98,7 +98,7 @@ def _convolution(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Return the data gradient and the weight gradient; the latter includes the bias gradient, a sum."""
+    """Return the data gradient and the weight gradient, which includes the bias gradient."""
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
     kind = _convolution_kind(weight, stride, dilation, transposed, groups)
     flops = _convolution_flops(x, weight, grad, transposed)
@@ -202,7 +202,7 @@ class FusedCalls(TorchFunctionMode):
             return _rnn(self._recorder, name, args)
         if name == "scaled_dot_product_attention":
             return _attention(self._recorder, args, kwargs)
-        # a backward pass recomputes checkpointed layers
+        # A backward pass may recompute checkpointed layers, with calls that this mode does not see
         if name in {"multi_head_attention_forward", "backward"}:
             with self._recording_inside():
                 return func(*args, **kwargs)
@@ -276,7 +276,8 @@ class _Layer:
 
 
 def _is_plain_rnn(args: tuple[Any, ...]) -> bool:
-    # Whether this is a padded batch without projection: (input, hx, weights, bias, ...).
+    # Whether this is a padded batch without projection. Its arguments are: input, state, weights, has_biases,
+    # layers, dropout, training, bidirectional, batch_first.
     per_layer = 4 if len(args) == 9 and args[3] is True else 2
     return (
         len(args) == 9
@@ -322,6 +323,7 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
     stack = _Stack(recorder, layers, directions, bool(training and dropout))
     out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
     with recorder.pause():
+        # Added to the output, so that gradients of the final state reach the layers
         final = out.new_zeros(layer_count * directions, batch, hidden) + out.sum() * 0
     return (out, final, final.clone()) if name == "lstm" else (out, final)
 

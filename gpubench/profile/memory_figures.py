@@ -96,14 +96,14 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
             summed.
     """
 
-    def by(loop: StepMemory) -> Held:
+    def held_in(loop: StepMemory) -> Held:
         line = loop.peak(batch_size, gradients=0.0 if kept else 1.0)
         held = _held(loop, line, batch_size)
         return msgspec.structs.replace(
             held, gradients=(loop.trained_bytes if kept else held.gradients) + buckets * loop.trained_bytes
         )
 
-    return _by_either_loop(step, by)
+    return _in_every_loop(step, held_in)
 
 
 def on_several(
@@ -115,8 +115,8 @@ def on_several(
         step: The step, traced with weights of the gathered type.
         profile: Profile of the workload, for its blocks.
         case: Batch on each GPU, and number of GPUs.
-        stored: Element size of a shard over that of a gathered weight: 2 if shards are float32 and weights
-            are gathered in bfloat16 (MixedPrecisionPolicy).
+        stored: Ratio of element sizes, shard to gathered weight: 2 if shards are float32 and weights are
+            gathered in bfloat16 (MixedPrecisionPolicy).
         kept: As in ``held_by_one``; each micro-batch reduces its own gradients.
     """
     count = case.gpu_count
@@ -129,31 +129,31 @@ def on_several(
     gathered = outside + GATHERED_BLOCKS * block
     reduced = trained_share * block * (1.0 + stored)
 
-    def by(loop: StepMemory) -> Held:
+    def held_in(loop: StepMemory) -> Held:
         line = loop.peak(case.batch_size, gradients=0.0 if kept else stored / count)
         held = _held(loop, line, case.batch_size)
-        shared = (step.trained_bytes if kept else held.gradients) * stored / count
+        sharded = (step.trained_bytes if kept else held.gradients) * stored / count
         return Held(
             weights=step.weights_bytes * stored / count,
-            gradients=shared + min(held.gradients, trained_share * outside) + reduced,
+            gradients=sharded + min(held.gradients, trained_share * outside) + reduced,
             optimizer=step.optimizer_bytes * stored / count,
             saved=held.saved,
             transient=held.transient + gathered,
-            separate=step.trained_bytes * stored / count - shared,
+            separate=step.trained_bytes * stored / count - sharded,
             most=held.most,
         )
 
-    return _by_either_loop(step, by)
+    return _in_every_loop(step, held_in)
 
 
-def _by_either_loop(step: StepMemory, by: Callable[[StepMemory], Held]) -> Held:
+def _in_every_loop(step: StepMemory, held_in: Callable[[StepMemory], Held]) -> Held:
     """Return the memory of a loop that frees the outputs, with the ends of loops that take more or less."""
-    held = by(step)
+    held = held_in(step)
     if step.least is not None:
-        held = msgspec.structs.replace(held, least=by(step.least).total / held.total)
+        held = msgspec.structs.replace(held, least=held_in(step.least).total / held.total)
     if step.keeping is None:
         return held
-    kept = by(step.keeping)
+    kept = held_in(step.keeping)
     return msgspec.structs.replace(held, most=max(held.most, kept.most * kept.total / held.total))
 
 
@@ -247,8 +247,8 @@ def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass)
         return 0.0
     operators = profile.operators_of(case.task)
     widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
-    more = ALGORITHM_SHARE * case.batch_size * widest
-    return more if more > WORKSPACE_BYTES else 0.0
+    workspace = ALGORITHM_SHARE * case.batch_size * widest
+    return workspace if workspace > WORKSPACE_BYTES else 0.0
 
 
 def compiled_loss_of(
@@ -320,8 +320,8 @@ def measured_figures(
     device = Interval(overhead + held + pinned_bytes, overhead / spread + low, most + pinned_bytes)
     if measured.device_bytes is not None and there is not None:
         used = min(max(low, measured.device_bytes + overhead - there.overhead_bytes), most)
-        moved = abs(overhead - there.overhead_bytes) / 2 + (0 if measured.same_card else OTHER_CARD_BYTES)
-        device = Interval(used + pinned_bytes, max(low, used - moved), used + moved + pinned_bytes)
+        error = abs(overhead - there.overhead_bytes) / 2 + (0 if measured.same_card else OTHER_CARD_BYTES)
+        device = Interval(used + pinned_bytes, max(low, used - error), used + error + pinned_bytes)
     return Figures(Interval(peak, peak, peak), reserved, device)
 
 

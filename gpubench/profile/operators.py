@@ -56,7 +56,7 @@ _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
 # Options of torch's optimizers that need a GPU; the state is the same without them
 _ONLY_ON_GPU = {"fused", "capturable"}
-# They multiply no matrices, so their many operators need no recording
+# Optimizers that multiply no matrices, so their many operators need no recording
 _BY_ELEMENT = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW}
 # Limits on a large batch that runs on the CPU to find its reads, extrapolated from a smaller batch
 _MOST_READ_S = 2.0
@@ -168,8 +168,8 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
         return replace(_trace_with_guesses(workload, batch_size), why_on_cpu=slow, reads={})
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
-        do = "make the model smaller, or measure it with `gpubench run`"
-        raise TooSlowError(f"{workload.name}: {too_long}; {do}: {one_line(error)}") from error
+        advice = "make the model smaller, or measure it with `gpubench run`"
+        raise TooSlowError(f"{workload.name}: {too_long}; {advice}: {one_line(error)}") from error
 
 
 def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> ReadsAt:
@@ -247,17 +247,17 @@ def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
     if train is None or infer is None or one.blocks is None or two.blocks is None:
         return None
 
-    def at(name: str, short: Any = one, long: Any = two) -> Any:
+    def extrapolated(name: str, short: Any = one, long: Any = two) -> Any:
         first = getattr(short, name)
         return first + times * (getattr(long, name) - first)
 
     updates = zip(one.train[-1:], two.train[-1:], strict=True)  # one kernel over all parameters
     return replace(
         one,
-        train=(*train, *(replace(each, bytes=at("bytes", each, other)) for each, other in updates)),
+        train=(*train, *(replace(each, bytes=extrapolated("bytes", each, other)) for each, other in updates)),
         infer=tuple(infer),
-        blocks=msgspec.structs.replace(one.blocks, count=at("count", one.blocks, two.blocks)),
-        **{name: at(name) for name in ("saved_bytes", "parameters", "trainable", "state_bytes")},
+        blocks=msgspec.structs.replace(one.blocks, count=extrapolated("count", one.blocks, two.blocks)),
+        **{name: extrapolated(name) for name in ("saved_bytes", "parameters", "trainable", "state_bytes")},
     )
 
 

@@ -31,7 +31,7 @@ _MOST_PERIOD = 16
 
 @dataclass(frozen=True)
 class Run:
-    """Blocks that repeat within one ``ModuleList`` or ``Sequential`` of a model.
+    """A run of blocks that repeat within one ``ModuleList`` or ``Sequential`` of a model.
 
     Attributes:
         path: Name of that module in the model.

@@ -49,7 +49,8 @@ class Traced:
     """A profile, and how it was traced.
 
     Attributes:
-        why_on_cpu: Why it could not be traced on the meta device, if that failed.
+        why_on_cpu: Why it could not be traced on the meta device alone, if that failed.
+        only_reads_on_cpu: Whether it was traced there with values that a step on the CPU gave.
         why_contiguous: Why a step with channels_last fails, if it does.
         missing_kernel: For a step that runs only on a GPU, the kernel that was substituted: the profile gives
             a bound on the memory, but no count of FLOPs.
@@ -61,6 +62,7 @@ class Traced:
     missing_kernel: str | None = None
     why_contiguous: str | None = None
     reads_at: ReadsAt = lambda _: {}
+    only_reads_on_cpu: bool = False
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
@@ -116,20 +118,21 @@ def trace_workload(
     memory, memory_untraced = ((), missing) if missing is not None else _memory(workload, variants_s, **how)
     if not memory and missing is None and TaskKind.TRAIN in workload.tasks and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
-    contiguous = None
+    not_channels_last = None
     if missing is None and has_time():
         reads = next(iter(traced.reads_at(BATCHES[0]).values()), {})
-        contiguous = why_contiguous(workload, None if on_cpu and not memory else reads)
+        not_channels_last = why_contiguous(workload, None if on_cpu and not memory else reads)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     profile = msgspec.structs.replace(
         traced.profile,
         memory=tuple(_narrowed(step, decode, weight_type) for step in memory),
         memory_untraced=memory_untraced,
-        is_contiguous_only=contiguous is not None,
+        is_contiguous_only=not_channels_last is not None,
         why_no_amp=next(iter(refused), None),
         saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
-    return replace(traced, profile=_with_eager_tasks(profile, traced), why_contiguous=contiguous)
+    profile = _with_eager_tasks(profile, traced)
+    return replace(traced, profile=profile, why_contiguous=not_channels_last)
 
 
 def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfile:
@@ -196,7 +199,10 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
         count = sum(p.numel() for p in model.parameters())
         profile = msgspec.structs.replace(profile, parameters=count, blocks=block_sizes(model))
     reads = reads_at(stored, dict(zip(BATCHES, traces, strict=True)), until_s)
-    return Traced(profile, traces[0].why_on_cpu, traces[0].missing_kernel, reads_at=reads)
+    one = traces[0]
+    return Traced(
+        profile, one.why_on_cpu, one.missing_kernel, reads_at=reads, only_reads_on_cpu=one.read_s > 0
+    )
 
 
 def _as_stored(workload: Workload) -> Workload:
@@ -219,7 +225,7 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
     if decode is None or each >= half:
         return step
-    less = decode.flops_per_token / 2 * (half - each)
+    less = decode.flops_per_token / 2 * (half - each)  # a token takes 2 FLOP per weight
 
     def narrowed(moment: MemoryLine) -> MemoryLine:
         return msgspec.structs.replace(moment, fixed_bytes=moment.fixed_bytes - less)

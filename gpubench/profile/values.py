@@ -48,7 +48,7 @@ Reads = dict[Key, list[Any]]
 
 
 class _OnHost(TorchFunctionMode):
-    """Passes calls that are no operators to a handler: reads by the host, lists as indices, constants."""
+    """Passes calls that are not operators to a handler: reads by the host, lists as indices, constants."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def noted() -> Iterator[Reads]:
     reads: Reads = {}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func is _ONE_HOT and (args[1:] or kwargs):  # a GPU reads no values if it is given their number
+        if func is _ONE_HOT and (args[1:] or kwargs):  # given the number of classes, a GPU reads no values
             before = {key: [*found] for key, found in reads.items()}
             out = func(*args, **kwargs)
             reads.clear()
@@ -182,7 +182,7 @@ class Known:
         for tensor in tensors:
             self._values.pop(storage_id(tensor), None)
 
-    def _of(self, tensor: Tensor) -> Tensor:
+    def _valued(self, tensor: Tensor) -> Tensor:
         # The tensor with its values; raises KeyError if they are unknown.
         if not tensor.is_meta:
             return tensor
@@ -228,7 +228,7 @@ class Known:
         # How many elements a condition selects; raises KeyError if that is unknown.
         if self._others_as_1 and mask.is_meta and storage_id(mask) not in self._values:
             return mask.numel() // self._one_of
-        return int(self._of(mask).count_nonzero())
+        return int(self._valued(mask).count_nonzero())
 
     @contextmanager
     def _missing(self) -> Iterator[None]:
@@ -250,8 +250,8 @@ class Known:
 
     def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         # The result with values; raises KeyError if those of an argument are unknown.
-        of = _blank if _takes_shape_only(func) else self._of
-        args, kwargs = with_tensors((args, dict(kwargs)), of)
+        on_cpu = _blank if _takes_shape_only(func) else self._valued
+        args, kwargs = with_tensors((args, dict(kwargs)), on_cpu)
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         return func(*args, **kwargs)

@@ -114,11 +114,9 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
 
 
 def _samples_text(samples: float, unit: str) -> str:
-    return (
-        count(int(samples), unit)
-        if samples == round(samples) and samples < 1e7
-        else f"{Interval(samples).words()} {plural(unit)}"
-    )
+    # Return a number of samples in words; a long one is rounded to millions.
+    is_short = samples == round(samples) and samples < 1e7
+    return count(int(samples), unit) if is_short else f"{Interval(samples).words()} {plural(unit)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +272,7 @@ def _vcpu_limit(offers: Offers, delivered: Floats, photograph_share: float) -> F
 
 
 def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
-    """Return the share of work lost, depending on pricing and seller."""
+    """Return the share of work lost because of pricing and seller; None for either adds nothing."""
     by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
     return by_spot + (request.host_lost_share if seller == "community" else 0.0)
 

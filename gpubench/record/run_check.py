@@ -148,7 +148,7 @@ def _guards_not_run(measurement: Measurement, launch: Launch, device: DeviceProf
     finding of its own (an unknown peak, an unproven strict precision) is not listed again.
     """
     case = measurement.case
-    train, is_eager = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER
+    trains, is_eager = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER
     own_reference = device.is_cpu and case.precision is Precision.FP32
     no_reference = any(finding.kind is FindingKind.NO_REFERENCE for finding in launch.findings)
     losses = f"falling loss (needs {checks.LEAST_PAIRS} losses, and earlier ones of the same batches)"
@@ -159,9 +159,9 @@ def _guards_not_run(measurement: Measurement, launch: Launch, device: DeviceProf
         "first loss against float32 on the CPU": launch.reference_error is None
         and not (own_reference or no_reference),
         f"{case.execution} against eager": launch.graph_error is None and not (is_eager or no_reference),
-        losses: train and checks.loss_ends(launch) is None,
-        "moving parameters": train and launch.parameters_moved is None,
-        "skipped steps": train and launch.skipped_steps is None and case.precision.facts.scales_gradients,
+        losses: trains and checks.loss_ends(launch) is None,
+        "moving parameters": trains and launch.parameters_moved is None,
+        "skipped steps": trains and launch.skipped_steps is None and case.precision.facts.scales_gradients,
         "memory errors": launch.memory_errors is None and device.ecc_enabled,
     }
     yield from (guard for guard, is_absent in absent.items() if is_absent)

@@ -33,6 +33,7 @@ MAX_FILE_BYTES = 64 * MIB
 """Maximum size: 5 launches of 27 cases with 100 s of telemetry each take 27 MiB; this is about twice that."""
 
 _SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
+# Names that Windows reserves for devices.
 _RESERVED = frozenset({"con", "prn", "aux", "nul"})
 
 

@@ -111,6 +111,7 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
         planned=tuple(each.case for each in kept),
         measurements=kept,
         quality=tuple(row for row in run.quality if row.case.workload in known),
+        added_from=None,
     )
     return shared, tuple(f"{case.label}: {reason}" for case, reason in reasons.items() if reason)
 

@@ -518,7 +518,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
                     if (stored := stored_copy(root, run)) is not None:
                         added.present.append(stored)
                     else:
-                        added.written.append(write_run(root, run))
+                        added.written.append(write_run(root, _with_origin(run, path)))
             except (ConflictError, RunLockedError) as error:
                 added.conflicts.append(f"{path.name}: {error}")
             except StorageError:
@@ -552,6 +552,14 @@ def stored_copy(root: Path, run: Run) -> Path | None:
     return found[0] if found else None
 
 
+def _with_origin(run: Run, path: Path) -> Run:
+    # Return a run that says who shared it (shared/NAME/RUN-ID.json), or else which file it comes from.
+    *_, folder, name, file = ("", "", *path.resolve().parts)
+    source = f"shared by {name}" if folder == "shared" else file
+    return msgspec.structs.replace(run, added_from=run.added_from or plain(source, 80))
+
+
 def _content(run: Run) -> bytes:
-    # Two files are the same run if they differ only in layout or in the case of the id.
-    return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))
+    # Two files are the same run if they differ only in layout, in the case of the id, or in who added them.
+    alike = msgspec.structs.replace(run, run_id=run.run_id.casefold(), added_from=None)
+    return msgspec.json.encode(alike)

@@ -25,7 +25,7 @@ from gpubench.offers.hardware import parse_owned
 from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers, places_by_kind
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
-from gpubench.precisions import AMP
+from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import log_deviation, most_of, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
@@ -43,7 +43,7 @@ from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain, plural
 
-# Pricing and provider of a GPU that the page offers as owned. It has no price, so it costs only its energy.
+# Pricing and provider of the GPUs that a reader of the page may choose as owned. They cost only their energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
 # Numbers of owned GPUs that the page offers.
@@ -66,9 +66,20 @@ FIRST = "resnet50"
 """The default model of the page, which most buyers know."""
 
 SENTENCES = (
-    *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
-    *("chance_means", "page_old"),
-    *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
+    "title",
+    "exchange",
+    "exchange_next",
+    "one_gpu_left",
+    "price_doubt_short",
+    "waiting_counts",
+    "chance_means",
+    "page_old",
+    "nothing_meets",
+    "relax_budget",
+    "relax_deadline",
+    "pair",
+    "pair_how",
+    "price_age_short",
 )
 
 WORDS: Mapping[str, Mapping[str, str]] = {
@@ -182,6 +193,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "starts": list(starts),
         "cases": cases,
         "begin": _begin(asked, cases, _own_keys(runs)),
+        "opening": (),
     }
 
 
@@ -224,7 +236,8 @@ def _own_keys(runs: Runs) -> set[str]:
 
 
 def _questions(market: RankRequest) -> Iterator[RankRequest]:
-    # Yield the question, if no shipped model covers it, then every shipped model at each of its precisions.
+    # Yield the question itself if no shipped model covers it, then one about every shipped model at each of
+    # its precisions.
     plain_recipe = {each.field: getattr(RankRequest(), each.field) for each in options_of(RecipeRequest)}
     if not _is_shipped(market):
         yield market
@@ -280,7 +293,7 @@ def _case(
     figures = {
         "workloads": names,
         "label": plain(" + ".join(names), 60),
-        "precision": asked.precision or usual,
+        "precision": asked.precision or _CHOICES.get(usual, AMP),
         "usual_precision": usual,
         "task": asked.task,
         "unit": plural(unit_of(finder.speeds)),
@@ -297,6 +310,10 @@ def _case(
     return figures, kept
 
 
+# The value of --precision for a precision in words; "amp-bf16 or amp-fp16" is that of no single one.
+_CHOICES = {each.words: str(each) for each in Precision}
+
+
 def _machines(pool: candidates.Candidates) -> list[list[Any]]:
     # Return each machine: GPU, count, pace, spread at clouds and at hosts, and whether scaling is modeled.
     hosts = pool.offers.kind.equals("marketplace").tolist()
@@ -305,7 +322,11 @@ def _machines(pool: candidates.Candidates) -> list[list[Any]]:
         known = machines.setdefault(
             machine,
             [
-                *(pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None),
+                pool.speeds.keys[pool.gpu[row]],
+                int(pool.count[row]),
+                _short(pool.pace[row]),
+                None,
+                None,
                 pool.scalings[machine].basis == MODELED,
             ],
         )
@@ -320,7 +341,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
         **{name: _short(getattr(speeds, name)[row]) for name in ("samples_per_s", "low", "high")},
         "parts": [_part(part, starts) for part in speeds.parts[row]],
         "certain": certain,
-        "basis": estimate.basis,
+        "basis": "added" if estimate.origin else estimate.basis,
         "is_guess": estimate.is_extrapolated,
         "need_bytes": estimate.device_bytes.value,
     }
@@ -360,7 +381,7 @@ def _offers(
     asks = filtered.market.asks
     return [
         {
-            "who": seller(offer),
+            "who": seller(offer, owned.purchase_usd if (owned := filtered.owned.get(offer)) else None),
             "name": offer_name(offer),
             "gpu": offer.gpu_key,
             "count": offer.gpu_count,
@@ -429,11 +450,30 @@ def _is_priced(machine: str, own_keys: Collection[str]) -> bool:
     return is_a_host(machine) or parse_owned(machine, own_keys)[2]["purchase_usd"] > 0
 
 
+# Options of ``rank`` that the page asks for itself, or that do not matter to it.
+_OF_THE_PAGE = {
+    "workload",
+    "precision",
+    "samples",
+    "epochs",
+    "dataset_size",
+    "hour_worth",
+    "budget_usd",
+    "deadline_hours",
+    "have",
+    "seller",
+    "region",
+    "spot",
+    "results",
+    "offers",
+    "limit",
+    "sort",
+}
+
+
 def _filters(asked: RankRequest, own_keys: Collection[str] = ()) -> list[str]:
-    # Return the options of the question that are not inputs of the page, as given.
-    asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
-    asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
-    kept = {name: value for name, value in asked.question.items() if name not in asked_here}
+    # Return the other options of the question, as given.
+    kept = {name: value for name, value in asked.question.items() if name not in _OF_THE_PAGE}
     kept["have"] = [text for text in asked.own if _is_priced(text, own_keys)]
     return list(words_of(request_from(RankRequest, kept, "rank")))
 

@@ -103,7 +103,7 @@ SMALL_JOB_S = 900.0
 class CpuGpuPair:
     """The fastest CPU row and the fastest GPU row for one workload and task.
 
-    ``cpus`` has all valid rows of the CPU, which decide whether a GPU is needed.
+    ``cpus`` has all CPU rows except unfounded ones; they decide whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]

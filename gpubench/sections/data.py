@@ -105,7 +105,7 @@ class ReportData:
         cpu = next((device for device in self.devices if device.is_cpu), None)
         runs = (run for run in self.runs if cpu is not None and same(run.device, cpu))
         pairs = (pair for run in runs for pair in thread_effects(results_of(run)))
-        return tuple(first_of_each(pairs, lambda pair: pair.of.case))
+        return tuple(first_of_each(pairs, lambda pair: pair.result.case))
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:

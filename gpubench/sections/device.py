@@ -288,7 +288,7 @@ def _gpus(alike: Sequence[_Seen]) -> list[Part]:
     return [
         Paragraph(text=f"GPU {places}  {several}{_name(device)}{known}", tone="headline"),
         *_driver_and_datasheet(device, spec, ""),
-        *(Facts(rows=_facts_of_one(one, state, several=bool(several))) for one, state in alike),
+        *(Facts(rows=_facts_of_one(one, state, several=len(alike) > 1)) for one, state in alike),
     ]
 
 

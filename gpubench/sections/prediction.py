@@ -18,8 +18,8 @@ from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent,
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
 """Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Number of measured settings, and the mean regret of choosing by prediction in them, as a share of the best
-choice's cost. A test compares both with docs/decision.md."""
+"""Number of measured settings, and the regret: how much more choosing by prediction cost in them on average,
+as a share of the best choice's cost. A test compares both with docs/decision.md."""
 CAPPED = (
     "time and energy are ratios of the job under a limit of {limit} W to the job without one; the power "
     "without a limit is the reading if the case was measured, else the usual share of board power"
@@ -28,7 +28,7 @@ LAYOUT = (
     "images are in channels_last layout; in contiguous layout, the default of torch, a convolutional network "
     "takes up to 1.5 times as long on tensor cores"
 )
-"""The slowdown: above 1.45 for 5 % of 834 networks of timm on an RTX 3090; 1.46 for VGG16 on an H200."""
+"""The factor: above 1.45 for 5 % of 834 networks of timm on an RTX 3090; 1.46 for VGG16 on an H200."""
 
 
 def _predicted(data: ReportData) -> Block | None:

@@ -28,7 +28,7 @@ from gpubench.errors import (
 from gpubench.folders import results_root
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
-from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.environment import child_variables, environment
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, handling
 from gpubench.measure.messages import MODULE, Place, place_under_torchrun
 from gpubench.measure.plan import (
@@ -78,6 +78,7 @@ def run_id_under_torchrun() -> str:
     """Return the id of this process's next run, which stays the same when torchrun restarts the process."""
     torchrun = psutil.Process(os.getppid())
     began = datetime.fromtimestamp(torchrun.create_time(), UTC)
+    # The last eight digits: two for the number of the run, six for torchrun's process id.
     return f"{began:%Y%m%dt%H%M%Sz}-{next(_run_numbers) << 24 | torchrun.pid:08x}"
 
 
@@ -88,7 +89,7 @@ def with_torchrun_size(request: RunRequest, place: Place) -> RunRequest:
 
 
 def check_process_count(request: RunRequest, place: Place | None) -> None:
-    """Refuse a number of processes other than the request or the resumed run needs.
+    """Check that torchrun started as many processes as the request or the resumed run needs.
 
     Raises:
         MisuseError: With the right torchrun command.
@@ -120,7 +121,7 @@ def follow(request: RunRequest, place: Place) -> Run:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's handler would wait for a hanging exchange
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
-    variables = environment_of(device, os.environ, peers=peers)
+    variables = child_variables(device, os.environ, peers=peers)
     os.environ.clear()  # some variables must not be set at all
     os.environ.update(variables)
     from gpubench.measure import team  # imports torch, which reads these variables
@@ -237,9 +238,8 @@ def prepare(
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
     if store_results:
-        store.check_writable(
-            root
-        )  # first, because a run behind a link would otherwise be reported as missing
+        # First, because a run behind a link would otherwise be reported as missing.
+        store.check_writable(root)
     found = _run_to_resume(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
@@ -483,7 +483,7 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
         or not left <= finished_units(state, launches)
     )
     state = msgspec.structs.replace(state, finished_at=utc_stamp())
-    order = {case: place for place, case in enumerate(state.planned)}
+    order = {case: position for position, case in enumerate(state.planned)}
     judged = (checks.judge_measurement(m, launches, state.measurements) for m in state.measurements)
     return msgspec.structs.replace(
         state,

@@ -255,18 +255,22 @@ MUTANTS = (
         name="the peak of memory is read after the check of a graph",
         file=CASE,
         old=(
-            '    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
-            "    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
+            '    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
+            "    recorder.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))\n"
+            "        recorder.note(\n"
+            "            graph_error=guards.graph_error(work, advance, draws=recorder.draws, carries=recorder.carries)\n"
+            "        )\n"
             "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
         ),
         new=(
-            "    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
+            "    recorder.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))\n"
+            "        recorder.note(\n"
+            "            graph_error=guards.graph_error(work, advance, draws=recorder.draws, carries=recorder.carries)\n"
+            "        )\n"
             "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
-            '    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
+            '    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
         ),
         misleads="copies of weights and moments that only the check makes count as memory of a step",
         killer="test_steps.py::test_the_peak_of_a_graph_is_not_that_of_its_check",
@@ -509,8 +513,8 @@ MUTANTS = (
     Mutant(
         name="a thousand launches count as one",
         file=PROBES,
-        old="    each = median(seconds) / probe.repeats\n",
-        new="    each = median(seconds)\n",
+        old="    call_s = median(times_s) / probe.repeats\n",
+        new="    call_s = median(times_s)\n",
         misleads="a launch seems to take milliseconds",
         killer="test_micro.py::test_micro_benchmark_figures_match_the_simulated_device",
     ),
@@ -696,7 +700,7 @@ MUTANTS = (
     Mutant(
         name="a trial leaves out the checks at the end of a measurement",
         file=CASE,
-        old="            work.edge_loss(advance(index), index)\n        _prove_again(seen, work, context)\n",
+        old="            work.edge_loss(advance(index), index)\n        _prove_again(recorder, work, context)\n",
         new="            work.edge_loss(advance(index), index)\n",
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
@@ -786,7 +790,7 @@ MUTANTS = (
     Mutant(
         name="no control is stored",
         file=CASE,
-        old="for name in proof if name in errors}",
+        old="for name in errors if name in control}",
         new="for name in ()}",
         misleads="a proof that cannot fail counts as a proof",
         killer="test_controls.py::test_device_that_never_shows_tf32_leaves_fp32_unproven",
@@ -886,7 +890,7 @@ MUTANTS = (
     Mutant(
         name="a batch that spilled counts as fitting",
         file=CASE,
-        old="        if seen.spilled_bytes:\n",
+        old="        if recorder.spilled_bytes:\n",
         new="        if False:\n",
         misleads="a batch is called the largest that fits, although most of it is not on the card",
         killer="test_batch_search.py::test_a_step_that_spills_into_host_memory_is_reported_and_does_not_fit",
