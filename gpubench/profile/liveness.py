@@ -47,7 +47,7 @@ from gpubench.profile.growth import (
 )
 from gpubench.profile.operators import ReadsAt, groups_of, on_meta, states_of
 from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
-from gpubench.profile.values import Known, given
+from gpubench.profile.values import Known, given, numbers_as_1
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.units import MIB
@@ -448,7 +448,8 @@ def step_trace(
             saved = storages.bytes - storages.gradient_bytes - weights - states
             if at_loss is None:
                 loss.backward()
-                optimizer.step()
+                with numbers_as_1():
+                    optimizer.step()
             else:
                 at_loss(loss)
     if optimizer is not None:
@@ -498,7 +499,7 @@ def _stepped(optimizer: Optimizer, model: nn.Module) -> Optimizer:
             if getattr(module, "sparse", False):  # two rows, as torch miscounts one
                 rows = parameter.new_zeros(2, *parameter.shape[1:])
                 parameter.grad = torch.sparse_coo_tensor(torch.zeros(1, 2).long(), rows, parameter.shape)
-    with Storages().followed():
+    with Storages().followed(), numbers_as_1():
         optimizer.step()
     for parameter in model.parameters():
         parameter.grad = None

@@ -36,7 +36,7 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
 )
-from gpubench.profile.values import Known, Reads, are_checks, given, noted
+from gpubench.profile.values import Known, Reads, are_checks, given, noted, numbers_as_1
 from gpubench.tensors import (
     EveryCall,
     autocast_on_cpu,
@@ -371,7 +371,10 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambd
         with reading(TaskKind.TRAIN) as reads:
             train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
             read[TaskKind.TRAIN] = {key: [*found] for key, found in reads.items()}
-            optimizer, state, updates = _optimizer(task, trained)
+            with numbers_as_1() as numbers:
+                optimizer, state, updates = _optimizer(task, trained)
+            if numbers:
+                read[TaskKind.TRAIN][Optimizer.step, (), None] = numbers
             if task.again is not None:
                 with _recording():  # a first step may leave state that breaks a second
                     task.loss(forward(model, inputs), targets).backward()

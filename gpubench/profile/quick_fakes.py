@@ -2,7 +2,8 @@
 
 Torch determines shape, type and storage of every result, and checks each call; a step has thousands of calls,
 but only a few dozen different ones. Results are cached by operator, shapes, strides, types and all other
-arguments. A call that might depend on anything else goes to torch every time.
+arguments, but not by a window's place in its storage, which differs in each step of a loop. A call that
+might depend on anything else goes to torch every time.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class QuickFakeMode(FakeTensorMode):
         if kind is FakeTensor:
             if value.fake_mode is not self or not _is_plain(value):
                 raise _Unknown
-            return value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device
+            return value.shape, value.stride(), value.dtype, value.fake_device
         if kind in {list, tuple}:
             return kind, self._key(value)
         if kind not in _PLAIN:
@@ -120,7 +121,10 @@ def _answer(
         return None
     if aliases[0].is_write:
         return (lambda _, args: args[0]) if out is args[0] else None
-    return _view(out)
+    # These count the place in the storage from its start, or in elements of another size
+    if "as_strided" in schema.name or out.dtype is not args[0].dtype:
+        return None
+    return _view(out, out.storage_offset() - args[0].storage_offset())
 
 
 def _fresh(mode: QuickFakeMode, out: Any, of_arguments: set[int]) -> _Answer | None:
@@ -157,12 +161,12 @@ def _tensor(
     return make if make(mode).untyped_storage().nbytes() == size else None
 
 
-def _view(out: FakeTensor) -> _Answer:
+def _view(out: FakeTensor, beyond: int) -> _Answer:
+    # A window that begins this many elements beyond that of the first argument
     shape, stride, dtype, device = out.shape, out.stride(), out.dtype, out.fake_device
-    offset = out.storage_offset()
 
     def make(mode: QuickFakeMode, args: Sequence[Any]) -> FakeTensor:
-        storage = args[0].untyped_storage()
+        storage, offset = args[0].untyped_storage(), args[0].storage_offset() + beyond
         with in_kernel_invocation_manager(mode):
             window = torch.empty((0,), dtype=dtype, device="meta").set_(storage, offset, shape, stride)
         return FakeTensor(mode, window, device)

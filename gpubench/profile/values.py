@@ -120,6 +120,28 @@ def given(reads: Reads) -> Iterator[Reads]:
         yield reads
 
 
+@contextmanager
+def numbers_as_1() -> Iterator[list[Any]]:
+    """Answer reads of unknown numbers with 1 inside the block, and list the answers.
+
+    This is for an update of the weights: the numbers that it reads, such as norms, change only values.
+    """
+    read: list[Any] = []
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if func is not _NUMBER:
+            return func(*args, **kwargs)
+        if not isinstance(args[0], FakeTensor):  # the answers to those are in the order of the model's reads
+            with suppress(RuntimeError):
+                return func(*args, **kwargs)
+        with _disable_current_modes():
+            read.append(torch.ones((), dtype=args[0].dtype, device="cpu").item())
+        return read[-1]
+
+    with EveryCall(call):
+        yield read
+
+
 class Known:
     """Small tensors on the meta device that follow from the batch, with values computed beside the trace.
 
