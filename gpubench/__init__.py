@@ -56,8 +56,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpubench' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)
-    # Importing a package that is named like its function has just bound the callable package to this name:
-    # return it, because later uses find it too.
+    # The import may have set this name to a package that is callable like its function (callable_package);
+    # later uses find that package, so the first one gets it too.
     return globals().get(name, found)
 
 

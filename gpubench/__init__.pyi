@@ -184,7 +184,7 @@ def report(
         The path of the file.
 
     Raises:
-        MisuseError: If the question or the format is unknown.
+        MisuseError: If the question is invalid, or the format is unknown.
         StorageError: If the file cannot be written.
     """
 

@@ -11,7 +11,7 @@ from gpubench.errors import ExitCode, is_interrupt
 
 def main() -> None:
     """Run the command line; an interrupt during loading has the same effect as a later one."""
-    if sys.stdout is None:  # closed: the next opened file would get its descriptor and our output
+    if sys.stdout is None:  # closed: the next file opened would get its descriptor, and our output
         fail("standard output is closed: open it, or redirect it to /dev/null", ExitCode.STORAGE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,9 +1,8 @@
 """Makes a package callable like its main function: ``gpubench.probe()`` and ``gpubench.probe.select``.
 
-On first import, Python binds a subpackage as an attribute of its parent and replaces a function of that name.
-Three names of the public API would therefore stop being functions as soon as somebody imported from their
-packages. Each of these packages acts as the function, including its signature and docstring, regardless of
-the order of imports.
+``probe``, ``predict`` and ``report`` are public functions, and also packages. Importing anything from such a
+package makes Python set ``gpubench.probe`` to the package, which would hide the function. The package
+therefore acts as the function too, with its signature and docstring.
 """
 
 from __future__ import annotations

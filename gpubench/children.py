@@ -88,11 +88,11 @@ class ParentChannel:
     """
 
     def __init__(self, descriptors: tuple[int, int] | None = None) -> None:
-        """Bind this process to the parent, and open the pipes, which its own children do not inherit.
+        """Bind this process to the parent, and keep its own children from inheriting the pipes.
 
         Args:
-            descriptors: The pipes to read and write, in a process that answers for the child and is already
-                bound to it; None in the child itself.
+            descriptors: The pipes to read and write, in a process that answers in the child's place and is
+                already bound to it; None in the child itself.
         """
         if descriptors is None:
             *own, parent_pid = map(int, sys.argv[1:4])
@@ -240,7 +240,7 @@ POLL_EVERY_S = 0.5
 # poll(2) needs no descriptor, unlike epoll.
 _Selector = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
-# The guard takes 10 ms of CPU time and 9 MB, because it loads neither site-packages nor gpubench.
+# The guard takes only 10 ms of CPU time and 9 MB, because it loads neither site-packages nor gpubench.
 _GUARD = """
 import os, signal, sys, time
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -373,12 +373,12 @@ class ChildProcess(Generic[_Report]):
         environment: Mapping[str, str],
     ) -> None:
         # Start the child with its guard and thread; if one fails, undo the others.
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as its_own:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as child_ends:
             to_child, self._write_fd = os.pipe()
-            its_own.callback(os.close, to_child)
+            child_ends.callback(os.close, to_child)
             undo.callback(os.close, self._write_fd)
             self._read_fd, from_child = os.pipe()
-            its_own.callback(os.close, from_child)
+            child_ends.callback(os.close, from_child)
             undo.callback(os.close, self._read_fd)
             # -P: a random.py in the current folder must not be run instead of the library
             command = [sys.executable, "-P", *program, str(to_child), str(from_child), str(os.getpid())]
@@ -405,7 +405,7 @@ class ChildProcess(Generic[_Report]):
                     start_new_session=True,
                 )
             )
-            # The thread owns the pipe: an interrupt in here must not close it before the thread reads it.
+            # The thread owns the pipe: an interrupt here must not close it before the thread reads it.
             output, self._process.stdout = self._process.stdout, None
             assert output is not None  # requested above
             self._drain = threading.Thread(
@@ -463,14 +463,17 @@ class ChildProcess(Generic[_Report]):
             )
 
     def end(self, *, at_once: bool = False) -> str | None:
-        """End the child: close the pipe, then terminate, then kill; report if it cannot be killed.
+        """End the child: close its pipe; if it stays, send SIGTERM, then SIGKILL.
 
         Processes that the child left running are killed too, and listed in ``swept``.
 
         Args:
-            at_once: Whether to kill the child immediately, as is done after ``end_by_s``, Ctrl-C or SIGTERM.
+            at_once: Whether to start with SIGKILL, as is also done after ``end_by_s``, Ctrl-C or SIGTERM.
+
+        Returns:
+            A message if the child cannot be killed, else None.
         """
-        at_once = at_once or isinstance(sys.exception(), KeyboardInterrupt)
+        at_once |= isinstance(sys.exception(), KeyboardInterrupt) or time.monotonic() >= self.end_by_s
         with contextlib.suppress(OSError):
             os.close(self._write_fd)
         steps = (
@@ -478,7 +481,7 @@ class ChildProcess(Generic[_Report]):
             (signal.SIGTERM, TERMINATE_AFTER_S),
             (signal.SIGKILL, TERMINATE_AFTER_S),
         )
-        for number, patience_s in steps[2:] if at_once or time.monotonic() >= self.end_by_s else steps:
+        for number, patience_s in steps[-1:] if at_once else steps:
             if number is not None:
                 self._signal_group(number)
             left_s = patience_s if number is signal.SIGKILL else self.end_by_s - time.monotonic()
@@ -488,8 +491,8 @@ class ChildProcess(Generic[_Report]):
         else:
             return f"process {self.pid} cannot be killed, so its device is not used again"
         with contextlib.suppress(subprocess.TimeoutExpired):  # processes started by the child
-            told, _ = self._guard.communicate(timeout=TERMINATE_AFTER_S)
-            self.swept = tuple(plain(line, 120) for line in told.decode("utf-8", "replace").splitlines())
+            killed, _ = self._guard.communicate(timeout=TERMINATE_AFTER_S)
+            self.swept = tuple(plain(line, 120) for line in killed.decode("utf-8", "replace").splitlines())
         self._drain.join(1.0)
         with contextlib.suppress(OSError):
             os.close(self._read_fd)
@@ -523,7 +526,7 @@ class ChildProcess(Generic[_Report]):
         return plain(lines[-1], limit) if lines else ""
 
     def memory_words(self) -> str:
-        """Return figures of host memory in parentheses, if the child may have exhausted it."""
+        """Return figures of host memory in parentheses, for a child that may have exhausted it; here none."""
         return ""
 
     def cpu_s(self) -> Seconds:
@@ -568,7 +571,7 @@ class ChildProcess(Generic[_Report]):
 
 
 @dataclass(frozen=True)
-class Asked(Generic[_Answer]):
+class ChildResult(Generic[_Answer]):
     """The result of a single-answer child.
 
     Attributes:
@@ -592,7 +595,7 @@ def run_child(
     time_limit_s: Seconds,
     cpu_limit_s: Seconds = math.inf,
     environment: Mapping[str, str] | None = None,
-) -> Asked[_Answer]:
+) -> ChildResult[_Answer]:
     """Start a child for one answer, wait up to a limit, and end it with all processes that it started.
 
     Args:
@@ -613,7 +616,7 @@ def run_child(
             most_printed_bytes=MOST_ANSWER_PRINTED_BYTES,
         )
     except ChildEndedError as error:
-        return Asked(None, str(error), "")
+        return ChildResult(None, str(error), "")
     began_s = time.monotonic()
     until_s = began_s + time_limit_s
     answer: _Answer | None = None
@@ -623,14 +626,14 @@ def run_child(
         if child.has_more():  # other code in the child wrote a line too, so the answer is ambiguous
             answer, how = None, "sent more than one answer"
     except ChildLateError:
-        in_time = time.monotonic() < until_s
-        limit = f"{format_duration(cpu_limit_s)} of CPU time" if in_time else format_duration(time_limit_s)
+        has_time = time.monotonic() < until_s
+        limit = f"{format_duration(cpu_limit_s)} of CPU time" if has_time else format_duration(time_limit_s)
         how = f"gave no answer within {limit} and was killed"
     except ChildEndedError as error:
         how = str(error)
     finally:
         child.end(at_once=True)
-    return Asked(None if child.flooded else answer, how, child.output(), child.swept)
+    return ChildResult(None if child.flooded else answer, how, child.output(), child.swept)
 
 
 def _receive(

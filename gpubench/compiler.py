@@ -1,8 +1,8 @@
 """Avoids slow parts of torch: imports them only when needed, and runs an author's compiled code uncompiled.
 
 The import of the compiler takes a second of CPU time. Torch imports it for every optimizer and every tensor
-without values, only to hide functions from it. The import of distributed tensors takes a quarter of a second.
-Torch imports them for tensors without values, only to see that these are not distributed.
+without values, only to exclude some functions from compilation. The import of distributed tensors takes a
+quarter of a second. Torch imports them for tensors without values, only to see that these are not distributed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DISTRIBUTED = "torch.distributed.tensor"
 
 
 def import_compiler_late() -> None:
-    """Delay the import of torch's compiler in this process; once imported, it compiles nothing.
+    """Delay the import of torch's compiler in this process; code runs uncompiled even after the import.
 
     This has no effect if the compiler is imported already, or if torch cannot be imported.
     """
@@ -58,7 +58,7 @@ def _import_late(name: str, stand_in: type[_Late]) -> bool:
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run an author's compiled code uncompiled, because the case determines the execution of a step.
+    """Run an author's compiled code uncompiled, because the case says how a step is executed.
 
     This has no effect on torch before 2.6.
     """
@@ -88,7 +88,7 @@ class _Late(ModuleType):
 class _LateCompiler(_Late):
     @staticmethod
     def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
-        """Hide a function from the compiler, or return a decorator that does."""
+        """Return the function, or a decorator that does: while nothing is compiled, nothing is excluded."""
         return (lambda each: each) if function is None else function
 
     @staticmethod

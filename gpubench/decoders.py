@@ -14,11 +14,12 @@ from gpubench.folders import data_table
 
 _HUGGING_FACE = "hf:"
 _BREAKS = re.compile(r"[\s_-]+")
+# The end of a chat model's name after its separators are removed.
 _TUNED = re.compile(r"(?:instruct|chat|it)$")
-"""Suffix in the name of a chat model, without separators."""
 
 
-_ALIKE = {
+# For each type of Hugging Face config, a decoder in the table that differs only in sizes.
+_SAME_DESIGN = {
     "granite": "granite-3.0-8b",
     "llama": "llama-2-7b",
     "mistral": "mistral-7b",
@@ -26,7 +27,6 @@ _ALIKE = {
     "qwen2": "qwen2-7b",
     "qwen3": "qwen3-8b",
 }
-"""For each type of Hugging Face config, a decoder in the table that differs only in sizes."""
 _SIZES = {
     "layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -37,14 +37,14 @@ _SIZES = {
     "vocabulary": "vocab_size",
     "context": "max_position_embeddings",
 }
-_FIELDS = frozenset({
+# Config fields that are read here, or that change neither the work nor the memory of a training step.
+_KNOWN_FIELDS = frozenset({
     "architectures", "attention_dropout", "attention_multiplier", "bos_token_id", "dtype",
     "embedding_multiplier", "eos_token_id", "hidden_act", "initializer_range", "logits_scaling",
     "max_window_layers", "model_type", "pad_token_id", "pretraining_tp", "residual_multiplier",
     "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "tie_word_embeddings", "torch_dtype",
     "transformers_version", "use_cache", *_SIZES.values(),
 })  # fmt: skip
-"""Config fields that are read here, or that change neither the work nor the memory of a training step."""
 
 
 class Linear(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,20 +150,20 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attention(self) -> tuple[Linear, ...]:
         """The linear layers of attention, those of the queries first and the output last."""
-        width, joined = self.width, self.heads * self.head_width
+        width, all_heads = self.width, self.heads * self.head_width
         if not self.key_value_rank:
-            read = [(width, self.query_width), (width, self.key_width), (width, self.value_width)]
+            inputs = [(width, self.query_width), (width, self.key_width), (width, self.value_width)]
         else:
             queries = [(width, self.query_rank), (self.query_rank, self.query_width)]
             latent = self.key_value_rank, self.heads * 2 * self.head_width
             keys = [(width, self.key_value_rank + self.rotary_width), latent]
-            read = [*(queries if self.query_rank else [(width, self.query_width)]), *keys]
-        return tuple(Linear(inputs=i, outputs=o) for i, o in (*read, (joined, width)))
+            inputs = [*(queries if self.query_rank else [(width, self.query_width)]), *keys]
+        return tuple(Linear(inputs=i, outputs=o) for i, o in (*inputs, (all_heads, width)))
 
     def network(self, width: int) -> tuple[Linear, ...]:
         """Return the linear layers of a feed-forward network of this width, the output layer last."""
-        enter = Linear(inputs=self.width, outputs=width)
-        return (*[enter] * (2 if self.gated else 1), Linear(inputs=width, outputs=self.width))
+        first, last = Linear(inputs=self.width, outputs=width), Linear(inputs=width, outputs=self.width)
+        return (first, first, last) if self.gated else (first, last)
 
     @property
     def norm_parameters(self) -> int:
@@ -210,12 +210,12 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def _attention_parameters(self) -> int:
         queries, keys = self.query_width, self.key_width
-        read = queries + keys + self.value_width
-        bias = {"none": 0, "qkv": read, "output": self.width, "all": read + self.width}
-        normed = {"none": 0, "head": 2 * self.head_width, "all": queries + keys}
+        inputs = queries + keys + self.value_width
+        bias = {"none": 0, "qkv": inputs, "output": self.width, "all": inputs + self.width}
+        query_key_norm = {"none": 0, "head": 2 * self.head_width, "all": queries + keys}
         weights = sum(layer.weights for layer in self.attention) + self.query_rank + self.key_value_rank
         norms = self.layer_norms * self.norm_parameters
-        return weights + bias[self.attention_bias] + normed[self.query_key_norm] + norms
+        return weights + bias[self.attention_bias] + query_key_norm[self.query_key_norm] + norms
 
     def _network_parameters(self, width: int) -> int:
         layers = self.network(width)
@@ -244,7 +244,7 @@ def find_decoder(reference: str) -> Decoder | None:
     True
     """
     name = reference.removeprefix(_HUGGING_FACE)
-    found = _by_name().get(_spelled(name))
+    found = _by_name().get(_squeezed(name))
     return None if found is not None and "/" in name and Path(name).exists() else found
 
 
@@ -258,20 +258,21 @@ def described_decoder(fields: Mapping[str, Any]) -> Decoder | None:
     stated = {key for key, value in fields.items() if value is not None and value is not False}
     if fields.get("use_sliding_window") is False:
         stated.discard("sliding_window")
-    tied, made = fields.get("tie_word_embeddings", False), [f"{kind.capitalize()}ForCausalLM"]
-    is_known = kind in _ALIKE and stated <= _FIELDS and fields.get("hidden_act") == "silu"
-    if not is_known or fields.get("architectures") != made or not isinstance(tied, bool):
+    tied = fields.get("tie_word_embeddings", False)
+    is_known = kind in _SAME_DESIGN and stated <= _KNOWN_FIELDS and fields.get("hidden_act") == "silu"
+    is_causal = fields.get("architectures") == [f"{kind.capitalize()}ForCausalLM"]
+    if not (is_known and is_causal and isinstance(tied, bool)):
         return None
     sizes = {name: fields.get(key) for name, key in _SIZES.items()}
-    if sizes["head_width"] is None and kind != "qwen3":  # in qwen3 it does not follow from the width
-        sizes["head_width"] = _divided(sizes["width"], sizes["heads"])
+    if sizes["head_width"] is None and kind != "qwen3":  # Qwen3's does not follow from the width
+        sizes["head_width"] = _head_width(sizes["width"], sizes["heads"])
     if any(type(size) is not int or not 0 < size <= _largest(name) for name, size in sizes.items()):
         return None
-    alike = _by_name()[_spelled(_ALIKE[kind])]
-    return msgspec.structs.replace(alike, hub_name=kind, family=kind, tied=tied, **sizes)
+    published = _by_name()[_squeezed(_SAME_DESIGN[kind])]
+    return msgspec.structs.replace(published, hub_name=kind, family=kind, tied=tied, **sizes)
 
 
-def _divided(width: Any, heads: Any) -> int | None:
+def _head_width(width: Any, heads: Any) -> int | None:
     is_whole = type(width) is int and type(heads) is int and heads > 0 and width % heads == 0
     return width // heads if is_whole else None
 
@@ -289,7 +290,7 @@ def decoder_names() -> tuple[str, ...]:
 @cache
 def _by_name() -> Mapping[str, Decoder]:
     known = {
-        _spelled(name): decoder
+        _squeezed(name): decoder
         for decoder in load_decoders()
         for name in (*decoder.aliases, decoder.hub_name, decoder.hub_name.partition("/")[2])
     }
@@ -297,5 +298,5 @@ def _by_name() -> Mapping[str, Decoder]:
     return {**tuned, **known}  # a base model of that name takes precedence
 
 
-def _spelled(name: str) -> str:
+def _squeezed(name: str) -> str:
     return _BREAKS.sub("", name.casefold())

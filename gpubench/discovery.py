@@ -1,6 +1,6 @@
 """Lists and loads workloads: the standard ones, those of other packages, and the user's files.
 
-Listing the names imports no workload.
+Listing their names does not import them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ENTRY_POINT_GROUP = "gpubench.workloads"
 """Entry point group for workloads of other packages; the standard ones need no entry."""
 STANDARD = "gpubench_workloads"
 """Name under which the folder `workloads` of the repository is imported, and installed by a wheel."""
+# What a message lists if no name is similar.
 NO_MODEL_NEAR = ("none; `gpubench list` shows the workloads",)
 
 
@@ -68,7 +69,7 @@ def load_workload(reference: str) -> Workload:
     """
     if user_model.is_own(reference):
         need_torch(f"a model of your own ({plain(reference, 200)})")
-        _standard_folders()  # a config is built by a module of the standard workloads
+        _standard_folders()  # so that the module that builds a Hugging Face config can be imported
         from gpubench.user_model import load_own
 
         return load_own(reference)
@@ -132,6 +133,7 @@ def _standard_names() -> tuple[str, ...]:
 
 
 def _standard_folders() -> list[str]:
+    # Return the folders of the standard workloads, and make their package importable.
     root = checkout()
     if root is not None:
         _serve_from(root / "workloads")

@@ -13,9 +13,10 @@ import numpy as np
 
 from gpubench.arrays import Floats
 
+# 2^32 divided by the golden ratio: it spreads consecutive indices.
 _GOLDEN = np.uint32(0x9E3779B9)
+# Wichura 1988, Algorithm AS 241, PPND7: about seven digits of the normal number.
 _CENTRAL, _TAIL = 0.425, 5.0
-# Wichura 1988, Algorithm AS 241, PPND7: about seven digits of the deviate.
 INVERSE_NORMAL = {
     "near": (
         (59.109374720, 159.29113202, 50.434271938, 3.3871327179),
@@ -69,6 +70,6 @@ def _mixed(
 
 
 def _ratio(name: str, x: Floats) -> Floats:
-    # numpy's polyval takes longer for so few numbers
+    # Horner's rule; numpy's polyval takes longer for so few numbers.
     above, below = (reduce(lambda y, each: y * x + each, of, np.zeros_like(x)) for of in INVERSE_NORMAL[name])
     return np.asarray(above / below)

@@ -46,7 +46,7 @@ class Result:
 
     @property
     def leads(self) -> bool:
-        """Whether the figure may lead a list or appear in a sentence; an invalid one is only shown."""
+        """Whether the figure may lead a list or appear in a sentence; an unfounded one is only shown."""
         return not is_unfounded(self.measurement.findings)
 
     @property
@@ -70,28 +70,28 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class LossGap:
-    """Mean losses after the same number of steps from the same seed; ``value`` is their ratio minus 1."""
+    """Mean final losses of two measurements with the same seed, after the same number of steps."""
 
-    of: float
-    to: float
+    result: float
+    baseline: float
     steps: int
 
     @property
     def value(self) -> float | None:
-        """The relative increase of the loss; None if ``to`` is 0."""
-        return self.of / self.to - 1 if self.to else None
+        """The increase of the loss relative to ``baseline``; None if that is 0."""
+        return self.result / self.baseline - 1 if self.baseline else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The ratio of the throughput of ``of`` to that of ``to``.
+    """The ratio of the throughput of ``result`` to that of ``baseline``.
 
     Attributes:
         interval: The ratio with its 95 % interval.
     """
 
-    of: Result
-    to: Result
+    result: Result
+    baseline: Result
     interval: Interval
 
     @property
@@ -108,43 +108,44 @@ class Effect:
     @property
     def doubts(self) -> tuple[FindingKind, ...]:
         """The kinds of finding that cast doubt on either figure."""
-        return tuple(sorted({*self.of.doubts, *self.to.doubts}))
+        return tuple(sorted({*self.result.doubts, *self.baseline.doubts}))
 
     @property
     def leads(self) -> bool:
         """Whether both figures may appear in a sentence."""
-        return self.of.leads and self.to.leads
+        return self.result.leads and self.baseline.leads
 
     @property
     def efficiency(self) -> Interval:
-        """The ratio divided by the GPUs of ``of``; 1 is perfect scaling."""
-        return self.interval.over(self.of.case.gpu_count)
+        """The ratio divided by the GPUs of ``result``; 1 is perfect scaling."""
+        return self.interval.over(self.result.case.gpu_count)
 
     @property
     def memory_ratio(self) -> float | None:
         """Ratio of the peaks of tensor memory; None if either is unknown."""
-        mine, theirs = self.of.measurement.peak_memory_bytes, self.to.measurement.peak_memory_bytes
+        mine, theirs = self.result.measurement.peak_memory_bytes, self.baseline.measurement.peak_memory_bytes
         return mine / theirs if mine is not None and theirs else None
 
     @property
     def curve_steps(self) -> int:
         """Number of steps from the seed with losses in both measurements."""
-        return min(len(_curve(self.of)), len(_curve(self.to)))
+        return min(len(_curve(self.result)), len(_curve(self.baseline)))
 
     @property
     def loss_gap(self) -> LossGap | None:
         """Mean losses over the last fifth of the common steps, in complete cycles of the batches.
 
-        None if nothing is trained, a loss is missing or not finite, or seed or batch differ.
+        None if nothing is trained, a loss is missing or not finite, seed or batch differ, or the common steps
+        do not complete a cycle.
         """
         steps = self.curve_steps
-        same = (self.of.run.seed, self.of.case.batch_size) == (self.to.run.seed, self.to.case.batch_size)
-        if self.of.case.task is not TaskKind.TRAIN or not same or steps < ROTATION:
+        mine, theirs = ((r.run.seed, r.case.batch_size) for r in (self.result, self.baseline))
+        if self.result.case.task is not TaskKind.TRAIN or mine != theirs or steps < ROTATION:
             return None
         last = max(ROTATION, steps // 5 // ROTATION * ROTATION)
-        ends = [_curve(result)[steps - last : steps] for result in (self.of, self.to)]
+        ends = [_curve(result)[steps - last : steps] for result in (self.result, self.baseline)]
         means = [fmean(loss for loss in end if loss is not None) for end in ends if None not in end]
-        return None if len(means) < 2 else LossGap(of=means[0], to=means[1], steps=steps)
+        return None if len(means) < 2 else LossGap(result=means[0], baseline=means[1], steps=steps)
 
 
 def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
@@ -164,20 +165,20 @@ def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
     widths = (measurement.relative_half_width, baseline.relative_half_width)
     if widths[0] is None or widths[1] is None:
         return Interval(value)
-    to_come = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
-    to_come = [each - min(to_come) for each in to_come]  # a slowdown from heat that both have cancels out
-    down = math.hypot(math.log1p(widths[0] + to_come[0]), math.log1p(widths[1]))
-    up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + to_come[1]))
+    slowing = [each.slowing_to_come or 0.0 for each in (measurement, baseline)]
+    extra = [each - min(slowing) for each in slowing]  # a slowdown from heat that both have cancels out
+    down = math.hypot(math.log1p(widths[0] + extra[0]), math.log1p(widths[1]))
+    up = math.hypot(math.log1p(widths[0]), math.log1p(widths[1] + extra[1]))
     return Interval(value, value * math.exp(-down), value * math.exp(up))
 
 
-def effect(of: Result, to: Result) -> Effect:
+def effect(result: Result, baseline: Result) -> Effect:
     """Compare one result with another.
 
     Raises:
         MisuseError: If one of them has no figure.
     """
-    return Effect(of=of, to=to, interval=ratio(of.measurement, to.measurement))
+    return Effect(result=result, baseline=baseline, interval=ratio(result.measurement, baseline.measurement))
 
 
 def results_of(run: Run) -> tuple[Result, ...]:
@@ -211,24 +212,24 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         sorted(
             pairs,
             key=attrgetter(
-                "of.measurement.at_largest_batch",
-                "of.case.workload",
-                "of.case.batch_size",
-                "of.case.execution",
-                "of.case.precision",
+                "result.measurement.at_largest_batch",
+                "result.case.workload",
+                "result.case.batch_size",
+                "result.case.execution",
+                "result.case.precision",
             ),
         )
     )
 
 
 def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every inference at a lower precision with strict fp32, each in its best layout."""
+    """Pair every inference at a lower precision with strict fp32 at equal batch, each in its best layout."""
     infer = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
-    of_one = sorted(infer, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
-    known = {_in_float32(r): r for r in of_one if r.case.precision is Precision.FP32}
+    by_speed = sorted(infer, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
+    known = {_in_float32(r): r for r in by_speed if r.case.precision is Precision.FP32}
     pairs = [
         effect(result, known[twin])
-        for result in of_one
+        for result in by_speed
         if result.case.precision is not Precision.FP32 and (twin := _in_float32(result)) in known
     ]
     order = list(Precision)
@@ -236,17 +237,17 @@ def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         sorted(
             pairs,
             key=lambda p: (
-                p.of.case.workload,
-                p.of.case.batch_size,
-                order.index(p.of.case.precision),
-                p.of.case.execution,
+                p.result.case.workload,
+                p.result.case.batch_size,
+                order.index(p.result.case.precision),
+                p.result.case.execution,
             ),
         )
     )
 
 
 def scaling_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
-    """Pair every case on several GPUs with one GPU at the batch per GPU and at the total batch."""
+    """Pair every case on several GPUs with one GPU, at the batch per GPU and at the total batch."""
     known = {result.case: result for result in results}
     return tuple(
         effect(result, known[alone])
@@ -265,7 +266,11 @@ def thread_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         for case, result in known.items()
         if result.threads is not None and (alone := msgspec.structs.replace(case, threads=1)) in known
     ]
-    return tuple(sorted(pairs, key=lambda p: (p.to.case.label, p.of.threads or 0, p.of.case.threads == 0)))
+    return tuple(
+        sorted(
+            pairs, key=lambda p: (p.baseline.case.label, p.result.threads or 0, p.result.case.threads == 0)
+        )
+    )
 
 
 def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
@@ -277,7 +282,9 @@ def execution_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         if case.execution is not Execution.EAGER
         if (eager := msgspec.structs.replace(case, execution=Execution.EAGER)) in known
     ]
-    return tuple(sorted(pairs, key=attrgetter("of.case.workload", "of.case.batch_size", "of.case.label")))
+    return tuple(
+        sorted(pairs, key=attrgetter("result.case.workload", "result.case.batch_size", "result.case.label"))
+    )
 
 
 def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
@@ -305,11 +312,11 @@ def framework_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
         sorted(
             pairs,
             key=lambda p: (
-                p.of.case.workload,
-                p.of.case.precision,
-                p.of.case.batch_size,
-                order.index(p.of.case.framework),
-                p.of.case.execution,
+                p.result.case.workload,
+                p.result.case.precision,
+                p.result.case.batch_size,
+                order.index(p.result.case.framework),
+                p.result.case.execution,
             ),
         )
     )
@@ -320,7 +327,8 @@ def against_fp32(pairs: Iterable[Effect]) -> tuple[Effect, ...]:
     return tuple(
         pair
         for pair in pairs
-        if pair.to.case.precision is Precision.FP32 and pair.of.case.batch_size == pair.to.case.batch_size
+        if pair.baseline.case.precision is Precision.FP32
+        and pair.result.case.batch_size == pair.baseline.case.batch_size
     )
 
 
@@ -331,8 +339,8 @@ def document(run: Run) -> dict[str, Any]:
     return {
         "amp": [
             {
-                "case": pair.of.case,
-                "baseline": pair.to.case,
+                "case": pair.result.case,
+                "baseline": pair.baseline.case,
                 "speedup": pair.interval,
                 "memory_ratio": pair.memory_ratio,
                 "loss_gap": pair.loss_gap.value if pair.loss_gap else None,
@@ -341,41 +349,44 @@ def document(run: Run) -> dict[str, Any]:
             for pair in against_fp32(amp_effects(results))
         ],
         "scaling": [
-            {"case": pair.of.case, "speedup": pair.interval, "efficiency": pair.efficiency}
+            {"case": pair.result.case, "speedup": pair.interval, "efficiency": pair.efficiency}
             for pair in scaling_effects(results)
         ],
         "inference": [
             {
-                "case": pair.of.case,
-                "baseline": pair.to.case,
+                "case": pair.result.case,
+                "baseline": pair.baseline.case,
                 "speedup": pair.interval,
-                "output_error": pair.of.measurement.output_error,
+                "output_error": pair.result.measurement.output_error,
             }
             for pair in inference_effects(results)
         ],
         "threads": [
             {
-                "case": pair.of.case,
-                "threads": pair.of.threads,
+                "case": pair.result.case,
+                "threads": pair.result.threads,
                 "speedup": pair.interval,
-                "efficiency": pair.interval.over(pair.of.threads or 1),
+                "efficiency": pair.interval.over(pair.result.threads or 1),
             }
             for pair in thread_effects(every)
-            if pair.of is not pair.to
+            if pair.result is not pair.baseline
         ],
         "frameworks": [
-            {"case": pair.of.case, "baseline": pair.to.case, "throughput": pair.interval}
+            {"case": pair.result.case, "baseline": pair.baseline.case, "throughput": pair.interval}
             for pair in framework_effects(results)
         ],
     }
 
 
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
-    """Return the key by which results are paired, with this precision in place of the result's own."""
-    best = result.measurement.at_largest_batch
-    batch = 0 if best else result.case.batch_size
+    """Return the key by which results are paired, with this precision in place of the result's own.
+
+    Results at the largest batch are paired whatever that batch is: their key has batch 0.
+    """
+    is_largest = result.measurement.at_largest_batch
+    batch = 0 if is_largest else result.case.batch_size
     case = msgspec.structs.replace(result.case, precision=precision, memory_format=None, batch_size=batch)
-    return case, best
+    return case, is_largest
 
 
 def _in_float32(result: Result) -> Case:

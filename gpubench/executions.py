@@ -26,9 +26,9 @@ class ExecutionFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         words: Completes "was measured ...": "as a CUDA graph".
-        preparation: The phase between the first steps and the warm-up; None if nothing is prepared.
+        preparation: Name of the phase between the first steps and the warm-up; None if there is none.
         host_s_per_operator: Default host time of a step per operator [s]; None if no speeds in this mode are
-            published, so it is never predicted.
+            published, so this mode is never predicted.
         needs_cuda: Whether it needs a ``cuda`` device of torch.
         on_several_gpus: Whether jobs on several GPUs can use it.
         of_tensorflow: Whether it exists only in TensorFlow.
@@ -89,7 +89,7 @@ _FACTS = {
 }
 
 REFUSED_IN_CAPTURE = "capturing"
-"""Text in CUDA's error when it refuses a call during a capture; follow-up errors differ."""
+"""Text in CUDA's error when it refuses a call during a capture; the errors that follow lack it."""
 CHOICES = tuple(Execution)
 """Values that a user may give for a run."""
 OF_TORCH = tuple(execution for execution in Execution if not execution.facts.of_tensorflow)

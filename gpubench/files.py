@@ -284,7 +284,7 @@ def _open_special(path: Path) -> int | None:
     regular file, that file must be neither replaced nor overwritten from the start.
     """
     if found := _DESCRIPTOR.fullmatch(path.as_posix()):
-        number = {"out": 1, "err": 2}.get(found[1]) or int(found[2] or 0)
+        number = {"out": 1, "err": 2}.get(found[1]) or int(found[2])
         return os.dup(number)
     try:
         facts = path.lstat()
@@ -300,8 +300,7 @@ def _open_special(path: Path) -> int | None:
 
 
 def _replace(path: Path, data: bytes, mode: int) -> None:
-    before = path.lstat() if path.is_file() and not path.is_symlink() else None
-    kept = None if before is None else before.st_mode & 0o777
+    kept = path.lstat().st_mode & 0o777 if path.is_file() and not path.is_symlink() else None
     temporary = _temporary(path.parent)
     create_file(temporary, data, mode=mode if kept is None else kept)
     try:
@@ -325,9 +324,9 @@ def _sweep(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         now_s = time.time()
         for entry in entries:
-            if _PARTIAL.fullmatch(entry.name) and now_s - entry.stat(follow_symlinks=False).st_mtime > (
-                ABANDONED_AFTER_S
-            ):
+            if not _PARTIAL.fullmatch(entry.name):
+                continue
+            if now_s - entry.stat(follow_symlinks=False).st_mtime > ABANDONED_AFTER_S:
                 remove_file(Path(entry.path))
 
 
@@ -342,7 +341,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _name(path: Path) -> str:
-    # Only the name, because a message about a file's content may end up in a report for others. A path
+    # Messages about a file's content may end up in a report for others, so they omit its folder. A path
     # without a name, ``.`` or ``/``, is shown as given.
     return plain(path.name or str(path), 300)
 

@@ -27,7 +27,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def data_path(name: str = "") -> Path:
-    """Return the path of a table in the data folder, or of that folder; $GPUBENCH_DATA replaces it."""
+    """Return the path of a table in the data folder; without a name, of the folder itself."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return (Path(folder) if folder else package_path("data")) / name
 

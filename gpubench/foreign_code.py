@@ -24,12 +24,13 @@ MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
 """Prefix of the module name of a user's file, so it shadows nothing."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
-LEAST_SHARED_BYTES = 64 * KIB  # a lock takes one page
+# Shared memory with less free space counts as full; a lock takes one page.
+LEAST_SHARED_BYTES = 64 * KIB
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LONGEST_ERROR = 300
 TOO_LARGE = "(seen on torch's meta device: there is not enough memory here to build it on the CPU)"
 ON_THE_CPU = "build on the CPU, because gpubench moves the model itself"
-# What to do about an error, by a part of its message; without a driver, a CUDA build names only the vendor
+# What to do about an error, by a part of its message. Without a driver, a CUDA build says only "NVIDIA".
 _HINTS = {
     "cuda": ON_THE_CPU,
     "nvidia": ON_THE_CPU,
@@ -109,8 +110,9 @@ def _of_shared_memory(error: BaseException) -> str | None:
 
     Python's own error messages do not mention shared memory.
     """
-    is_named, no_file = "shared memory" in str(error), getattr(error, "filename", "") is None
-    if not (is_named or no_file) or not SHARED_MEMORY.is_dir():
+    is_named = "shared memory" in str(error)
+    names_no_file = getattr(error, "filename", "") is None  # as in the OSError of a lock
+    if not (is_named or names_no_file) or not SHARED_MEMORY.is_dir():
         return None
     if not os.access(SHARED_MEMORY, os.W_OK):
         return "cannot be written"
@@ -132,7 +134,7 @@ def own_line(error: BaseException) -> str | None:
 
 
 def with_line(words: str, error: BaseException) -> str:
-    """Return the words, followed by the line of the user's code that raised an error if it passed any."""
+    """Return the words, followed by the last line of the user's code in the traceback, if any."""
     return f"{words} ({place})" if (place := own_line(error)) else words
 
 
@@ -204,10 +206,10 @@ def imported_below(root: Path, own: Path | None) -> set[Path]:
 def _of_a_library(path: Path, root: Path | str) -> bool:
     # Whether a file belongs to Python, this package, or a library installed below ``root``.
     inner = path.relative_to(root).parts if path.is_relative_to(root) else path.parts
-    return bool(_INSTALLED.intersection(inner)) or any(path.is_relative_to(folder) for folder in _folders())
+    return bool(_INSTALLED.intersection(inner)) or any(map(path.is_relative_to, _library_folders()))
 
 
 @cache
-def _folders() -> tuple[Path, ...]:
+def _library_folders() -> tuple[Path, ...]:
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     return (Path(__file__).resolve().parent, *(Path(folder).resolve() for folder in standard))

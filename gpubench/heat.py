@@ -23,7 +23,8 @@ STEADY_C_PER_S = 1 / 30
 constant of 60 s, has another 0.1 % to lose; at one degree in ten seconds, another 0.4 %."""
 # Twice the resolution of the driver's temperature [degrees C].
 MOVED_C = 2.0
-# A clock has moved if two launches' means differ by more than this; a clock has steps of 15 MHz, 0.75 %.
+# Relative difference of the mean clocks of two launches above which the clock has moved; a clock changes in
+# steps of 15 MHz, 0.75 %.
 MOVED_CLOCK = 0.002
 # Minimum sum of squared temperature deviations of a run's launches for estimating a slope.
 LEAST_SQUARES_C = 4.0
@@ -31,7 +32,8 @@ LEAST_SQUARES_C = 4.0
 USUAL_PER_LAUNCH = USUAL_PER_C * USUAL_RISE_C
 # Default relative increase in step time per relative drop in clock, if only the clock limits it.
 USUAL_PER_CLOCK = 1.0
-# Minimum sum of squared deviations of the launches' warmth; three launches one minute apart have 0.4.
+# Minimum sum of squared deviations of the launches' warmth (0 cold, 1 at the operating temperature); three
+# launches one minute apart have 0.4.
 LEAST_SQUARES_WARMTH = 0.1
 # Default time from launch to launch, for files without start times [s].
 USUAL_APART_S = 60.0
@@ -63,15 +65,12 @@ def slowing_of(rows: Sequence[Sequence[Moment]]) -> dict[str, float]:
     Args:
         rows: The launches of each case.
     """
+    celsius = ([each.temperature_c for each in row] for row in rows)
     return {
-        "per_c": _largest_slope(rows, map(_celsius, rows), USUAL_PER_C, LEAST_SQUARES_C),
+        "per_c": _largest_slope(rows, celsius, USUAL_PER_C, LEAST_SQUARES_C),
         "per_launch": _largest_slope(rows, map(_warmth, rows), USUAL_PER_LAUNCH, LEAST_SQUARES_WARMTH),
-        "per_clock": _largest_slope(rows, map(_falls, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
+        "per_clock": _largest_slope(rows, map(_minus_log_clocks, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
     }
-
-
-def _celsius(row: Sequence[Moment]) -> list[float | None]:
-    return [each.temperature_c for each in row]
 
 
 def _largest_slope(
@@ -85,8 +84,8 @@ def _largest_slope(
     The result is the upper bound of the slope, at least 0. If the launches are too noisy to resolve the usual
     slope, the result is the usual slope, or the lower bound of the measured slope if that is larger.
     """
-    known = [(row, by) for row, by in zip(rows, causes, strict=True) if len(row) > 1 and None not in by]
-    causing = [d for _, by in known for d in deviations_of([each or 0.0 for each in by])]
+    known = [(row, xs) for row, xs in zip(rows, causes, strict=True) if len(row) > 1 and None not in xs]
+    causing = [d for _, xs in known for d in deviations_of([x or 0.0 for x in xs])]
     logs = [d for row, _ in known for d in deviations_of([math.log(each.step_s) for each in row])]
     squares, freedom = math.fsum(d * d for d in causing), len(causing) - len(known) - 1
     if freedom < 1 or squares < least_squares:
@@ -107,7 +106,8 @@ def _warmth(row: Sequence[Moment]) -> list[float]:
     return [1 - math.exp(-max(at_s - times_s[0], 0.0) / USUAL_CONSTANT_S) for at_s in times_s]
 
 
-def _falls(row: Sequence[Moment]) -> list[float | None]:
+def _minus_log_clocks(row: Sequence[Moment]) -> list[float | None]:
+    # Minus the logarithm of each clock; differences are relative drops in clock.
     return [-math.log(each.clock_hz) if each.clock_hz else None for each in row]
 
 
@@ -137,7 +137,7 @@ def slowing_to_come(
         return None
     if not is_warming_up(moments):
         constant_s = SLOW_CONSTANT_S if per_c > USUAL_PER_C else USUAL_CONSTANT_S
-        return per_c * max(_slope(moments), 0.0) * constant_s
+        return per_c * max(_rise_c_per_s(moments), 0.0) * constant_s
     rise_c = USUAL_RISE_C + celsius[-1] - fmean(celsius) if is_known else USUAL_RISE_C
     by_clock = per_clock * _fall_to_come(moments)
     return max(
@@ -150,10 +150,11 @@ def slowing_to_come(
 
 def _fall_to_come(moments: Sequence[Moment]) -> float:
     """Return the relative drop of a warm card's clock from the mean of these launches; 0 if unknown."""
-    known = [each for each in _falls(moments) if each is not None]
+    known = [each for each in _minus_log_clocks(moments) if each is not None]
     if len(known) < len(moments):
         return 0.0
     *_, before_s, last_s = _times(moments)
+    # All later falls together, relative to the last one, if the clock approaches its end exponentially.
     left = 1 / math.expm1(max(last_s - before_s, LEAST_APART_S) / USUAL_CONSTANT_S)
     return known[-1] - fmean(known) + left * max(known[-1] - known[-2], 0.0)
 
@@ -166,25 +167,25 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
     and cooling between cases hides how much.
     """
     first, before, last = moments[0], *moments[-2:]
-    if _warmer(before, last) or abs(_clock(before, last)) > MOVED_CLOCK:
+    if _is_warmer(before, last) or abs(_clock_rise(before, last)) > MOVED_CLOCK:
         return True
-    if _slope(moments) > 2 * STEADY_C_PER_S:
+    if _rise_c_per_s(moments) > 2 * STEADY_C_PER_S:
         return True
-    return _warmer(first, last) and _clock(first, last) < -MOVED_CLOCK
+    return _is_warmer(first, last) and _clock_rise(first, last) < -MOVED_CLOCK
 
 
-def _slope(moments: Sequence[Moment]) -> float:
-    # Mean rate of rise within the launches where it is known [degrees C per s]; 0 if unknown.
+def _rise_c_per_s(moments: Sequence[Moment]) -> float:
+    # Mean rise of the temperature within the launches that know it [degrees C per s]; 0 if none does.
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 
 
-def _warmer(early: Moment, late: Moment) -> bool:
+def _is_warmer(early: Moment, late: Moment) -> bool:
     if early.temperature_c is None or late.temperature_c is None:
         return False
     return late.temperature_c - early.temperature_c >= MOVED_C
 
 
-def _clock(early: Moment, late: Moment) -> float:
-    # Relative rise of the clock; 0 if unknown.
+def _clock_rise(early: Moment, late: Moment) -> float:
+    # As a share of the early clock; 0 if unknown.
     return late.clock_hz / early.clock_hz - 1 if early.clock_hz and late.clock_hz else 0.0

@@ -33,6 +33,7 @@ def _own_bounds() -> dict[str, str]:
     except PackageNotFoundError:
         return {}
     named = (re.match(r"([\w.-]+)(?:\[[^]]*\])? *([^;]*)", line) for line in lines)
+    # Sorted in reverse, the lower bound ">=" comes before the upper bound "<".
     found = {each[1]: ",".join(sorted(each[2].strip().split(","), reverse=True)) for each in named if each}
     # A CPU-only build has its own name but the same versions.
     return {name.removesuffix("-cpu"): bounds for name, bounds in found.items()} | found

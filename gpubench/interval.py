@@ -18,8 +18,8 @@ _COMPACT_STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _LARGE_STEPS = ((1e9, " billion"), (1e6, " million"))
 MOST_DIGITS = 6
 """Maximum significant digits; no interval of a measurement supports more."""
+# Relative full width below which a compact text has three digits instead of two.
 _NARROW = 0.1
-"""Relative full width below which a compact text has three digits instead of two."""
 
 
 class Interval(msgspec.Struct, frozen=True, gc=False):
@@ -64,12 +64,12 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
             return Interval(None)
         value = self.value * other.value
         ends: list[float | None] = []
-        for mine, its in ((self.low, other.low), (self.high, other.high)):
+        for sign, mine, its in ((-1, self.low, other.low), (1, self.high, other.high)):
             if mine is None or its is None or min(mine, its, self.value, other.value) <= 0:
                 ends.append(None)
                 continue
             width = math.hypot(math.log(mine / self.value), math.log(its / other.value))
-            ends.append(value * math.exp(math.copysign(width, 1 if ends else -1)))
+            ends.append(value * math.exp(sign * width))
         return Interval(value, *ends)
 
     def inverse(self) -> Interval:
@@ -129,7 +129,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return f"{self.text(digits=digits)} {per_second(sample_unit)}"
 
     def words(self, digits: int = MOST_DIGITS) -> str:
-        """Return the text with large values in millions.
+        """Return the text with large values in millions or billions.
 
         >>> Interval(12.3e6, 9.4e6, 16.8e6).words(), Interval(3166.4, 3150.2, 3181.9).words()
         ('12.3 (9.4 to 16.8) million', '3,166 (3,150 to 3,182)')

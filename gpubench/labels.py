@@ -46,8 +46,8 @@ def pricing_words(offer: Offer) -> str:
 
 def card_condition(condition: PriceCondition) -> str:
     """Return the condition of cards to buy: "used"; an empty text for a quote or if unknown."""
-    says = condition not in {PriceCondition.QUOTED, PriceCondition.UNSTATED}
-    return CONDITION_WORDS[condition] if says else ""
+    is_stated = condition not in {PriceCondition.QUOTED, PriceCondition.UNSTATED}
+    return CONDITION_WORDS[condition] if is_stated else ""
 
 
 def gpu_name(key: str) -> str:

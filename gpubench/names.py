@@ -60,7 +60,9 @@ def letters(name: str) -> str:
 
 
 _PUNCTUATION = re.compile(r"[\W_]+")
+# A number of GPUs before a name, which may itself be a number of three or more digits: 2x 3090.
 _COUNTED = re.compile(r"(\d{1,3}) ?[xX×] ?(\D.*|\d{3,}.*)")
+# A number of GPUs after a name that ends in a digit or a space, so MX150 has none.
 _COUNTED_AFTER = re.compile(r"(.*(?:\d| )) ?[xX×] ?(\d{1,3})")
 
 
@@ -92,11 +94,11 @@ def without_size(name: str) -> str:
 
 _PART_OF_A_GPU = re.compile(r"\bmig\b|\d+g\.\d+gb")
 _WORDS = re.compile(r"[a-z\d.]+")
-_SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
+_NUMBER_AND_SUFFIX = re.compile(r"(\d{4})(ti|super|s|d)")
+# Words in the name of a GPU that do not identify it.
 _INSIGNIFICANT = frozenset(
     ["nvidia", "amd", "tesla", "instinct", "geforce", "gpu", "card", "graphics", "tensor", "core"]
 ) | {"nvl72", "grace", "hopper", "superchip"}
-"""Words in the name of a GPU that do not identify it."""
 MEMORY_KINDS = frozenset(["gddr5", "gddr5x", "gddr6", "gddr6x", "gddr7", "hbm2", "hbm2e", "hbm3", "hbm3e"])
 """Words that distinguish GPUs in only a few names, as in "H100 80GB HBM3"."""
 
@@ -119,8 +121,8 @@ def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:
     for word in _WORDS.findall(_SIZE.sub(" ", text)):
         if word.startswith("sxm") or word == "hgx":
             words.add("sxm")
-        elif (joined := _SUFFIX.fullmatch(word)) is not None:
-            words.update(joined.groups())
+        elif (parts := _NUMBER_AND_SUFFIX.fullmatch(word)) is not None:
+            words.update(parts.groups())
         else:
             words.add(word)
     words -= _INSIGNIFICANT
@@ -128,8 +130,8 @@ def loose_words(name: str) -> tuple[frozenset[str], float | None] | None:
 
 
 _TPU_SLICE = re.compile(r"(?:tpu-)?(v\d\w*)-(\d{1,4})", re.ASCII)
+# Google counts older slices in cores, two per chip, and the e-class in chips.
 _TPU_CHIPS_PER_UNIT = {"v2": 0.5, "v3": 0.5, "v4": 0.5, "v5p": 0.5, "v5e": 1.0, "v6e": 1.0}
-"""Google counts older slices in cores, two per chip, and the e-class in chips."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -147,8 +149,8 @@ def tpu_slice(name: str) -> tuple[str, int] | None:
     return (version, round(chips)) if chips >= 1 else None
 
 
+# Look-alike characters: RTX 4O90 has a letter O; 1, l and I look the same in many fonts.
 _LOOK_ALIKE = str.maketrans("oil", "011")
-"""Look-alike characters: RTX 4O90 has a letter O; 1, l and I look the same in many fonts."""
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[str, ...]:
@@ -165,8 +167,10 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> tuple[st
     by_look = grouped((_look(each), each) for each in known)
     near = difflib.get_close_matches(_look(name), by_look, n=3, cutoff=cutoff)
 
-    alike = functools.partial(difflib.SequenceMatcher, None, normalize(name))
-    return tuple(max(by_look[look], key=lambda each: alike(normalize(each)).ratio()) for look in near)
+    def similarity(each: str) -> float:
+        return difflib.SequenceMatcher(None, normalize(name), normalize(each)).ratio()
+
+    return tuple(max(by_look[look], key=similarity) for look in near)
 
 
 def _look(name: str) -> str:

@@ -107,7 +107,7 @@ class Option(msgspec.Struct, frozen=True):
         return " ".join(f"{word} {limit:.13g}" for word, limit in words.items() if limit is not None)
 
 
-# Each type in words, in a signature, and in the help, where a switch takes no value.
+# Each type in words, in a signature, and as a placeholder in the help; a switch has no placeholder.
 _KNOWN: Mapping[Any, tuple[str, str, str]] = {
     bool: ("true or false", "bool", ""),
     int: ("a whole number", "int", "N"),
@@ -121,10 +121,12 @@ _KNOWN: Mapping[Any, tuple[str, str, str]] = {
 
 # The pattern of a number that ``figure`` reads in a longer text.
 FIGURE = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?-i:[kKMB])?"
-_TIMES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
+GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
+"""The pattern of a number that can mean thousands: 1.800 is 1,800 in much of Europe."""
+_MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
-"""Returns a shared option with the help text of one verb."""
+"""Returns a shared option changed for one verb, mostly its help text."""
 
 
 def typed(name: str) -> str:
@@ -153,19 +155,19 @@ def options_of(request_type: type[msgspec.Struct]) -> tuple[Option, ...]:
 
 def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
     parts = [bool] if option.sets else _parts_of(info.type)
-    kinds = [part for part in parts if part in (*_KNOWN,)]
+    kinds = [part for part in parts if part in (*_KNOWN,)]  # a tuple, because some parts have no hash
     choices = option.choices or tuple(part for part in parts if isinstance(part, str) and not option.read)
     base = Any if option.read else next(iter(kinds), str if choices else Any)
     takes, python, metavar = _KNOWN[base]
     if choices and not option.commas:
         words = f"Literal[{', '.join(map(json.dumps, choices))}]"
         python = words if base is str else f"{python} | {words}"
-        takes, metavar = (
-            (takes, metavar) if base is str else (f"{takes} or {choices[0]}", f"{metavar}|{choices[0]}")
-        )
+        if base is not str:
+            takes, metavar = f"{takes} or {choices[0]}", f"{metavar}|{choices[0]}"
     takes, python, many = option.takes or takes, option.python or python, ... in parts
     python = f"{python} | Sequence[{python}]" if many else python
-    return with_help(
+    default = info.default if info.default_factory is msgspec.NODEFAULT else info.default_factory()
+    return msgspec.structs.replace(
         option,
         name=option.name or info.name,
         choices=choices,
@@ -177,11 +179,7 @@ def _filled_in(option: Option, info: msgspec.structs.FieldInfo) -> Option:
         meta=next((part for part in parts if isinstance(part, msgspec.Meta)), msgspec.Meta()),
         many=many,
         optional=NoneType in parts,
-        initial=False
-        if option.sets
-        else info.default
-        if info.default_factory is msgspec.NODEFAULT
-        else info.default_factory(),
+        initial=False if option.sets else default,
     )
 
 
@@ -221,9 +219,9 @@ def request_from(
             meant = f"; did you mean {' or '.join(near)}?" if near else ""
             raise WrongArgumentError(f"{call}() has no option {plain(name)}{meant}")
         each = known[name]
-        is_set = each.way == "setting" and bool(file)
-        shown = name if call else f"{file}: {typed(name)}" if is_set else named(each)
-        found = _read(each, value, f"{prefix}{shown}", text=not (call or is_set))
+        in_file = each.way == "setting" and bool(file)
+        shown = name if call else (f"{file}: {typed(name)}" if in_file else named(each))
+        found = _read(each, value, f"{prefix}{shown}", text=not (call or in_file))
         if each.sets and not found:
             continue
         first = names.setdefault(each.field, name)
@@ -267,7 +265,7 @@ def _read(each: Option, value: Any, name: str, *, text: bool) -> Any:
     elif isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise _refusal(each, value, name)
     value = list(value)
-    if value and not any(not isinstance(one, str) or one.strip(", ") for one in value):
+    if value and all(isinstance(one, str) and not one.strip(", ") for one in value):
         raise MisuseError(f"{name} is empty: give a value, or leave it out")
     if each.commas:
         value = [*chain(*(_PARTS.findall(one) if isinstance(one, str) else [one] for one in value))]
@@ -285,7 +283,7 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
         if each.read is not None:
             return each.read(value, name)
         if text and each.base in {int, float}:
-            value = int(value) if each.base is int else figure(str(value), is_usd="_usd" in each.field)
+            value = int(value) if each.base is int else _typed_number(each, str(value), name)
         elif is_number(value):  # includes numpy's types
             value = int(value) if isinstance(value, Integral) else float(value)
         elif each.base is str and isinstance(value, str | os.PathLike):
@@ -307,22 +305,29 @@ def _read_one(each: Option, value: Any, name: str, *, text: bool) -> Any:
     return found
 
 
-def figure(text: str, *, is_usd: bool = False) -> float:
+def _typed_number(each: Option, text: str, name: str) -> float:
+    number = text.strip().removeprefix("$" if "_usd" in each.field else "")
+    if GROUPED.fullmatch(number):
+        whole = number.replace(".", "")
+        raise MisuseError(f"{name} {shown_value(text)} can mean thousands: write {whole} or {number}0")
+    return figure(number)
+
+
+def figure(text: str) -> float:
     """Parse a number, including the forms ``20,000``, ``10k`` and ``1.5M``.
 
     A lowercase m is rejected, because 30m could mean half an hour.
 
     Args:
         text: As typed by the user.
-        is_usd: Whether the number is a sum of money, which may start with a dollar sign.
 
     Raises:
         ValueError: If the text is not a number.
     """
-    number = text.strip().removeprefix("$" if is_usd else "")
+    number = text.strip()
     if not re.fullmatch(FIGURE, number):
         return float(number)  # 1e6
-    return float(number.rstrip("kKMB").replace(",", "")) * _TIMES.get(number[-1], 1)
+    return float(number.rstrip("kKMB").replace(",", "")) * _MULTIPLES.get(number[-1], 1)
 
 
 # --- texts -------------------------------------------------------------------------------------------------
@@ -371,11 +376,12 @@ def shown_value(value: Any) -> str:
 
 def help_of(each: Option) -> str:
     """Return help, choices, limits and default of an option in one line."""
-    unsaid = each.base is bool or each.initial in (None, msgspec.NODEFAULT)
-    default = each.default or ("" if unsaid else _word(each.initial))
+    is_obvious = each.base is bool or each.initial in (None, msgspec.NODEFAULT)
+    value = each.default or ("" if is_obvious else _word(each.initial))
     choices = f" [{'|'.join(each.choices)}]" if each.choices else ""
     limits = f" ({each.limits})" if each.limits else ""
-    return f"{each.help}{choices}{limits}{f' [default: {default}]' if default else ''}"
+    default = f" [default: {value}]" if value else ""
+    return f"{each.help}{choices}{limits}{default}"
 
 
 def words_of(request: msgspec.Struct) -> tuple[str, ...]:
@@ -408,11 +414,12 @@ def _word(value: Any) -> str:
         return ",".join(f"{key}={_word(share)}" for key, share in value.items())
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
-        known = list(map(_word, value))
-        return "-".join(known[:1] if len(set(known)) == 1 else known)
+    if isinstance(value, tuple):  # a range, or one number if its ends are equal
+        ends = list(map(_word, value))
+        return "-".join(ends[:1] if len(set(ends)) == 1 else ends)
     if isinstance(value, float):  # never as 1e-05: the dash would look like a range
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+        text = f"{Decimal(repr(value)):f}".removesuffix(".0")
+        return f"{text}0" if GROUPED.fullmatch(text) else text
     return str(value)
 
 
@@ -429,18 +436,18 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
         call = function.__name__
         parameters = sorted(options_of(request_type), key=lambda each: not each.place)
         returns = function.__annotations__["return"]
-        signature = inspect.Signature([_taken(each) for each in parameters], return_annotation=returns)
+        signature = inspect.Signature([_parameter_of(each) for each in parameters], return_annotation=returns)
 
         @functools.wraps(function)
         def called(*arguments: Any, **options: Any) -> T:
             if len(arguments) == 1 and not options and isinstance(arguments[0], request_type):
                 return function(arguments[0])
-            shown = {name: value for name, value in options.items() if name in signature.parameters}
+            known = {name: value for name, value in options.items() if name in signature.parameters}
             try:
-                named = signature.bind_partial(*arguments, **shown).arguments
+                bound = signature.bind_partial(*arguments, **known).arguments
             except TypeError as error:
                 raise WrongArgumentError(f"{call}(): {error}") from None
-            return function(request_from(request_type, options | named, call))
+            return function(request_from(request_type, options | bound, call))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__doc__ = _with_arguments(inspect.getdoc(function) or "", parameters)
@@ -449,7 +456,7 @@ def takes_options_of(request_type: type[R]) -> Callable[[Callable[[R], T]], Call
     return decorate
 
 
-def _taken(each: Option) -> inspect.Parameter:
+def _parameter_of(each: Option) -> inspect.Parameter:
     """Return an option's part of a signature: its name, type, and default as source text."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if each.place else inspect.Parameter.KEYWORD_ONLY
     initial = tuple(each.initial) if isinstance(each.initial, tuple) else each.initial
@@ -475,7 +482,7 @@ Results: TypeAlias = Annotated[Path | None, RESULTS]
 
 
 def _file_to_write(value: Any, name: str) -> Path:
-    # Return the path of a file; ``Path`` alone would write a file named ``out`` for ``out/``.
+    # ``Path`` alone would drop the slash of ``out/``, and a file named ``out`` would be written.
     if str(value).endswith(("/", os.sep)) or os.path.isdir(value):  # noqa: PTH112 - False for an invalid name
         raise MisuseError(f"{name} {shown_value(str(value))} is a folder: name a file in it")
     return Path(value)
@@ -506,7 +513,7 @@ JOBS = Option(choices=JOB_MODES, default="fsdp for a model that is made for it, 
 
 
 LARGEST_NUMBER = 2**40
-"""Maximum batch size: larger than any real one, but small enough to avoid overflow in figures."""
+"""Maximum batch size: larger than any real one, and small enough that no figure overflows."""
 Batch: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)] | Literal["max"] | None
 BATCH = Option(default="the workload's main batch")
 
@@ -539,7 +546,7 @@ GpuBatch: TypeAlias = Annotated[
 
 Chunks: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
-RECIPE = "Language models"
+RECIPE_PANEL = "Language models"
 _OWN = "the workload's own"
 
 
@@ -550,7 +557,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Data type of the weights.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(WeightType),
             default="that of the precision",
             way="recipe",
@@ -560,7 +567,7 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Which activations are recomputed in the backward pass.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(Checkpointing),
             default=_OWN,
             way="recipe",
@@ -568,21 +575,21 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     loss_chunks: Annotated[
         Chunks | None,
-        Option("Number of token chunks for computing the loss.", RECIPE, way="recipe"),
+        Option("Number of token chunks for computing the loss.", RECIPE_PANEL, way="recipe"),
     ] = None
     prompt_tokens: Annotated[
         Tokens | None,
-        Option("Prompt tokens of a workload that generates text.", RECIPE, way="recipe"),
+        Option("Prompt tokens of a workload that generates text.", RECIPE_PANEL, way="recipe"),
     ] = None
     new_tokens: Annotated[
         Annotated[int, msgspec.Meta(ge=2, le=2**24)] | None,
-        Option("Tokens generated after the prompt.", RECIPE, way="recipe"),
+        Option("Tokens generated after the prompt.", RECIPE_PANEL, way="recipe"),
     ] = None
     stack: Annotated[
         str | None,
         Option(
             "Software stack that trains a language model.",
-            RECIPE,
+            RECIPE_PANEL,
             choices=tuple(Stack),
             default=_OWN,
             way="recipe",
@@ -590,12 +597,12 @@ class RecipeRequest(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     context_tokens: Annotated[
         Tokens | None,
-        Option("Tokens per training sequence.", RECIPE, name="context", default=_OWN),
+        Option("Tokens per training sequence.", RECIPE_PANEL, name="context", default=_OWN),
     ] = None
     trainable: Annotated[
         str | None,
-        Option("Train adapters on a frozen base.", RECIPE, name="lora", sets="lora"),
-        Option("Train adapters on a frozen 4-bit base.", RECIPE, name="qlora", sets="qlora"),
+        Option("Train adapters on a frozen base.", RECIPE_PANEL, name="lora", sets="lora"),
+        Option("Train adapters on a frozen 4-bit base.", RECIPE_PANEL, name="qlora", sets="qlora"),
     ] = None
 
 

@@ -101,7 +101,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         autocast: The torch type of autocast; None if autocast is off.
         whole_model: The torch type of weights, activations and optimizer state; None if the weights are
             float32. A precision with this type is measured only if a workload or a user requests it.
-        comes_with: Another precision; a workload that supports it also supports this one.
+        comes_with: Another precision; a workload that supports that one also supports this one.
         in_blocks: Whether it applies only to the linear layers of repeated blocks.
         only: The only task that supports it, "train" or "infer"; None for both.
         scales_gradients: Whether training needs a gradient scaler.
@@ -113,11 +113,13 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         least_capability: Lowest CUDA compute capability with hardware support; None if all have it.
         hardware: What a GPU with a lower capability lacks, in words.
         of_nvidia: Whether only NVIDIA tensor cores support it.
-        needs_rate: Whether a GPU of another vendor supports it if its datasheet has a rate for ``format``.
+        needs_rate: Whether a GPU of another vendor supports it only if its datasheet has a rate for
+            ``format``.
         on_cpu: Whether a CPU may support it, depending on its instructions for ``format`` and
             ``whole_model``.
         needs: The additional package that implements it.
-        keras_policy: Keras's name for its types; None if it has none. Only the backend tells fp32 from tf32.
+        keras_policy: Keras's name for its types; None if it has none. fp32 and tf32 share a name, because
+            the backend decides between them.
         predicted_as: The name of its ``Mode`` in ``predict.chips``; None without published speeds.
     """
 
@@ -200,7 +202,7 @@ class Precision(StrEnum):
         return f"{self} is a precision for {other} only"
 
     def within(self, capability: tuple[int, int] | None) -> bool:
-        """Return whether a CUDA compute capability supports it; False if it needs one and none is known."""
+        """Return whether a CUDA compute capability is high enough; False if it is needed but unknown."""
         least = self.facts.least_capability
         return least is None or (capability is not None and capability >= least)
 
@@ -215,7 +217,8 @@ _FACTS = {
         words="fp32 (IEEE, TF32 off)",
         tf32=False,
         product_error=1e-5,
-        recurrent_error=4.5e-5,  # an LSTM has 5.7e-6 in IEEE fp32 and 3.6e-4 in TF32: the geometric mean
+        # The geometric mean of an LSTM's errors in IEEE fp32, 5.7e-6, and in TF32, 3.6e-4.
+        recurrent_error=4.5e-5,
         loss_error=1e-4,
         on_cpu=True,
         keras_policy="float32",
@@ -265,7 +268,8 @@ _FACTS = {
         keras_policy="bfloat16",
         predicted_as="half",
     ),
-    # e4m3 has three mantissa bits, e5m2 (gradients) two: products of Gaussian numbers are off by 3.6 and 6 %.
+    # Products of Gaussian numbers are off by 3.6 % in e4m3, with three mantissa bits, and by 6 % in e5m2 (two
+    # bits), the type of gradients.
     Precision.FP8: PrecisionFacts(
         format=FP8,
         words="fp8 (linear layers of the blocks, otherwise bf16)",
@@ -280,7 +284,8 @@ _FACTS = {
         of_nvidia=True,
         needs=TORCHAO,
     ),
-    # 127 steps up to a row's largest value: products of Gaussian numbers are off by 0.9 %, bf16 included.
+    # 127 steps up to a row's largest value: products of Gaussian numbers are off by 0.9 %, rounding to bf16
+    # included.
     Precision.INT8: PrecisionFacts(
         format=INT8,
         words="int8 (linear layers, otherwise bf16)",
@@ -321,7 +326,7 @@ def forcing_fewer_bits(variables: Mapping[str, str]) -> list[str]:
 
 
 def in_memory(name: str) -> Precision:
-    """Return a precision by name; ``amp`` is taken as fp16, since both AMP types have the same size."""
+    """Return a precision by name, for questions of memory: ``amp`` is fp16, since bf16 has the same size."""
     return Precision.AMP_FP16 if name == AMP else Precision(name)
 
 

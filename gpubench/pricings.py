@@ -17,8 +17,8 @@ class Pricing(StrEnum):
 class PriceCondition(StrEnum):
     """The kind of a price. A rental has a provider's list price, or a single host's price.
 
-    A card has the buyer's quote, a price for new or used cards, or the vendor's launch price; ``unstated`` if
-    a listing does not say.
+    A card to buy has the buyer's quote, a price for new or used cards, or the vendor's launch price;
+    ``unstated`` if a listing does not say whether the card is new.
     """
 
     LIST = "list"

@@ -11,11 +11,11 @@ import msgspec
 from gpubench.folders import data_table
 from gpubench.names import letters
 
+# A URL without user name and password, and without the period that ends the sentence around it.
 _PAGE = re.compile(
     r"https?://[a-z\d](?:[a-z\d.-]*[a-z\d])?(?::\d+)?(?:/(?:[\w./?=&%#~+:,-]*[\w/=])?)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A URL without user name and password, and without the period that ends the sentence around it."""
 
 
 class Provider(msgspec.Struct, frozen=True):
@@ -31,13 +31,13 @@ def _known() -> tuple[Provider, ...]:
     return tuple(data_table("providers.csv", Provider))
 
 
-def find_provider(name: str, there: Iterable[str]) -> str | None:
-    """Return the lowercase name of the provider with a given common name; None if it is not known.
+def find_provider(name: str, providers: Iterable[str]) -> str | None:
+    """Return the lowercase name of the provider that a user means; None if it is not one of ``providers``.
 
     Case and punctuation are ignored, and some providers have a second name: ``Vast.ai``, ``Google Cloud``.
     """
     word = letters(name)
-    by_letters = {letters(provider): provider.casefold() for provider in there}
+    by_letters = {letters(provider): provider.casefold() for provider in providers}
     meant = (letters(each.provider) for each in _known() if word in each.also_called)
     return by_letters.get(word) or by_letters.get(next(meant, ""))
 

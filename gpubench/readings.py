@@ -99,7 +99,7 @@ def load_mlperf() -> tuple[PublishedRun, ...]:
 
 def rounds(runs: tuple[PublishedRun, ...]) -> tuple[tuple[str, str], ...]:
     """Return the rounds of some runs, each with its month of publication, oldest first."""
-    return tuple(sorted({(run.round, run.date) for run in runs}, key=lambda pair: pair[::-1]))
+    return tuple(sorted({(run.round, run.date) for run in runs}, key=lambda pair: (pair[1], pair[0])))
 
 
 def newest_and_fastest(runs: tuple[PublishedRun, ...]) -> tuple[PublishedRun, ...]:

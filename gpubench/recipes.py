@@ -28,15 +28,15 @@ class WeightType(StrEnum):
         return _BYTES_EACH[self]
 
 
-_SCALE_OF_128 = 4 / 128
-"""Scale and zero point in bfloat16 for each 128 weights."""
+# Each weight's share of the scale and zero point, both in bfloat16, of 128 weights.
+_INT4_SCALE_BYTES = 4 / 128
 _BYTES_EACH = {
     WeightType.FLOAT32: 4.0,
     WeightType.BFLOAT16: 2.0,
     WeightType.FLOAT16: 2.0,
     WeightType.INT8: 1.0,
-    WeightType.INT4: 0.5 + _SCALE_OF_128,
-    WeightType.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),  # a byte per 64 weights, a float32 per 256 bytes
+    WeightType.INT4: 0.5 + _INT4_SCALE_BYTES,
+    WeightType.NF4: 0.5 + 1 / 64 + 4 / (64 * 256),  # a byte of scale per 64 weights, a float32 per 256 scales
 }
 
 
@@ -75,7 +75,7 @@ ADAPTER_BASES = {Trainable.LORA: WeightType.BFLOAT16, Trainable.QLORA: WeightTyp
 
 
 LOSS_CHUNKS = 8
-"""Default number of token chunks tried for a loss."""
+"""Number of token chunks in which a loss is traced, and which gpubench suggests to save memory."""
 
 
 class ParallelMode(StrEnum):

@@ -50,23 +50,24 @@ def find_spec(
 
 
 def _resolve(
-    name: str, memory_bytes: int | None, shared: str, power_limit_w: float | None = None
+    name: str, memory_bytes: int | None, with_memory: str, power_limit_w: float | None = None
 ) -> str | None:
-    # Return the key if only one has the name as spelled, or else with spaces for its hyphens: H100-NVL.
+    # Return the only key with this name, or else with spaces for its hyphens: H100-NVL. ``with_memory`` is
+    # the kind of name that needs the memory to mean one card: see ``_names_by``.
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
         keys = _named(spelling, "card", memory_bytes)
         if len(keys) != 1 and memory_bytes is not None:
-            keys = _named(spelling, shared, memory_bytes)
+            keys = _named(spelling, with_memory, memory_bytes)
             if len(keys) > 1:
-                keys = tuple(key for key in keys if _draws(load_specs()[key], power_limit_w))
+                keys = tuple(key for key in keys if _has_limit(load_specs()[key], power_limit_w))
         if len(keys) == 1:
             return keys[0]
     return None
 
 
-def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ...]:
-    # Return the keys with a name, restricted to cards with the reported memory, if given.
-    keys = _index(by).get(names.squeeze(name), ())
+def _named(name: str, kind: str, memory_bytes: int | None = None) -> tuple[str, ...]:
+    # Return the keys with a name of this kind, restricted to cards with the reported memory, if given.
+    keys = _index(kind).get(names.squeeze(name), ())
     sizes = {key: load_specs()[key].memory_bytes for key in keys}
     return tuple(
         key
@@ -79,7 +80,7 @@ def _named(name: str, by: str, memory_bytes: int | None = None) -> tuple[str, ..
 _POWER_TOLERANCE = 0.15
 
 
-def _draws(spec: GpuSpec, power_limit_w: float | None) -> bool:
+def _has_limit(spec: GpuSpec, power_limit_w: float | None) -> bool:
     return bool(
         power_limit_w and spec.tdp_w and abs(power_limit_w - spec.tdp_w) <= _POWER_TOLERANCE * spec.tdp_w
     )
@@ -98,7 +99,7 @@ def _find_typed(name: str) -> GpuSpec | None:
     return next(iter(known.values())) if len(known) == 1 else None
 
 
-def _sizes(name: str) -> tuple[str, ...]:
+def _in_every_size(name: str) -> tuple[str, ...]:
     # Return the key of a typed name, and those of cards with this name and another memory size: RTX 4060 Ti.
     spec = _find_typed(name)
     others = (_named(spelling, "shared") for spelling in (name, *(f"{each} {name}" for each in _FAMILIES)))
@@ -145,7 +146,7 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
             f"{plain(name, 80)!r} is {stated} GPUs, and this is about one: name {plain(gpu, 80)!r}"
         )
     if {"laptop", "mobile", "notebook"}.isdisjoint(names.normalize(name).replace("-", " ").split()):
-        near = names.nearest(name, architectures(), cutoff=0.75)  # a short name of a card resembles many
+        near = names.nearest(name, architectures(), cutoff=0.75)  # high: a card's short name resembles many
         return unknown_name("GPU", name, near or nearest_keys(name) or others or NO_GPU_NEAR)
     known = sorted(spec.short_name for key, spec in load_specs().items() if "laptop" in key)
     return MisuseError(
@@ -156,9 +157,9 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
 
 
 def usual_spec(name: str) -> GpuSpec:
-    """Return the row for a typed name; without a form factor it means the SXM module.
+    """Return the row for a typed name; a name without a form factor means the SXM module.
 
-    If the module has two memory sizes, it means the larger.
+    If that module has two memory sizes, the name means the larger.
 
     Raises:
         MisuseError: As in ``require_spec``, if there is no unique module.
@@ -173,7 +174,7 @@ def meaning_taken(name: str) -> str | None:
     'H100 is read as nvidia-h100-sxm-80gb; it can also be nvidia-h100-nvl-94gb and nvidia-h100-pcie-80gb'
     """
     taken = _find_typed(name) or _usual_form(name)
-    others = [key for key in _sizes(name) or _meanings(name) if taken is not None and key != taken.key]
+    others = [key for key in _in_every_size(name) or _meanings(name) if taken and key != taken.key]
     if taken is None or not others:
         return None
     return f"{plain(name, 80)} is read as {taken.key}; it can also be {listing(others)}"
@@ -186,7 +187,7 @@ def _usual_form(name: str) -> GpuSpec | None:
 
 def _meanings(name: str) -> tuple[str, ...]:
     # Return every card with this name.
-    return _cards_of(key for by in ("card", "shared", "open") for key in _named(name, by))
+    return _cards_of(key for kind in ("card", "shared", "open") for key in _named(name, kind))
 
 
 def nearest_keys(name: str) -> tuple[str, ...]:
@@ -221,7 +222,7 @@ def offered_gpu_key(name: str, memory_gib: float | None = None) -> str | None:
 
 @lru_cache(maxsize=4096)
 def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
-    """Return every row that the words of a name can mean; the arguments are those of ``offered_gpu_key``.
+    """Return every row that the words of a name can mean; arguments as in ``offered_gpu_key``.
 
     >>> offered_keys("H100 (80GB) SXM"), len(offered_keys("A100"))
     (('nvidia-h100-sxm-80gb',), 2)
@@ -232,17 +233,17 @@ def offered_keys(name: str, memory_gib: float | None = None) -> tuple[str, ...]:
     words, size_gib = parsed
     index = _words_index()
     keys = index.get(words) or index.get(words | {"rtx"}) or index.get(words - names.MEMORY_KINDS, ())
-    bare = [word for word in words if word.isdigit() and len(word) < 4]
-    if not keys and size_gib is None and len(bare) == 1:  # "A100 SXM 80"
-        keys, size_gib = index.get(words - {*bare}, ()), float(bare[0])
-    memory_of = {key: spec.memory_bytes for key, spec in load_specs().items()}
+    numbers = [word for word in words if word.isdigit() and len(word) < 4]
+    if not keys and size_gib is None and len(numbers) == 1:  # "A100 SXM 80": a size without a unit
+        keys, size_gib = index.get(words - {*numbers}, ()), float(numbers[0])
     sizes = [size * GIB for size in (size_gib, memory_gib) if size is not None]
-    found = [
-        key
-        for key in keys
-        if all(abs(size - have) <= MEMORY_TOLERANCE * have for size in sizes if (have := memory_of[key]))
-    ]
-    # A row with variants represents them.
+
+    def has_sizes(key: str) -> bool:
+        own = load_specs()[key].memory_bytes
+        return own is None or all(abs(size - own) <= MEMORY_TOLERANCE * own for size in sizes)
+
+    found = list(filter(has_sizes, keys))
+    # A row with variants stands for them.
     variants = {variant for key in found for variant in load_specs()[key].variants}
     return tuple(key for key in found if key not in variants)
 
@@ -291,31 +292,30 @@ def architectures() -> tuple[str, ...]:
 def known_keys(name: str) -> tuple[str, ...]:
     """Return every key that a name can mean, as ``matching_keys`` does, or nothing."""
     words = {*names.sized(name).replace("-", " ").split()}
-    of_words = (
-        key
-        for key, spec in load_specs().items()
-        if words
-        and words
-        <= {*key.split("-"), *names.normalize(f"{spec.line or ''} {spec.architecture or ''}").split()}
-    )
-    return _named(name, "printed") or _sizes(name) or tuple(of_words)
+    with_words = (key for key, spec in load_specs().items() if words and words <= _words_of(spec))
+    return _named(name, "printed") or _in_every_size(name) or tuple(with_words)
+
+
+def _words_of(spec: GpuSpec) -> set[str]:
+    family = names.normalize(f"{spec.line or ''} {spec.architecture or ''}")
+    return {*spec.key.split("-"), *family.split()}
 
 
 @cache
-def _index(by: str) -> Mapping[str, tuple[str, ...]]:
-    return _distinct((names.squeeze(name), key) for name, key in _names_by(by))
+def _index(kind: str) -> Mapping[str, tuple[str, ...]]:
+    return _distinct((names.squeeze(name), key) for name, key in _names_by(kind))
 
 
-def _names_by(by: str) -> Iterator[tuple[str, str]]:
+def _names_by(kind: str) -> Iterator[tuple[str, str]]:
     # Yield names of one kind with the keys of their rows. ``card`` names come from drivers, frameworks and
-    # most price lists; ``open`` names leave the form factor open. ``shared`` names in price lists need the
-    # memory too: an H100 with 94 GB is the NVL card. So do ``driver`` names: an "NVIDIA H100" with 94 GB is a
-    # module. ``printed`` names are for display.
+    # most price lists; ``open`` names leave the form factor open. Several cards have the same ``shared`` name
+    # in price lists, so it needs the memory too: an H100 with 94 GB is the NVL card. So does a ``driver``
+    # name: an "NVIDIA H100" with 94 GB is a module. ``printed`` names are for display.
     for key, spec in load_specs().items():
         printed = (key, spec.name, spec.short_name)
         own = "open" if spec.variants else "card"
         by_kind = {own: (*printed, *spec.aliases), "shared": spec.shared_names, "driver": spec.driver_names}
-        yield from ((name, key) for name in (by_kind | {"printed": printed}).get(by, ()))
+        yield from ((name, key) for name in (by_kind | {"printed": printed}).get(kind, ()))
 
 
 _LOWEST = (
@@ -345,12 +345,11 @@ def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
     """
     if not variants:
         return spec
-    figures: dict[str, Any] = {}
-    for field in _LOWEST:
-        values = [getattr(variant, field) for variant in variants]
-        figures[field] = None if None in values else min(values)
-    for field in _COMMON:
-        common = {getattr(variant, field) for variant in variants}
-        figures[field] = common.pop() if len(common) == 1 else None
-    powers = [variant.tdp_w for variant in variants if variant.tdp_w is not None]
-    return msgspec.structs.replace(spec, **figures, tdp_w=max(powers, default=None))
+
+    def values(field: str) -> list[Any]:
+        return [getattr(variant, field) for variant in variants]
+
+    lowest = {field: None if None in values(field) else min(values(field)) for field in _LOWEST}
+    common = {field: values(field)[0] if len({*values(field)}) == 1 else None for field in _COMMON}
+    powers = [power for power in values("tdp_w") if power is not None]
+    return msgspec.structs.replace(spec, **lowest, **common, tdp_w=max(powers, default=None))

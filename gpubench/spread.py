@@ -34,29 +34,29 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 
 
 USUAL_PROCESS = Component(
-    name=PARTS[1],
+    name="process",
     half_width=Z95 * 0.003,
     n=6,
     source="one launch: three processes on an H200 differed by 0.2 to 0.6 %, three on an H100 by 0.3 %",
 )
 USUAL_PROCESS_HOST_BOUND = Component(
-    name=PARTS[1],
+    name="process",
     half_width=Z95 * 0.07,
     n=None,
     source="one launch: host-bound steps differed by 7 to 16 % between processes on an H200",
 )
 UNKNOWN_PROCESS = Component(
-    name=PARTS[1], half_width=None, n=None, source="one launch: the usual spread of a CPU is unknown"
+    name="process", half_width=None, n=None, source="one launch: the usual spread of a CPU is unknown"
 )
 HOST = Component(
-    name=PARTS[3],
+    name="host",
     half_width=0.006,
     n=39,
     source="39 machines with one H100 each: 0.1 to 0.6 % (ResNet-50)",
 )
 # One spread of 22 % and four of 4.5 %, which make a mean of 8 %, have a root mean square of 10.6 %.
 PUBLISHED = Component(
-    name=PARTS[4],
+    name="card",
     half_width=0.05,
     n=5,
     source="five clusters, over 90 % of their GPUs: within a cluster, speeds varied by 8 % on average, 22 % "

@@ -19,8 +19,8 @@ CONFIDENCE = 0.95
 Z90, Z95 = 1.6449, 1.96
 """Half-widths of the central 90 % and 95 % of a normal distribution, in standard deviations."""
 LEAST_FREEDOM = 4.0
-"""Minimum degrees of freedom: at a correlation of 0.9, ten to forty values have the quantile of 5 to 8
-degrees (simulated)."""
+"""Minimum degrees of freedom, a little below what was simulated: at a correlation of 0.9, ten to forty values
+have the quantile of 5 to 8 degrees."""
 LEAST_CASES = 3
 """Minimum number of cases from which to estimate how their variances differ."""
 # A case with more than this times the prior's variance keeps its own variance.
@@ -28,8 +28,8 @@ UNMODERATED = 3.0
 # Smallest variance used in estimating the prior, relative to the median of all cases.
 _LEAST_OF_MEDIAN = 1e-5
 _MOST_FREEDOM = 1e6
+# Maximum iterations of the quantile, and terms of its fraction; both converge after about ten.
 _MOST_STEPS = 200
-"""Maximum iterations of the quantile, and terms of its fraction; both converge after about ten."""
 
 
 def deviations_of(values: Sequence[float]) -> list[float]:
@@ -48,8 +48,8 @@ def lag1_autocorrelation(deviations: Sequence[float]) -> float:
 def relative_half_width(values: Sequence[float]) -> float | None:
     """Return the relative half-width of the mean's confidence interval, for short and correlated series too.
 
-    For n values with deviations d: ``t(1 - a/2, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where the ESS
-    is that of n values of an AR(1) process at ``expected_autocorrelation`` r with a margin of 1, and
+    For n values with deviations d: ``t(0.975, dof) * sqrt(sum d^2 / n / (ESS - 1)) / mean``, where ESS is the
+    effective sample size of n values with the ``expected_autocorrelation`` r at a margin of 1, and
     ``dof = min(n - 1, max(n (1 - r^2) - 1, 4))``. None below two values.
 
     The plain standard error is not enough: with ten to thirty values at the correlation of 0.7 that rounds
@@ -152,14 +152,14 @@ def prior_of(variances: Sequence[float], freedoms: Sequence[float]) -> Prior | N
     if excess <= _trigamma(_MOST_FREEDOM / 2):
         return Prior(fmean(variances), math.inf)
     low, high = 1e-6, _MOST_FREEDOM
-    while high > low * (1 + 1e-12):  # the trigamma function falls
+    while high > low * (1 + 1e-12):  # bisection, because the trigamma function decreases
         freedom = math.sqrt(low * high)
         low, high = (freedom, high) if _trigamma(freedom / 2) > excess else (low, freedom)
     return Prior(math.exp(fmean(logs) + _digamma(high / 2) - math.log(high / 2)), high)
 
 
 def variance_of(values: Sequence[float]) -> float:
-    """Return the sample variance of at least two values, with n - 1."""
+    """Return the sample variance of at least two values, divided by n - 1."""
     return sum(each * each for each in deviations_of(values)) / (len(values) - 1)
 
 
@@ -252,18 +252,18 @@ def student_t_quantile(probability: float, degrees_of_freedom: float) -> float:
 
 def _digamma(x: float) -> float:
     # The derivative of the logarithm of the gamma function: recurrence, then series (DLMF 5.5.2, 5.11.2).
-    low = 0.0
+    steps = 0.0
     while x < 10:
-        low, x = low + 1 / x, x + 1
-    return math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - 1 / (252 * x**6) - low
+        steps, x = steps + 1 / x, x + 1
+    return math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - 1 / (252 * x**6) - steps
 
 
 def _trigamma(x: float) -> float:
     # The derivative of the digamma function (DLMF 5.15.5, 5.15.8).
-    low = 0.0
+    steps = 0.0
     while x < 10:
-        low, x = low + 1 / x**2, x + 1
-    return 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5) + 1 / (42 * x**7) + low
+        steps, x = steps + 1 / x**2, x + 1
+    return 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5) + 1 / (42 * x**7) + steps
 
 
 def _upper_tail(t: float, degrees_of_freedom: float) -> float:

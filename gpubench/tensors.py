@@ -24,7 +24,7 @@ def with_tensors(
     Args:
         value: Any value.
         change: Maps a tensor to its replacement.
-        instead: Returns the replacement for a part without searching it, or None to search it.
+        instead: Returns a replacement for a part, which is then not searched; None to search it.
     """
     if isinstance(value, Tensor):
         return change(value)
@@ -38,7 +38,7 @@ def with_tensors(
         if type(value) is dict or not isinstance(value, MutableMapping):
             return found
         made: Any = copy.copy(value)
-        for name, part in found.items():  # the outputs of transformers refuse an update
+        for name, part in found.items():  # the outputs of transformers refuse ``update``
             made[name] = part
         return made
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -62,7 +62,7 @@ def tensors_of(value: Any) -> list[Tensor]:
     return found
 
 
-# The public accessors refuse a tensor that is not coalesced
+# Private accessors for ``sparse_coo``, because the public ones refuse a tensor that is not coalesced.
 _PARTS_OF_SPARSE = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -98,10 +98,10 @@ def storage_id(tensor: Tensor) -> int:
 
 
 class EveryCall(TorchDispatchMode):
-    """Passes every operator call inside the block to a function, which makes the call or returns a result.
+    """Passes every operator call inside the block to a function, whose result becomes that of the call.
 
-    The function receives the operator, its arguments, and its keyword arguments. In inference mode torch
-    passes on operators that consist of others, such as ``linear``; the function receives their parts.
+    The function receives the operator, its arguments, and its keyword arguments. In inference mode torch does
+    not split operators that consist of others, such as ``linear``; here they are split, as in other modes.
     """
 
     def __init__(self, call: Callable[[Any, Sequence[Any], dict[str, Any]], Any]) -> None:
@@ -110,7 +110,7 @@ class EveryCall(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and this check would take as long as a call
+        return False  # nothing is compiled here, and torch's own check takes as long as a call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -143,7 +143,7 @@ def replaced(owner: Any, **others: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def plain_encoders() -> Iterator[None]:
-    """Let encoder layers in eval mode use only operators that work without values inside the block."""
+    """Turn off, inside the block, the fast path of encoder layers in eval mode: its operators need values."""
     with ExitStack() as after:
         after.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
@@ -168,7 +168,7 @@ def plain_checks() -> Iterator[None]:
 
 @contextmanager
 def autocast_on_cpu(*devices: str) -> Iterator[None]:
-    """Make a model's own autocast for these devices apply to the CPU inside the block."""
+    """Make a model's own autocast for these devices apply to the CPU, inside the block."""
     start = torch.autocast.__init__
 
     def on_cpu(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
@@ -193,12 +193,13 @@ class OffGpu(TorchFunctionMode):
         del types
         name = getattr(func, "__name__", "")
         if not kwargs and name not in _MOVING:
-            return func(*args)  # nearly every call, and each attribute of a tensor is one
+            return func(*args)  # nearly every call; even reading an attribute of a tensor is one
         kwargs = dict(kwargs or {})
         if _is_gpu(kwargs.get("device")):
             del kwargs["device"]
         if name in {"cuda", "pin_memory"}:
             return args[0]
+        # A move to a GPU, named by position or by the keyword that was just removed.
         if name == "to" and (_is_gpu(args[1] if len(args) > 1 else None) or len(args) == 1):
             args = (args[0], *(each for each in args[2:] if isinstance(each, _CHANGING)))
             if len(args) == 1 and not kwargs.keys() & {"dtype", "memory_format", "copy", "other"}:

@@ -21,11 +21,11 @@ from gpubench.folders import data_rows
 Capability = tuple[int, int]
 
 # Systems on a chip with their own machine code: TX1, TX2, Xavier, Orin, Thor (10.1, renamed 11.0).
-# From CUDA 13.2 on, Orin runs the code of cards too (torch/cuda/__init__.py).
-_ALONE = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
+_ON_A_CHIP = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
 _RENAMED = {(10, 1): (11, 0)}
-_JOINED_CARDS = frozenset({(7, 2), (8, 7)})
-_JOINED_CARDS_IN_CUDA = (13, 2)
+# From CUDA 13.2 on, these run the code of cards too (torch/cuda/__init__.py).
+_RUN_CARD_CODE = frozenset({(7, 2), (8, 7)})
+_RUN_CARD_CODE_FROM_CUDA = (13, 2)
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ def runs_on_todays_torch(target: str | None) -> bool | None:
     newest = [build for build in of_kind if build.release == of_kind[0].release]
     asked = [build for build in newest if build.is_default] or newest
     known = {_has_kernels(build, target) for build in asked}
-    return True if True in known else None if None in known or not known else False
+    return True if True in known else (None if None in known or not known else False)
 
 
 @cache
@@ -128,7 +128,7 @@ def _has_kernels(build: Build, target: str | None) -> bool | None:
         return target in build.architectures
     found = re.fullmatch(r"(\d+)\.(\d)", target)
     capability = None if found is None else (int(found[1]), int(found[2]))
-    if capability is None or capability in _ALONE:
+    if capability is None or capability in _ON_A_CHIP:
         return None
     return how_it_runs(capability, build.architectures) is not None
 
@@ -149,28 +149,28 @@ def how_it_runs(
     'ptx'
     """
     release = tuple(int(part) for part in re.findall(r"\d+", cuda or "")[:2])
-    alone = _ALONE - _JOINED_CARDS if release >= _JOINED_CARDS_IN_CUDA else _ALONE
-    ways = {_runs(capability, architecture, alone) for architecture in architectures}
-    return "code" if "code" in ways else "ptx" if "ptx" in ways else None
+    own_code_only = _ON_A_CHIP - _RUN_CARD_CODE if release >= _RUN_CARD_CODE_FROM_CUDA else _ON_A_CHIP
+    ways = {_runs(capability, architecture, own_code_only) for architecture in architectures}
+    return "code" if "code" in ways else ("ptx" if "ptx" in ways else None)
 
 
 def _runs(
-    device: Capability, architecture: str, alone: frozenset[Capability]
+    device: Capability, architecture: str, own_code_only: frozenset[Capability]
 ) -> Literal["code", "ptx"] | None:
     found = re.fullmatch(r"(sm|compute)_(\d{1,3})(\d)([af]?)", architecture)
     if found is None:
         return None
-    kind, major, minor, narrowed = found.groups()
+    kind, major, minor, suffix = found.groups()
     built = (int(major), int(minor))
-    alike = built[0] == device[0] and built[1] <= device[1]
-    if narrowed == "a":
+    in_family = built[0] == device[0] and built[1] <= device[1]
+    if suffix == "a":
         fits = built == device
     elif kind == "compute":
-        fits = alike if narrowed else built <= device
-    elif built in _ALONE or device in alone:
+        fits = in_family if suffix else built <= device
+    elif built in _ON_A_CHIP or device in own_code_only:
         fits = _RENAMED.get(built, built) == _RENAMED.get(device, device)
     else:
-        fits = alike
+        fits = in_family
     if not fits:
         return None
     return "code" if kind == "sm" else "ptx"

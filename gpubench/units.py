@@ -23,6 +23,14 @@ Joules: TypeAlias = float
 UNKNOWN = "—"
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 _SI_STEPS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+# The shortest duration in each unit, the seconds in the unit, and its name.
+_TIME_STEPS = (
+    (48 * 3600, 86400, "days"),
+    (3600, 3600, "h"),
+    (60, 60, "min"),
+    (1, 1, "s"),
+    (1e-3, 1e-3, "ms"),
+)
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
@@ -88,16 +96,11 @@ def format_duration(seconds: float | None) -> str:
     """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
-    if seconds >= 48 * 3600:
-        return f"{format_number(seconds / 86400)} days"
-    if seconds >= 3600:
-        return f"{format_number(seconds / 3600)} h"
-    if seconds >= 60:
-        return f"{format_number(seconds / 60)} min"
-    if seconds >= 1 or seconds == 0:
-        return f"{format_number(seconds)} s"
-    if seconds >= 1e-3:
-        return f"{format_number(seconds * 1e3)} ms"
+    if seconds == 0:
+        return "0 s"
+    for least_s, unit_s, unit in _TIME_STEPS:
+        if seconds >= least_s:
+            return f"{format_number(seconds / unit_s)} {unit}"
     return f"{format_number(seconds * 1e6)} µs"
 
 
@@ -169,8 +172,8 @@ MOST_NAME = 80
 """Maximum characters of one name in a sentence."""
 
 
+# Unicode categories of characters that control a terminal or end a line.
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories of characters that control a terminal or end a line."""
 
 
 def plain(text: str, limit: int = 200) -> str:

@@ -1,4 +1,4 @@
-"""Losses that have tensors: a loss module moves with the model; other losses with tensors are refused."""
+"""Losses that use their own tensors: a loss module moves with the model; any other such loss is refused."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gpubench.compiler import uncompiled
 from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
 from gpubench.workload import Task, forward, seeded
 
+# Functions and methods that put a tensor on the device of another, or on a named device.
 _MOVING = frozenset({"to", "type_as", "cuda", "tensor", "as_tensor", "new_tensor"})
-"""Functions and methods that put a tensor on the device of another, or on a named device."""
 _PLACES = (str, torch.device, Tensor)
+# Operators that also accept their second argument, a source or indices, from the host.
 _FROM_HOST = frozenset({"aten::copy_", "aten::index", "aten::index_put_", "aten::_index_put_impl_"})
-"""Operators that take their second argument, a source or indices, from the host too."""
 
 
-class Joined(nn.Module):
+class ModelWithLoss(nn.Module):
     """A model together with its loss module, so both are moved and trained.
 
-    Calling it calls the model, and its mode is the model's; the loss keeps the mode set by its author.
+    Calling this module calls the model, and sets only the model's mode; the loss keeps its author's mode.
     """
 
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
@@ -38,18 +38,19 @@ class Joined(nn.Module):
         """Call the model."""
         return self.model(*inputs, **named)
 
-    def train(self, mode: bool = True) -> Joined:
+    def train(self, mode: bool = True) -> ModelWithLoss:
         """Set the mode of the model."""
         self.training = mode
         self.model.train(mode)
         return self
 
 
-def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Callable[..., Any]]:
-    """Return a model and its loss, joined if the loss is a module with tensors, or a method of one.
+def with_loss(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Callable[..., Any]]:
+    """Return a model and its loss. If the loss is a module with tensors, the returned model includes it.
 
-    The modules of the loss are copied, because a file may use one loss for all builds, and one build is moved
-    to the meta device. The copies share the tensors; modules that are also in the model are not copied.
+    The same goes for a loss that is a method of a module. The modules of the loss are copied, because a file
+    may use one loss for all builds, and one build is moved to the meta device. The copies share the tensors;
+    modules that are also in the model are not copied.
     """
     module = getattr(loss, "__self__", loss)
     if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
@@ -57,21 +58,21 @@ def joined(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Calla
     own = {id(part) for part in model.modules()}
     if id(module) in own:  # a method of the model: its tensors are already moved and trained
         return model, loss
-    # Plain tensor attributes of the modules, such as those of a spectral norm.
-    plain = (tensors_in(vars(part).values()) for part in module.modules())
-    tensors = (*module.parameters(), *module.buffers(), *chain.from_iterable(plain))
+    # Tensors that are plain attributes of the modules, such as those of a spectral norm.
+    attributes = (tensors_in(vars(part).values()) for part in module.modules())
+    tensors = (*module.parameters(), *module.buffers(), *chain.from_iterable(attributes))
     own_loss: Any = copy.deepcopy(loss, {id(part): part for part in (*model.modules(), *tensors)})
-    return Joined(model, getattr(own_loss, "__self__", own_loss)), own_loss
+    return ModelWithLoss(model, getattr(own_loss, "__self__", own_loss)), own_loss
 
 
 def loose_tensor(task: Task) -> str | None:
     """Describe a tensor that a loss uses but neither the loss nor the model registers; None if there is none.
 
     A single number on the CPU works on every device, and tensors that the loss moves itself are fine. The
-    step is run to find out; if it fails before the loss, nothing is found.
+    forward pass and the loss are run to find out; if one fails, the result is what was found until then.
     """
     watch = _Watch(task)
-    # The trace will report other errors
+    # Errors are suppressed, because the trace of the step reports them.
     with uncompiled(), seeded(0), suppress(Exception), watch, EveryCall(watch.call):
         outputs = forward(task.model, task.batches[0][0])
         watch.is_loss = True
@@ -112,6 +113,7 @@ class _Watch(TorchFunctionMode):
                 None,
             )
         out = func(*args, **kwargs)
+        # Results of known tensors are known, and so is what is made of no tensor, or by the model.
         if is_mixed or not taken or not self.is_loss:
             self._note(out)
         return out

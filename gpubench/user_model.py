@@ -69,9 +69,9 @@ def load_own(reference: str) -> workload.Workload:
     match, name = _match(reference), own_name(reference)
     if match["config"] is not None:
         check_own(reference, {})
-        described = importlib.import_module("gpubench_workloads._hugging_face")
-        made: workload.Workload = described.load(_config(match), name, _sources(match, None))
-        return made
+        hugging_face = importlib.import_module("gpubench_workloads._hugging_face")
+        described: workload.Workload = hugging_face.load(_config(match), name, _sources(match, None))
+        return described
     from gpubench.tensors import OffGpu
 
     file = _file(match)  # before the user's code can change the folder
@@ -183,10 +183,10 @@ def refuse_namesakes(references: Sequence[str]) -> None:
 def version_of(reference: str, profile: WorkloadProfile) -> int:
     """Return the version of a model that this process has loaded and traced.
 
-    It is a checksum of its sources, including those imported while it ran, and of traced properties:
-    parameters, input, optimizer, floating-point work. A setting read from a file, or a library that builds a
-    different network, therefore gives another version. Bytes and single operators are excluded, because they
-    depend on torch's version and measurements must be found again on other machines.
+    The version is a checksum of the model's sources, including those imported while it ran, and of traced
+    properties: parameters, input, optimizer, floating-point work. A setting read from a file, or a library
+    that builds a different network, therefore gives another version. Bytes and single operators are excluded:
+    they depend on torch's version, and a measurement must be found again on other machines.
     """
     facts = (
         profile.parameters,
@@ -202,13 +202,13 @@ def version_of(reference: str, profile: WorkloadProfile) -> int:
 def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     """Return the files of a model loaded in this process: a folder, and the paths below it.
 
-    Copied to another folder with the same layout, they are found by the same reference: a file by its name, a
-    module from the folder in which Python starts.
+    If they are copied to another folder with the same layout, the same reference finds them there: a file by
+    its name, a module from the folder in which Python starts.
     """
     match = _match(reference)
     if match["config"] is not None:
         path = _config(match)
-        return path.parent.parent, (path,)  # including its own folder, which gives the model its name
+        return path.parent.parent, (path,)  # with the config's folder, which gives the model its name
     if match["file"] is not None:
         path = Path(match["file"]).resolve()
         return path.parent, tuple(sorted(foreign_code.imported_below(path.parent, path)))
@@ -379,7 +379,7 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., workload.Tas
                 f"{name}: the build of its Workload returned {_describe(made)}; it must return a Task "
                 "(a function build(batch_size) may return model, inputs, targets, loss)"
             )
-        return _sound(name, made)
+        return _prepared(name, made)
 
     return checked
 
@@ -404,7 +404,7 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> wor
             return _called(name, lambda: build(batch_size, seed) if with_seed else build(batch_size))
 
     def checked(made: Any, batch_size: int) -> workload.Task:
-        return _sound(name, _task(name, made, batch_size))
+        return _prepared(name, _task(name, made, batch_size))
 
     def full_build(batch_size: int, seed: int) -> workload.Task:
         start_s = time.monotonic()
@@ -471,17 +471,17 @@ def _small_task(build: Callable[[int, int], workload.Task]) -> workload.Task:
 
 
 def _may_rotate(first: workload.Batch, other: workload.Batch) -> bool:
-    """Return whether a batch has the same form but other values; a build with a fixed seed repeats them."""
+    """Return whether a batch has the same form but other values; a build with a fixed seed repeats them.
+
+    Targets that are not a tensor, such as lists of boxes, may differ in form.
+    """
     import torch
 
-    forms = [
-        [
-            (tensor.shape, tensor.dtype)
-            for tensor in _tensors(parts if torch.is_tensor(parts[1]) else parts[0])
-        ]
-        for parts in (first, other)
-    ]
-    return forms[0] == forms[1] and any(
+    def form(batch: workload.Batch) -> list[tuple[torch.Size, torch.dtype]]:
+        compared = _tensors(batch if torch.is_tensor(batch[1]) else batch[0])
+        return [(tensor.shape, tensor.dtype) for tensor in compared]
+
+    return form(first) == form(other) and any(
         a.layout is not torch.strided or not _has_values(a) or not torch.equal(a, b)
         for a, b in zip(_tensors(first[0]), _tensors(other[0]), strict=True)
     )
@@ -572,11 +572,12 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
         is_one = takes.keys().isdisjoint(inputs) and _binds(model.forward, inputs)
         return inputs if is_one or not _binds(model.forward, **inputs) else workload.Named(inputs)
     is_one = isinstance(inputs, tuple) and not _binds(model.forward, *inputs)
-    return (inputs,) if is_one and _binds(model.forward, inputs) else inputs  # such as a packed sequence
+    # One argument may be a tuple itself, such as a packed sequence.
+    return (inputs,) if is_one and _binds(model.forward, inputs) else inputs
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Check that an input or target has the batch first; others, such as a mask or graph nodes, need not."""
+    """Check that some input or target has the batch first; a mask or the nodes of a graph need not."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
@@ -602,21 +603,21 @@ def _is_batch(part: Any, batch_size: int) -> bool:
     return getattr(part, "shape", ())[:1] == (batch_size,)
 
 
-def _sound(name: str, task: workload.Task) -> workload.Task:
-    """Return the task with its loss joined to its model if the loss has its own tensors.
+def _prepared(name: str, task: workload.Task) -> workload.Task:
+    """Return the task ready to be moved, with any tensors of its loss in the model.
 
     Raises:
         MisuseError: If something cannot be moved, or would not be measured as written.
     """
     import torch
 
-    from gpubench.user_loss import joined
+    from gpubench.user_loss import with_loss
 
     _called(name, lambda: _give_shapes(task))
     for module in task.model.modules():
         if isinstance(module, torch.nn.DataParallel):
             module.device_ids = []  # it then uses only its module; the case determines the GPUs
-    model, loss = joined(task.model, task.loss)
+    model, loss = with_loss(task.model, task.loss)
     task = replace(task, model=model, loss=loss)
     if not callable(task.optimizer):
         raise MisuseError(
@@ -674,7 +675,7 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     first = whole[0] if whole else tensors[0]
     shape = tuple(first.shape[1:] if whole else first.shape)
     if len(shape) == 1 and first.dtype in {torch.int32, torch.int64} and first is tensors[0]:
-        return shape, "sequence"  # two rows of edges after the nodes of graphs only look like a batch
+        return shape, "sequence"  # the edges after the nodes of a graph have two rows, and are no batch
     return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
 
 

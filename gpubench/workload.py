@@ -1,8 +1,8 @@
 """Workloads and tasks: the interface for plug-ins and users' files.
 
 A workload builds a model, learnable synthetic batches, and a loss, all on the CPU in float32. It does not
-depend on device, precision, timing or the step, so FP32 and AMP differ in only one place. torch is
-imported only when a workload is built.
+depend on device, precision, timing or the step: FP32 and AMP use the same workload. torch is imported only
+when a workload is built.
 """
 
 from __future__ import annotations
@@ -126,9 +126,9 @@ class Workload:
             that need a large card, take minutes to trace, or were added later.
         check: Raises ``MisuseError`` for a recipe that is impossible for the model, before anything is built.
         is_run: Whether it can be built and measured; else it is only described, for memory and ranking.
-        shorter: Two versions with fewer layers, from which the trace of this workload is extrapolated, and
-            how many periods of layers it has beyond the first version. The second version has one more period
-            than the first. None to trace all layers.
+        shorter: Two versions with fewer layers, from which the trace of this workload is extrapolated: the
+            second has one more period (repeating group of layers) than the first. The number is how many more
+            periods than the first version this workload has. None to trace all layers.
     """
 
     name: str
@@ -249,7 +249,7 @@ def check_weights(
         name: The workload, for the message.
         recipe: The recipe including the requested changes.
         asked: The requested changes, by field.
-        precisions: The requested precisions; ``amp`` is either of its types.
+        precisions: The requested precisions; ``amp`` stands for fp16 and bf16.
         offered: All precisions that the workload supports; empty for all.
 
     Raises:
@@ -257,16 +257,16 @@ def check_weights(
     """
     wanted = asked.get("weight_type")
     for precision in precisions:
-        held = recipe.at(in_memory(precision))
-        if wanted is not None and held.weight_type != wanted:
+        stored = recipe.at(in_memory(precision))
+        if wanted is not None and stored.weight_type != wanted:
             able = AMP if wanted == WeightType.FLOAT32 else Precision.BF16
             instead = f"use --precision {able}, or " if not offered or able in offered else ""
             raise MisuseError(
-                f"{name}: weights in {wanted} at {precision}: they are stored in {held.weight_type}; "
+                f"{name}: weights in {wanted} at {precision}: they are stored in {stored.weight_type}; "
                 f"{instead}leave out --recipe weight-type"
             )
-        if "trainable" in asked and (wrong := _contradiction(held)):
-            raise MisuseError(f"{name}: at {precision} the base is stored in {held.weight_type}: {wrong}")
+        if "trainable" in asked and (wrong := _contradiction(stored)):
+            raise MisuseError(f"{name}: at {precision} the base is stored in {stored.weight_type}: {wrong}")
 
 
 # --- helpers for workload authors --------------------------------------------------------------------

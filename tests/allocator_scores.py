@@ -102,7 +102,7 @@ def order_of(
 ) -> Order:
     """Trace a training step and record its order of allocations."""
     with gpu_without_values() as mode, mock.patch.object(liveness, "Storages", _Recording):
-        task = liveness._Made(workload, recipe or workload.recipe, mode).at(batch_size).task
+        task = liveness._Tracer(workload, recipe or workload.recipe, mode).at(batch_size).task
         with seeded(0):
             optimizer = liveness.with_state(task, liveness.GPU_OPTIONS)
             liveness.step_trace(task, optimizer, is_amp=is_amp, keep_gradients=keep_gradients)

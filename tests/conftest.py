@@ -36,6 +36,7 @@ from gpubench.measure.budget import QUICK, Budget
 # Hundreds of rankings draw from the same named streams, which takes a fifth of their time. This must come
 # before any module imports the function.
 draws.normals = functools.lru_cache(maxsize=4096)(draws.normals)
+gc.set_threshold(5_000)  # each trace makes and drops a million objects, few of them in cycles
 sys.dont_write_bytecode = False  # otherwise each run would rewrite the asserts of every test again
 workload_names()  # before a test imports one: the workloads of this checkout, not the copy that its installation made
 settings.register_profile("gpubench", deadline=None)  # examples are slow on a loaded machine
@@ -115,11 +116,11 @@ def traced_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpubench import children
     from gpubench.profile import cache, child
 
-    def answer(program: Any, arguments: Any, answer_type: Any, **limits: Any) -> children.Asked[Any]:
+    def answer(program: Any, arguments: Any, answer_type: Any, **limits: Any) -> children.ChildResult[Any]:
         assert program == ("-m", child.__name__)
         reference, asked = arguments
         found = child._answer(reference, asked=msgspec.json.decode(asked, type=cache.Asked))
-        return children.Asked(msgspec.json.decode(msgspec.json.encode(found), type=answer_type), "", "")
+        return children.ChildResult(msgspec.json.decode(msgspec.json.encode(found), type=answer_type), "", "")
 
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(cache, "run_child", answer)

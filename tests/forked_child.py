@@ -8,6 +8,8 @@ test process. Its own children are forks too.
 from __future__ import annotations
 
 import faulthandler
+import functools
+import gc
 import logging
 import os
 import runpy
@@ -20,7 +22,6 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -41,6 +42,8 @@ ANEW = {"gpubench", "gpubench_workloads", "tools"}
 """Packages that a fork imports again."""
 IS_POSSIBLE = sys.platform == "linux" and torch.version.cuda is None and torch.version.hip is None
 """A GPU build of torch cannot train in a fork of a process that has trained."""
+real_path = functools.cache(os.path.realpath)
+"""Knows the paths of all loaded modules, which each fork of a user's model would resolve again."""
 # torchrun waits for more than a second before it looks again for the other nodes, and a job here has one. For its
 # log it looks up the source of each caller, here of all those inside pytest.
 dynamic_rendezvous._delay = lambda seconds: time.sleep(0.01)
@@ -54,7 +57,10 @@ def popen(args: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(args, **options)
     arguments = [str(word) for word in args[1:] if word != "-P"]
     here = [] if "-P" in args else [""]
-    be_it = partial(_be_it, arguments, here, options.get("env"), options.get("pass_fds", ()))
+    for module in [*sys.modules.values()]:
+        if isinstance(file := getattr(module, "__file__", None), str):
+            real_path(file)
+    be_it = functools.partial(_be_it, arguments, here, options.get("env"), options.get("pass_fds", ()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about threads that do not exist in a fork
         return subprocess.Popen(args, preexec_fn=be_it, **options)  # noqa: PLW1509 - it never returns
@@ -139,10 +145,12 @@ def _become_new(kept: set[int]) -> None:
         del sys.modules[name]
     if "GPUBENCH_STRICT_CUDA" in os.environ:
         _find_the_fake()
-    from gpubench import children
+    from gpubench import children, foreign_code
 
+    foreign_code._real_path = real_path
     children.subprocess = of_children()  # type: ignore[assignment]
     subprocess_handler.Popen = popen  # type: ignore[assignment,misc]  # the processes of a job of torchrun
+    gc.freeze()  # each measured case collects garbage, here among the objects of all tests
 
 
 def _find_the_fake() -> None:

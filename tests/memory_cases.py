@@ -41,7 +41,7 @@ def trace_step(
 ) -> StepMemory:
     """Trace one task at one precision, with the workload's recipe or another."""
     with gpu_without_values() as mode:
-        made = liveness._Made(workload, recipe or workload.recipe, mode)
+        made = liveness._Tracer(workload, recipe or workload.recipe, mode)
         one, two = (followed(made.at(n).task, task, is_amp, keep_gradients) for n in BATCHES)
     return without_equal_loop(on_lines(one, two, task, is_amp=is_amp, recipe=made.recipe))
 

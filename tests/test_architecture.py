@@ -196,9 +196,9 @@ def test_verb_needs_only_a_table_row_and_a_function():
                 ]
                 found[f"{path.stem.replace('_', '-')} {action}".strip()] = tuple(requests)
     found.pop("run tell")  # the tests of a run call it
-    assert found == {path: verb.asked for path, verb in VERBS.items() if verb.asked}
+    assert found == {path: verb.requests for path, verb in VERBS.items() if verb.requests}
     assert {path.partition(" ")[0] for path in found} >= {
-        path for path, verb in VERBS.items() if not verb.asked
+        path for path, verb in VERBS.items() if not verb.requests
     }
 
 

@@ -150,11 +150,11 @@ import os, pathlib, sys, time
 from gpubench.measure import messages
 from gpubench.measure.budget import QUICK
 from gpubench.measure.launcher import Child
-from gpubench.measure.environment import environment_of
+from gpubench.measure.environment import child_variables
 from gpubench.measure.messages import MODULE
 from gpubench.models import DeviceProfile
 cpu = DeviceProfile(backend="cpu", name="Some CPU")
-variables = environment_of(cpu, os.environ, peers=(cpu,))
+variables = child_variables(cpu, os.environ, peers=(cpu,))
 child = Child(variables, MODULE, arguments=("2",))
 child.send(messages.Setup(device=cpu, budget=QUICK, seed=0, peers=(cpu,)))
 while not isinstance(child.receive(time.monotonic() + 60), messages.Ready):

@@ -86,7 +86,7 @@ def renamed(m):
 
 run = next(run for run in reference_runs() if execution_effects(of_run(run).results))
 data = of_run(msgspec.structs.replace(run, measurements=tuple(renamed(m) for m in run.measurements)))
-assert {each.of.case.execution for each in execution_effects(data.results)} == {replay}
+assert {each.result.case.execution for each in execution_effects(data.results)} == {replay}
 for told in (host, throughput):
     assert "replay" in as_html(Block(title="t", parts=tuple(told(data)))), told
 looks = {(look.color, look.symbol) for look in LOOKS.values()}

@@ -23,7 +23,7 @@ from gpubench.errors import MisuseError, WrongArgumentError
 from gpubench.measure.request import RunRequest
 from gpubench.models import SortedBy
 from gpubench.offers.request import Format, OffersRequest, RefreshRequest
-from gpubench.options import Option, options_of, request_from, typed
+from gpubench.options import Option, options_of, request_from, typed, words_of
 from gpubench.predict.request import MemoryRequest, PredictRequest
 from gpubench.recipes import TaskKind
 from gpubench.recommend.request import SORTS, FeedRequest, Range, RankRequest
@@ -35,7 +35,7 @@ VERBS = {"rank": ("rank",), "run": ("run",), "predict": ("predict", "show")}
 
 def asked_of_verbs() -> list[type]:
     """The requests of the verbs."""
-    return sorted({kind for verb in TABLE.values() for kind in verb.asked}, key=lambda kind: kind.__name__)
+    return sorted({kind for verb in TABLE.values() for kind in verb.requests}, key=lambda kind: kind.__name__)
 
 
 NEEDED = {PredictRequest: {"workload": "cnn"}, TryRequest: {"answer": Path("answer.json")}}
@@ -430,6 +430,23 @@ def test_a_large_number_may_have_separators_and_suffixes(typed_as, number) -> No
 @pytest.mark.parametrize("name", ["max_purchase_usd", "budget_usd", "hour_worth"])
 def test_a_sum_of_money_may_start_with_a_dollar_sign(name) -> None:
     assert request_from(RankRequest, {name: "$30,000"}) == request_from(RankRequest, {name: "30k"})
+
+
+@pytest.mark.parametrize("name", ["max_purchase_usd", "budget_usd", "hour_worth", "samples", "dataset_size"])
+@pytest.mark.parametrize("typed_as", ["1.800", "12.500", "999.999"])
+def test_a_number_that_can_mean_thousands_is_refused_with_both_meanings(name, typed_as) -> None:
+    whole = typed_as.replace(".", "")
+    with pytest.raises(MisuseError, match=f"can mean thousands: write {whole} or {typed_as}0$"):
+        request_from(RankRequest, {name: typed_as})
+    assert (
+        getattr(request_from(RankRequest, {name: f"{typed_as}0"}), name.replace("worth", "worth_usd")) < 1e3
+    )
+    assert request_from(RankRequest, {name: whole}) != request_from(RankRequest, {name: f"{typed_as}0"})
+
+
+def test_the_words_of_a_request_are_never_a_number_that_can_mean_thousands() -> None:
+    request = request_from(RankRequest, {"budget_usd": 1.234}, "rank")
+    assert words_of(request) == ("--budget-usd", "1.2340")
 
 
 @pytest.mark.parametrize("typed_as", ["$20", "30m", "1,25", "1,0000", "k", "10kk", "10 k 3", "-3k"])

@@ -58,7 +58,7 @@ def fetched_by_ci(folder: Path, *present: str, user: int) -> list[str]:
 
 @pytest.mark.parametrize("browser", BROWSERS)
 def test_ci_fetches_no_browser_if_one_is_installed(browser, tmp_path):
-    looked_for = (ROOT / "tests" / "report" / "test_browser.py").read_text(encoding="utf-8")
+    looked_for = (ROOT / "tests" / "report" / "conftest.py").read_text(encoding="utf-8")
     assert f'"{browser}"' in looked_for
     assert fetched_by_ci(tmp_path, browser, "gcc", user=1000) == []
 

@@ -465,8 +465,8 @@ def usual_errors(table: Table, pairs: Pairs, scale: Scale, level_error: Floats |
     Without the errors of the levels, no owned GPU counts as slow.
     """
     own, target, mode = sides(table, pairs)
-    beyond = 0.0 if level_error is None else -level_error[pairs.x]
-    return np.hypot(pair_scale(scale, own.chips, target.chips, mode, beyond), pairs.spread)
+    slowdown = 0.0 if level_error is None else -level_error[pairs.x]
+    return np.hypot(pair_scale(scale, own.chips, target.chips, mode, slowdown), pairs.spread)
 
 
 def fit_scale(table: Table, pairs: Pairs, log_error: Floats, level_error: Floats, chosen: Flags) -> Scale:

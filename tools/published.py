@@ -276,7 +276,7 @@ def table_of(rows: pd.DataFrame) -> Table:
         no_optimizer=training & ~with_optimizer,
         # Compiled training rows carry a doubt, but only if the back end could compile.
         compiled=~training & (rows.execution == "compile").to_numpy(),
-        joined=training & (rows.execution == "compile").to_numpy() & (chain["ops_chain"] > 0),
+        chains_fused=training & (rows.execution == "compile").to_numpy() & (chain["ops_chain"] > 0),
     )
     flops = np.stack([profile[f"gflop_{kind}"] * 1e9 for kind in _PROFILE_KINDS], axis=1)
     optimizers = [name.partition("+")[2] for name in rows.model]

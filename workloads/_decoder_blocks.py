@@ -126,9 +126,9 @@ def rotation(places: Tensor, sizes: Sizes) -> Rotation:
     Source:
         Su and others 2021, arXiv:2104.09864.
     """
-    half = torch.arange(0, sizes.head_width, 2, device=places.device, dtype=torch.float32)
-    turns = places.float()[:, None] * sizes.rotary_base ** (-half / sizes.head_width)
-    angles = torch.cat((turns, turns), dim=-1)
+    channels = torch.arange(0, sizes.head_width, 2, device=places.device, dtype=torch.float32)
+    pair_angles = places.float()[:, None] * sizes.rotary_base ** (-channels / sizes.head_width)
+    angles = torch.cat((pair_angles, pair_angles), dim=-1)
     return angles.cos(), angles.sin()
 
 
@@ -162,7 +162,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, angles: Rotation) -> Tensor:
         """Attend to the preceding tokens."""
         query, key, value = self.projected(x, angles)
-        return self.joined(attend(query, key, value))
+        return self.combined(attend(query, key, value))
 
     def projected(self, x: Tensor, angles: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         """Return query, key and value, (N, heads, T, channels) each."""
@@ -176,9 +176,9 @@ class Attention(nn.Module):
         )
         return rotated(query, angles), rotated(key, angles), value
 
-    def joined(self, seen: Tensor) -> Tensor:
-        """Combine the heads of (N, heads, T, channels)."""
-        out: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+    def combined(self, heads: Tensor) -> Tensor:
+        """Combine the outputs of the heads, (N, heads, T, channels)."""
+        out: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return out
 
 
@@ -186,8 +186,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Compute causal attention with as many queries as keys; heads of a group share a key and a value."""
     if _has_grouped_queries():
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-    again = query.shape[1] // key.shape[1]
-    key, value = (part.repeat_interleave(again, dim=1) for part in (key, value))
+    group_size = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(group_size, dim=1) for part in (key, value))
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
@@ -267,14 +267,15 @@ def _keep_some() -> Any:
         )
         if hasattr(aten, name)
     }
+    # Matrix products so far, counted apart in the recomputation, which must make the same choices.
     products = {True: 0, False: 0}
 
     def policy(context: Any, operator: Any, *_: Any, **__: Any) -> Any:
         keep = operator in attention
         if operator is aten.mm.default:
-            again = bool(context.is_recompute)
-            products[again] += 1
-            keep = products[again] % 2 == 0
+            recomputes = bool(context.is_recompute)
+            products[recomputes] += 1
+            keep = products[recomputes] % 2 == 0
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)
@@ -293,8 +294,8 @@ def chunked_cross_entropy(hidden: Tensor, head: Tensor, targets: Tensor, chunks:
     if chunks == 1:
         return _summed_loss(rows, head, wanted) / wanted.numel()
     parts = zip(rows.chunk(chunks), wanted.chunk(chunks), strict=True)
-    again = partial(checkpoint, _summed_loss, use_reentrant=False, preserve_rng_state=False)
-    losses = [again(part, head, labels) for part, labels in parts]
+    recomputed_loss = partial(checkpoint, _summed_loss, use_reentrant=False, preserve_rng_state=False)
+    losses = [recomputed_loss(part, head, labels) for part, labels in parts]
     return torch.stack(losses).sum() / wanted.numel()
 
 

@@ -66,7 +66,7 @@ def _trained(units: int, seed: int, *, sizes: Sizes, recipe: Recipe) -> Task:
 def _run(units: int, seed: int, *, sizes: Sizes, recipe: Recipe) -> Task:
     """Build a prompt that fills the context except for the generated tokens."""
     length = UNIT_TOKENS * units
-    at = msgspec.structs.replace(
+    full = msgspec.structs.replace(
         recipe, prompt_tokens=length - NEW_TOKENS, new_tokens=NEW_TOKENS, cache_tokens=length
     )
-    return llama_8b.build(1, seed, sizes=sizes, recipe=at, context=length)
+    return llama_8b.build(1, seed, sizes=sizes, recipe=full, context=length)

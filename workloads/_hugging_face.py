@@ -30,6 +30,7 @@ from gpubench_workloads._llama import ADAPTER_RANK, REFERENCE_TOKENS, dtype_of, 
 USUAL_CONTEXT = 2048
 MOST_LAYERS = 2000
 MOST_ALIKE = 100_000
+"""Maximum number of experts, heads or labels."""
 _IGNORED = frozenset({
     "attn_implementation", "auto_map", "dtype", "experts_implementation", "quantization_config",
     "torch_dtype", "trust_remote_code",
@@ -45,7 +46,8 @@ _REPEATED = (
     (re.compile(r"(?:^|_)(?:layer|block|depth|stage)s?$"), 0, MOST_LAYERS),
     (re.compile(r"^(?:n|num)_.*(?:expert|head|label)"), 0, MOST_ALIKE),
 )
-"""Names of config fields that count parts, because every part takes time and memory to build."""
+"""Names of config fields that count parts, with the least and the most that are built: every part takes time
+and memory."""
 
 
 class Kind(StrEnum):
@@ -93,7 +95,7 @@ class Described:
                 part.use_cache = False
         if self.layers is not None:
             text = _of_text(made)
-            for name in _by_layer(text):
+            for name in _lists_by_layer(text):
                 setattr(text, name, getattr(text, name)[: self.layers])
             text.num_hidden_layers = self.layers
         return made
@@ -143,6 +145,7 @@ def _workload(described: Described, version: int) -> Workload:
 
 
 MOST_PERIOD = 16
+"""Maximum number of layers in a repeating group."""
 
 
 def _shorter(described: Described) -> tuple[int, int, int] | None:
@@ -176,7 +179,7 @@ def _layer_kinds(described: Described) -> list[Any]:
         return []
     if len(blocks) != layers:
         return []
-    lists = [getattr(text, name) for name in _by_layer(text)]
+    lists = [getattr(text, name) for name in _lists_by_layer(text)]
     return [[_kind_of(block), [each[place] for each in lists]] for place, block in enumerate(blocks)]
 
 
@@ -200,7 +203,8 @@ def _of_text(config: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _by_layer(text: Any) -> list[str]:
+def _lists_by_layer(text: Any) -> list[str]:
+    # Return the names of the config fields that have one item per layer.
     layers = getattr(text, "num_hidden_layers", None)
     return [name for name, value in vars(text).items() if isinstance(value, list) and len(value) == layers]
 
@@ -341,8 +345,9 @@ class Losses(nn.Module):
         if self.chunks == 1:
             return _summed(rows, head, wanted) / wanted.numel()
         parts = zip(rows.chunk(self.chunks), wanted.chunk(self.chunks), strict=True)
-        again = partial(checkpoint, _summed, use_reentrant=False, preserve_rng_state=False)
-        return torch.stack([again(part, head, labels) for part, labels in parts]).sum() / wanted.numel()
+        recomputed = partial(checkpoint, _summed, use_reentrant=False, preserve_rng_state=False)
+        losses = [recomputed(part, head, labels) for part, labels in parts]
+        return torch.stack(losses).sum() / wanted.numel()
 
 
 def _product_head(model: nn.Module, kind: Kind) -> nn.Linear | None:
@@ -372,8 +377,8 @@ def _model(described: Described, dtype: torch.dtype) -> Any:
 def _never_packed() -> None:
     """Make transformers assume that no row contains several sequences.
 
-    To find out, it would read values, which a trace lacks. In a captured graph it would instead build a mask
-    that is unsuitable for fused attention.
+    Otherwise it reads values to find out, which a trace lacks; in a captured graph it builds a mask that
+    fused attention does not take.
     """
     try:
         from transformers import masking_utils
@@ -393,14 +398,14 @@ def _adapt(name: str, model: nn.Module) -> None:
     attention = [m for m in model.modules() if "attention" in type(m).__name__.lower()]
     for places in (attention, repeated_blocks(model)):
         found = {
-            id(layer): (parent, called, layer)
+            id(layer): (parent, attribute, layer)
             for place in places
             for parent in place.modules()
-            for called, layer in parent.named_children()
+            for attribute, layer in parent.named_children()
             if type(layer) is nn.Linear or type(layer).__name__ == "Conv1D"
         }
-        for parent, called, layer in found.values():
-            setattr(parent, called, _adapted(layer))
+        for parent, attribute, layer in found.values():
+            setattr(parent, attribute, _adapted(layer))
         if found:
             return
     raise MisuseError(f"{name}: has no linear layer in attention or repeated blocks that could take adapters")
@@ -423,7 +428,7 @@ def _sample_shape(described: Described) -> tuple[int, ...]:
 
 
 def _kind(name: str, config: Any) -> Kind:
-    """Return the training task from the architecture, else the first that transformers has for the type."""
+    """Return the task that the config's architecture names, else the first that transformers has for it."""
     import transformers
 
     named = [

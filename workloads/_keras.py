@@ -165,7 +165,7 @@ def _task(model: Any, optimizer: Any, batches: tuple[tuple[Any, Any], ...]) -> K
     return KerasTask(model=model, batches=batches, loss=loss, optimizer=optimizer)
 
 
-_BLOCKS = ((8, 8), (16, 16), (32, 32, 32))
+_TINY_BLOCKS = ((8, 8), (16, 16), (32, 32, 32))
 MODELS: dict[str, Callable[..., KerasTask]] = {
     "cnn": cnn,
     "lstm": lstm,
@@ -177,7 +177,7 @@ FEWER_PARAMETERS = {"lstm": 4 * 128}
 TINY: dict[str, dict[str, Any]] = {
     "cnn": {"widths": (4, 8, 8), "hidden": 8},
     "lstm": {"vocabulary": 32, "width": 16, "length": 6},
-    "vgg16": {"blocks": _BLOCKS, "image_size": 32, "hidden": 32, "classes": 10},
-    "vgg16_transfer": {"blocks": _BLOCKS, "image_size": 32, "hidden": 32},
+    "vgg16": {"blocks": _TINY_BLOCKS, "image_size": 32, "hidden": 32, "classes": 10},
+    "vgg16_transfer": {"blocks": _TINY_BLOCKS, "image_size": 32, "hidden": 32},
 }
 """The same models, small enough for a test."""

@@ -65,8 +65,8 @@ class Decoder(nn.Module):
 
 def dtype_of(recipe: Recipe) -> torch.dtype:
     """Return the type in which a model is built; quantization happens on the device, from bfloat16."""
-    cast = recipe.weight_type in CASTS
-    return getattr(torch, recipe.weight_type) if cast else torch.bfloat16  # type: ignore[no-any-return]
+    is_cast = recipe.weight_type in CASTS
+    return getattr(torch, recipe.weight_type) if is_cast else torch.bfloat16  # type: ignore[no-any-return]
 
 
 def scored_batches(batch_size: int, length: int, vocabulary: int) -> tuple[Batch, ...]:
@@ -126,7 +126,7 @@ _LORA = Recipe(
     trainable=Trainable.LORA,
     loss_chunks=8,
 )
-_SHARED_OUT = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.SELECTIVE, loss_chunks=8)
+_SHARDED = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.SELECTIVE, loss_chunks=8)
 _LARGE = Recipe(weight_type=WeightType.BFLOAT16, checkpointing=Checkpointing.FULL, loss_chunks=8)
 _QLORA = Recipe(
     weight_type=WeightType.NF4, checkpointing=Checkpointing.FULL, trainable=Trainable.QLORA, loss_chunks=8
@@ -187,9 +187,9 @@ EIGHT_FSDP = replace(
     summary="Llama 3 8B, full fine-tuning, 8,192 tokens",
     sample_shape=(8192,),
     batches=(1, 2),
-    build=partial(build, sizes=LLAMA_8B, recipe=_SHARED_OUT, length=8192),
-    tiny=partial(build, sizes=TINY, recipe=_SHARED_OUT, length=_TINY_LENGTH),
-    recipe=_SHARED_OUT,
+    build=partial(build, sizes=LLAMA_8B, recipe=_SHARDED, length=8192),
+    tiny=partial(build, sizes=TINY, recipe=_SHARDED, length=_TINY_LENGTH),
+    recipe=_SHARDED,
     precisions=("bf16",),
     variants=(_LARGE,),
     checkpointing_from=((1, Checkpointing.FULL), (8, Checkpointing.SELECTIVE)),

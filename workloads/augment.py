@@ -39,8 +39,8 @@ class Augmentation(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Augment a batch, with separate random parameters for each image."""
-        seen = self.drawn(images.float() / 255)
-        out: Tensor = self.normalize(self.change_space(seen))
+        augmented = self.drawn(images.float() / 255)
+        out: Tensor = self.normalize(self.change_space(augmented))
         return out
 
 

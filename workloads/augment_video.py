@@ -42,8 +42,8 @@ class ClipAugmentation(nn.Module):
 
     def forward(self, clips: Tensor) -> Tensor:
         """Augment a batch of clips, with separate random parameters for each clip."""
-        seen = self.drawn(clips.float() / 255)
-        frames: Tensor = self.normalize(self.change_space(seen.flatten(0, 1)))
+        augmented = self.drawn(clips.float() / 255)
+        frames: Tensor = self.normalize(self.change_space(augmented.flatten(0, 1)))
         return frames.unflatten(0, clips.shape[:2])
 
 

@@ -44,10 +44,10 @@ class EncoderLayer(nn.Module):
         batch, length, width = x.shape
         split = self.query_key_value(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        seen = nn.functional.scaled_dot_product_attention(
+        attended = nn.functional.scaled_dot_product_attention(
             query, key, value, dropout_p=self.dropout_share if self.training else 0.0
         )
-        out: Tensor = self.output(seen.transpose(1, 2).reshape(batch, length, width))
+        out: Tensor = self.output(attended.transpose(1, 2).reshape(batch, length, width))
         return out
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpubench.errors import GpuBenchError
-from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.environment import child_variables, environment
 from gpubench.measure.plan import PlannedCase
 from gpubench.measure.request import RunRequest
 from gpubench.options import CLASSIC
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def gpubench_prepared(pytestconfig: pytest.Config) -> Prepared:
     """The device, as the only one visible to this process, and the findings about it."""
     prepared = _prepared(pytestconfig)
-    os.environ |= environment_of(prepared.device, os.environ)
+    os.environ |= child_variables(prepared.device, os.environ)
     return prepared
 
 
@@ -67,8 +67,8 @@ def pytest_benchmark_update_json(output_json: dict[str, list[dict[str, Any]]]) -
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, object]) -> None:
     """Add the device and its software to pytest-benchmark's machine information, without the host name.
 
-    ``--benchmark-compare`` compares it with the stored one, so it has no id that changes with each new
-    container, and no current clock rate.
+    ``--benchmark-compare`` compares this information with the stored one, so it has no id that changes with
+    each new container, and no current clock rate.
     """
     machine_info.pop("node", None)
     processor = machine_info.get("cpu")

@@ -63,7 +63,7 @@ class Generator(nn.Module):
             query, key, value = layer.attention.projected(layer.attention_norm(x), angles)
             keys[: len(x), :, :length] = key
             values[: len(x), :, :length] = value
-            x = x + layer.attention.joined(attend(query, key, value))
+            x = x + layer.attention.combined(attend(query, key, value))
             x = x + layer.network(layer.network_norm(x))
         return self._scores(x[:, -1])
 
@@ -79,8 +79,8 @@ class Generator(nn.Module):
         assert self.cache is not None
         for layer, (keys, values) in zip(self.layers, self.cache, strict=True):
             assert isinstance(layer, DecoderLayer)
-            mine = keys[: len(x)], values[: len(x)]
-            x = x + _attend_cached(layer, x, angles, (place, seen), mine)
+            cache = keys[: len(x)], values[: len(x)]
+            x = x + _attend_cached(layer, x, angles, (place, seen), cache)
             x = x + layer.network(layer.network_norm(x))
         return self._scores(x[:, -1])
 
@@ -121,7 +121,7 @@ def _attend_cached(
     values.index_copy_(2, place, value)
     grouped = query.unflatten(1, (attention.key_value_heads, -1)).squeeze(3)
     out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=seen[None, None, None])
-    return attention.joined(out.flatten(1, 2).unsqueeze(2))
+    return attention.combined(out.flatten(1, 2).unsqueeze(2))
 
 
 def _check(recipe: Recipe, context: int = CONTEXT) -> None:
@@ -167,9 +167,10 @@ def _decode_work(sizes: Sizes, recipe: Recipe) -> DecodeWork:
     """Return the work per new token, which reads every weight, but only one row of the embedding."""
     narrow = sizes.head_width * sizes.key_value_heads
     layer = 2 * sizes.width * (sizes.width + narrow) + 3 * sizes.width * sizes.forward
-    quantized, kept = float(sizes.layers * layer + sizes.vocabulary * sizes.width), 2.0 * sizes.layers
+    quantized = float(sizes.layers * layer + sizes.vocabulary * sizes.width)
+    norms = 2 * sizes.layers + 1  # in 2 bytes per weight
     return DecodeWork(
-        weight_bytes=quantized * recipe.weight_type.bytes_each + 2 * sizes.width * (kept + 1),
+        weight_bytes=quantized * recipe.weight_type.bytes_each + 2.0 * sizes.width * norms,
         cache_bytes_per_token=2.0 * 2 * sizes.layers * narrow,
         flops_per_token=2 * quantized,
     )

@@ -36,8 +36,8 @@ class FrozenResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Score the classes; only the last layer saves activations for its gradient."""
         with torch.no_grad():
-            seen = self.features(images)
-        logits: Tensor = self.head(seen)
+            features = self.features(images)
+        logits: Tensor = self.head(features)
         return logits
 
 

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from gpubench.workload import BATCH_COUNT, Batch, Task, Workload, seeded
 
 STEPS = 1000
+"""Number of diffusion steps."""
 GROUPS = 8
+"""Number of groups of each group norm."""
 
 
 class ResidualBlock(nn.Module):
@@ -56,8 +58,8 @@ class PixelAttention(nn.Module):
         """Mix the pixels."""
         pixels = self.norm(x).flatten(2).transpose(1, 2)
         query, key, value = self.query_key_value(pixels).unsqueeze(1).chunk(3, dim=-1)
-        seen = nn.functional.scaled_dot_product_attention(query, key, value).squeeze(1)
-        return x + self.output(seen).transpose(1, 2).reshape(x.shape)
+        attended = nn.functional.scaled_dot_product_attention(query, key, value).squeeze(1)
+        return x + self.output(attended).transpose(1, 2).reshape(x.shape)
 
 
 class DenoisingNetwork(nn.Module):
@@ -139,8 +141,8 @@ def _run(stage: nn.Module, x: Tensor, time: Tensor) -> Tensor:
 
 def noise_error(found: Tensor, noise: Tensor) -> Tensor:
     """Return the mean squared error in the noise's type; torch 2.4 has no gradient for mixed types."""
-    same = found if found.dtype == noise.dtype else found.type_as(noise)
-    return nn.functional.mse_loss(same, noise)
+    cast = found if found.dtype == noise.dtype else found.type_as(noise)
+    return nn.functional.mse_loss(cast, noise)
 
 
 def build(

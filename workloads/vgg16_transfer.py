@@ -32,8 +32,8 @@ class FrozenFeatures(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Score the classes; only the head saves activations for its gradient."""
         with torch.no_grad():
-            seen = self.features(images)
-        logits: Tensor = self.head(seen.flatten(1))
+            frozen = self.features(images)
+        logits: Tensor = self.head(frozen.flatten(1))
         return logits
 
 

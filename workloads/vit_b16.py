@@ -38,8 +38,8 @@ class EncoderLayer(nn.Module):
     def _attend(self, x: Tensor) -> Tensor:
         split = self.query_key_value(x).unflatten(-1, (3, self.heads, -1))
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        seen = nn.functional.scaled_dot_product_attention(query, key, value)
-        out: Tensor = self.output(seen.transpose(1, 2).flatten(2))
+        attended = nn.functional.scaled_dot_product_attention(query, key, value)
+        out: Tensor = self.output(attended.transpose(1, 2).flatten(2))
         return out
 
 

@@ -306,8 +306,8 @@ def escape(text: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    plain = html.escape(_SPECIAL.sub(r"\\\1", line), quote=False)
-    return plain.replace("://", ":&#47;/").replace("www.", "www&#46;")
+    safe = html.escape(_SPECIAL.sub(r"\\\1", line), quote=False)
+    return safe.replace("://", ":&#47;/").replace("www.", "www&#46;")
 
 
 def prose(text: str) -> str:

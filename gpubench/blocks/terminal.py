@@ -68,7 +68,7 @@ def normalize_columns() -> None:
 
 
 def show(*parts: Part) -> None:
-    """Print parts on stdout, with blank lines around tables."""
+    """Print parts on stdout, with blank lines around tables and before headlines."""
     from rich.console import Console
 
     normalize_columns()
@@ -76,9 +76,9 @@ def show(*parts: Part) -> None:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     for before, part in pairwise((None, *parts)):
-        headed, heads = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
+        is_below, is_headline = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
         is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))
-        if before is not None and not headed and (heads or is_set_off):
+        if before is not None and not is_below and (is_headline or is_set_off):
             console.print()
         for drawn in _drawn(printable(part), console):
             console.print(drawn)
@@ -120,7 +120,7 @@ def _table(table: Table, console: Console) -> list[RenderableType]:
     marks = fitting.marks or (None,) * len(fitting.rows)
     lines = [
         *((line, "bold") for line in _lines(fitting, titles, widths)),
-        ("─" * _sum(widths), "dim"),
+        ("─" * _total_width(widths), "dim"),
         *(
             (line, _MARKS[mark])
             for mark, row in zip(marks, fitting.rows, strict=True)
@@ -147,7 +147,7 @@ def _lines(table: Table, row: Sequence[str], widths: Sequence[int]) -> Iterator[
         cells.append([*_broken(value, width), *below])
     for line in zip_longest(*cells, fillvalue=""):
         padded = [
-            " " * (width - _len(text)) + text if column.numeric else set_cell_size(text, width)
+            " " * (width - _width(text)) + text if column.numeric else set_cell_size(text, width)
             for text, width, column in zip(line, widths, table.columns, strict=True)
         ]
         yield GAP.join(padded).rstrip().replace(NO_BREAK_SPACE, " ")
@@ -157,17 +157,17 @@ def _broken(text: str, width: int) -> list[str]:
     # Break a text into lines of this width: between words, or after punctuation within a long name.
     from rich.cells import chop_cells
 
-    if _len(text) <= width:
+    if _width(text) <= width:
         return [text]
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if _len(joined) <= width:
+        if _width(joined) <= width:
             lines[-1] = joined
             continue
         lines.append("")
-        for piece in re.findall(r"[^-_.]+[-_.]*|[-_.]+", word) if _len(word) > width else [word]:
-            if _len(lines[-1] + piece) <= width:
+        for piece in re.findall(r"[^-_.]+[-_.]*|[-_.]+", word) if _width(word) > width else [word]:
+            if _width(lines[-1] + piece) <= width:
                 lines[-1] += piece
             else:
                 lines += chop_cells(piece, width)
@@ -181,21 +181,21 @@ def fitted(table: Table, width: int) -> tuple[Table, list[int], list[str]]:
         The table, with details on the line of their value if that fits, else without the optional columns
         that have no room; the width of each column; and the titles of the omitted columns.
     """
-    joined = replace(table, rows=tuple(tuple(map(_joined, row)) for row in table.rows))
-    natural = [_natural(joined, i) for i in range(len(joined.columns))]
-    if _sum(natural) <= width:
-        return joined, natural, []
+    flat = replace(table, rows=tuple(tuple(map(_on_one_line, row)) for row in table.rows))
+    natural = [_natural(flat, i) for i in range(len(flat.columns))]
+    if _total_width(natural) <= width:
+        return flat, natural, []
     hidden: list[str] = []
     table = replace(table, rows=tuple(tuple(map(keep_units_together, row)) for row in table.rows))
     while most := max(column.optional for column in table.columns):
-        if _sum([_wanted(table, i, most) for i in range(len(table.columns))]) <= width:
+        if _total_width([_wanted(table, i, most) for i in range(len(table.columns))]) <= width:
             break
-        goes = next(i for i, column in enumerate(table.columns) if column.optional == most)
-        title, table = _without(table, goes)
+        omitted = next(i for i, column in enumerate(table.columns) if column.optional == most)
+        title, table = _without(table, omitted)
         hidden.insert(0, title)
     natural = [_natural(table, i) for i in range(len(table.columns))]
     widths = [_least(table, i) for i in range(len(table.columns))]
-    while _sum(widths) > width and max(widths) > 1:
+    while _total_width(widths) > width and max(widths) > 1:
         widths[widths.index(max(widths))] -= 1
     return table, _widened(table, widths, natural, width), hidden
 
@@ -204,10 +204,12 @@ def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int
     # Give the remaining width, one character at a time, to the column that adds lines to the most rows.
     rows = [tuple(column.title for column in table.columns), *table.rows[:_SAMPLED_ROWS]]
     heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
-    for _ in range(width - _sum(widths)):
+    for _ in range(width - _total_width(widths)):
         tallest = [max(of_row) for of_row in zip(*heights, strict=True)]
         tall = [
-            sum(1 < of == most for of, most in zip(column, tallest, strict=True)) if wide < whole else 0
+            sum(height == most > 1 for height, most in zip(column, tallest, strict=True))
+            if wide < whole
+            else 0
             for column, wide, whole in zip(heights, widths, natural, strict=True)
         ]
         if not any(tall):
@@ -222,30 +224,30 @@ def _height(cell: str, width: int) -> int:
     return sum(len(_broken(line, width)) for line in cell.split("\n"))
 
 
-def _without(table: Table, goes: int) -> tuple[str, Table]:
+def _without(table: Table, place: int) -> tuple[str, Table]:
     """Omit a column, but keep its symbol in front of the first column.
 
     Returns:
         The title of the omitted column, with the meaning of each symbol; and the table.
     """
-    column, rows = table.columns[goes], table.rows
+    column, rows = table.columns[place], table.rows
     title = column.title.replace("\n", " ")
     if column.glyph:
-        words = dict.fromkeys(row[goes].replace(NO_BREAK_SPACE, " ") for row in rows)
+        words = dict.fromkeys(row[place].replace(NO_BREAK_SPACE, " ") for row in rows)
         title += f" ({', '.join(words)})" if rows else ""
-        rows = tuple((f"{row[goes][:1]}{NO_BREAK_SPACE}{row[0]}", *row[1:]) for row in rows)
+        rows = tuple((f"{row[place][:1]}{NO_BREAK_SPACE}{row[0]}", *row[1:]) for row in rows)
     return title, replace(
         table,
-        columns=(*table.columns[:goes], *table.columns[goes + 1 :]),
-        rows=tuple((*row[:goes], *row[goes + 1 :]) for row in rows),
+        columns=(*table.columns[:place], *table.columns[place + 1 :]),
+        rows=tuple((*row[:place], *row[place + 1 :]) for row in rows),
     )
 
 
-def _sum(widths: Sequence[int]) -> int:
+def _total_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _joined(cell: str) -> str:
+def _on_one_line(cell: str) -> str:
     value, *details = cell.split("\n")
     return f"{value} ({', '.join(details)})" if details else value
 
@@ -258,7 +260,7 @@ def _texts(table: Table, i: int) -> list[str]:
 
 
 def _natural(table: Table, i: int) -> int:
-    return max(map(_len, _texts(table, i)))
+    return max(map(_width, _texts(table, i)))
 
 
 def _wanted(table: Table, i: int, most: int) -> int:
@@ -270,14 +272,13 @@ def _wanted(table: Table, i: int, most: int) -> int:
 def _least(table: Table, i: int) -> int:
     # Return the minimum width of a column, at which only long words are broken.
     column, texts = table.columns[i], _texts(table, i)
-    words = max(_len(word) for text in texts for word in text.split(" "))
+    words = max(_width(word) for text in texts for word in text.split(" "))
     if column.numeric:
-        values = (row[i].partition("\n")[0] for row in table.rows)
-        return max([words, *map(_len, values)])
+        return max([words, *(_width(row[i].partition("\n")[0]) for row in table.rows)])
     return max(min(words, _LONGEST_WORD), min(_natural(table, i), _LEAST_TEXT))
 
 
-def _len(text: str) -> int:
+def _width(text: str) -> int:
     # Return the width of a text in terminal columns; some letters take two.
     from rich.cells import cell_len
 

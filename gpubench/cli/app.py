@@ -42,9 +42,10 @@ class Verbs(click.Group):
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
         """Return a verb by its name."""
         path = f"{self.path} {name}".strip()
-        if path not in table.VERBS or table.VERBS[path].asked:
-            return table.command_of(path) if path in table.VERBS else None
-        actions = Verbs(name, help=table.VERBS[path].help, no_args_is_help=False)
+        verb = table.VERBS.get(path)
+        if verb is None or verb.requests:
+            return None if verb is None else table.command_of(path)
+        actions = Verbs(name, help=verb.help, no_args_is_help=False)
         actions.path = path
         return actions
 
@@ -149,8 +150,8 @@ def _misuse(error: click.UsageError) -> str:
             return f"{path} no longer has {option}: {gone['instead']}"
         if word and (gone["verb"], gone["option"]) == (f"{verb} {word}".strip(), ""):
             return f"{path} {word} no longer exists: {gone['instead']}"
-    # For -gpu, the parser reports only -g.
-    also = [
+    # For -gpu, the parser reports only -g: suggest the word that was typed, with two hyphens.
+    suggestions = [
         f"-{each}"
         for each in sys.argv
         if option and len(option) == 2 and each != option and each.startswith(option)
@@ -163,12 +164,13 @@ def _misuse(error: click.UsageError) -> str:
     elif word and not verb and "Did you mean" not in words:
         from gpubench.discovery import models_like
 
-        also = [name for name, each in table.VERBS.items() if word.lower() in each.also_called]
-        also += [*nearest(word, table.VERBS, cutoff=0.75), *models_like(word.lower())]  # it may be a model
-        words = words if also else f"No such command or model {word!r}; `gpubench list` shows the models."
+        suggestions = [name for name, each in table.VERBS.items() if word.lower() in each.also_called]
+        suggestions += [*nearest(word, table.VERBS, cutoff=0.75), *models_like(word.lower())]
+        if not suggestions:
+            words = f"No such command or model {word!r}; `gpubench list` shows the models."
     elif error.ctx and words.startswith("Got unexpected extra argument"):
         flags = {flag for each in error.ctx.command.params for flag in each.opts}
         takes = [f"{what} with {flag}" for flag, what in _NAMED.items() if flag in flags]
         words += f"; name {listing(takes)}" if takes else ""
-    meant = f" Did you mean '{also[0]}'?" if also else ""
+    meant = f" Did you mean '{suggestions[0]}'?" if suggestions else ""
     return f"{words}{meant} (see {path} --help)"

@@ -1,6 +1,6 @@
-"""How the command line fails: with one line on stderr, and a log if the error is unexpected.
+"""How the command line fails: with one line on stderr, and a log file if the error is unexpected.
 
-This code also works if modules are still loading, or if no more files can be opened.
+This code also works while modules are still loading, and if no more files can be opened.
 """
 
 import os
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from gpubench.errors import ExitCode
 
-MESSAGE_LIMIT = 2000
+MESSAGE_LIMIT = 2000  # characters
 
 
 def fail(message: str, exit_code: int) -> NoReturn:

@@ -1,6 +1,6 @@
 """Output of the command line: JSON, paths and text parts on stdout, messages on stderr.
 
-A stream may be closed, may lose its reader early, or may be unable to encode some characters.
+The streams may be closed, lose their reader early, or lack some characters in their encoding.
 """
 
 import codecs

@@ -23,16 +23,17 @@ def watch() -> Iterator[messages.OnEvent]:
     from rich.live import Live
     from rich.text import Text
 
-    shown = Shown()
+    progress = ProgressLine()
 
     def note(event: messages.Event) -> None:
-        shown.note(event)
-        text = None if isinstance(event, messages.MicroEnded) else line_of(event)  # printed below the cases
+        progress.note(event)
+        # A table below the cases lists the micro-benchmarks
+        text = None if isinstance(event, messages.MicroEnded) else line_of(event)
         if text is not None:
             live.console.print(Text(text))
 
     def line() -> Any:
-        return Text(shown.line(), style="cyan", no_wrap=True, overflow="ellipsis")
+        return Text(progress.line(), style="cyan", no_wrap=True, overflow="ellipsis")
 
     console = Console(stderr=True, highlight=False)
     with Live(console=console, refresh_per_second=8.0, transient=True, get_renderable=line) as live:
@@ -45,8 +46,8 @@ def _say_event(event: messages.Event) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-class Shown:
-    """The progress line: times, the current case with its interval so far, the device, and the phase.
+class ProgressLine:
+    """The progress line: times, the current case with its rate so far, power and temperature, and the phase.
 
     A narrow terminal cuts off the end of the line.
     """
@@ -76,8 +77,7 @@ class Shown:
         most_s = max((each.most_s for each in (planned, began) if each), default=0.0)
         if most_s:
             most = _minutes(most_s)
-            is_past = self._rounds_s > most_s
-            limit = f", past {most}: slow steps" if is_past else f" of at most {most}"
+            limit = f", past {most}: slow steps" if self._rounds_s > most_s else f" of at most {most}"
             pieces.append(f"rounds {_minutes(self._rounds_s)}{limit}")
         if began:
             pieces.append(f"{began.number}/{began.total} {units.plain(began.case.label)}")
@@ -123,7 +123,7 @@ def line_of(event: messages.Event) -> str | None:
 
 
 def _count(planned: messages.RunPlanned) -> str:
-    # Return the number of cases to measure; for a resumed run, the number of remaining ones.
+    # The number of cases to measure; in a resumed run, of the remaining ones.
     if planned.left is not None:
         what = "cases" if planned.launches == 1 else "launches"
         return f"the remaining {planned.left} of {planned.cases * planned.launches} {what}"
@@ -137,8 +137,9 @@ def outcome(measurement: Measurement, launch: int) -> str:
     again = f" (launch {launch + 1})" if launch else ""
     if measurement.status is Status.OK:
         if launch and measurement.samples_per_s and measurement.step_time_s:
-            own = measurement.samples_per_s * measurement.step_time_s / measurement.launch_step_times_s[-1]
-            again = f" (launch {launch + 1}: {units.format_number(own, 4)})"
+            # The figure is over all launches so far; this is the rate of the last one
+            last = measurement.samples_per_s * measurement.step_time_s / measurement.launch_step_times_s[-1]
+            again = f" (launch {launch + 1}: {units.format_number(last, 4)})"
         figure = measurement.interval.rate(measurement.case.sample_unit, measurement.digits)
         alone = ", from one process" if measurement.within_one_process else ""
         return f"  {label}{again}: {figure}{alone}"

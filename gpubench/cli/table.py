@@ -23,7 +23,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.offers.request import ImportRequest, OffersRequest, RefreshRequest
 from gpubench.options import (
     FILE,
-    RECIPE,
+    RECIPE_PANEL,
     Option,
     Positive,
     Results,
@@ -154,14 +154,14 @@ class Verb(msgspec.Struct, frozen=True):
 
     Attributes:
         help: Its purpose; the list of verbs shows the first paragraph.
-        asked: Its requests, in order.
+        requests: The request classes of its function, in order; their fields are its options.
         also_called: Names that other tools use for it.
         only: The options of the command, each with its panel in the help; if empty, all options of its
             requests.
     """
 
     help: str
-    asked: tuple[type[msgspec.Struct], ...] = ()
+    requests: tuple[type[msgspec.Struct], ...] = ()
     also_called: tuple[str, ...] = ()
     only: Mapping[str, str | None] = {}
 
@@ -280,7 +280,8 @@ VERBS: Mapping[str, Verb] = {
 _RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
 """Settings files in order of precedence, each with the path of its table."""
-# Marks where a list of choices may wrap, and replaces hyphens during layout.
+# During layout, one replaces the separators of choices, so lines may wrap there; the other replaces hyphens,
+# so they may not.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
 
 
@@ -301,7 +302,7 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help, then restore what kept its words and choices whole."""
+        """Write the help, then restore the characters that were replaced during layout."""
         super().format_help(ctx, formatter)
         lines = (each.replace(_SEAM, "|").replace("\0", "") for each in formatter.buffer)
         formatter.buffer[:] = [each.replace(_HYPHEN, "-") for each in lines]
@@ -310,45 +311,47 @@ class Command(click.Command):
 def command_of(path: str) -> Command:
     """Return the command of a verb or an action, with an option per request field and ``--json``."""
     verb = VERBS[path]
+    every = list(chain(*map(options_of, verb.requests)))
     offered = [
         each
-        for each in chain(*map(options_of, verb.asked))
+        for each in every
         if each.way in {"option", _RECIPE} and (not verb.only or each.name in verb.only)
     ]
 
     def call(as_json: bool, **given: Any) -> None:
-        ways = {"option": _given_of(offered, given), "setting": {}}
-        ways[_RECIPE] = _recipe_of(given.get(f"name_{_RECIPE}") or (), offered)
-        file, ways["setting"] = _settings_of(verb.asked)
+        file, settings = _settings_of(verb.requests)
+        # The given values by option name, for each way of giving them
+        given_by: dict[str, Mapping[str, Any]] = {
+            "option": _given_of(offered, given),
+            _RECIPE: _recipe_of(given.get(f"name_{_RECIPE}") or (), offered),
+            "setting": settings,
+        }
         requests = []
-        for kind in verb.asked:
-            named = {each.name: ways.get(each.way, {}) for each in options_of(kind)}
-            values = {name: found[name] for name, found in named.items() if name in found}
+        for kind in verb.requests:
+            sources = {each.name: given_by.get(each.way, {}) for each in options_of(kind)}
+            values = {name: source[name] for name, source in sources.items() if name in source}
             requests.append(request_from(kind, values, file=file))
         file_name, _, action = path.replace("-", "_").partition(" ")
         module = import_module(f"gpubench.cli.verbs.{file_name}")
         code = getattr(module, f"{action}_" if action else "verb")(*requests, as_json=as_json)
-        applied = list(chain(*(settings_in_words(kind, ways["setting"]) for kind in verb.asked)))
+        applied = list(chain(*(settings_in_words(kind, settings) for kind in verb.requests)))
         if applied:
             say(f"set in {file}: {listing(applied)}")
         if code:
             click.get_current_context().exit(code)
 
-    settings = [typed(each.name) for each in chain(*map(options_of, verb.asked)) if each.way == "setting"]
+    names = [typed(each.name) for each in every if each.way == "setting"]
+    in_files = f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(names)}."
     command = Command(
         path.rpartition(" ")[2],
         params=[*chain(*map(_laid_out, offered)), *_recipe_option(offered), _AS_JSON],
         callback=call,
         help=verb.help,
         short_help=verb.help.partition("\n\n")[0],
-        epilog=f"Settings, in {' or '.join(FILES)} of the current folder: {', '.join(settings)}.".replace(
-            "-", _HYPHEN
-        )
-        if settings
-        else None,
+        epilog=in_files.replace("-", _HYPHEN) if names else None,
     )
     command.panels = {f"name_{each.name}": verb.only.get(each.name, each.panel) for each in offered}
-    command.panels |= {f"name_{_RECIPE}": RECIPE}
+    command.panels |= {f"name_{_RECIPE}": RECIPE_PANEL}
     return command
 
 
@@ -366,14 +369,14 @@ def _laid_out(each: Option) -> Iterator[click.Parameter]:
     # Yield the parser's parameters for an option: positional, named, or both.
     if each.way == _RECIPE:
         return
-    must_be = each.initial is msgspec.NODEFAULT
-    by_place = each.bare or (each.place and (each.many or must_be))
+    is_required = each.initial is msgspec.NODEFAULT
+    by_place = each.bare or (each.place and (each.many or is_required))
     if by_place:
         yield click.Argument(
             [f"place_{each.name}"],
             help=help_of(each),
             nargs=-1 if each.many else 1,
-            required=each.bare and must_be,
+            required=each.bare and is_required,
             metavar=each.metavar if each.bare else f"[{each.name.upper()}]{'...' if each.many else ''}",
             shell_complete=_completing(each),
         )
@@ -422,23 +425,23 @@ def _recipe_of(words: Iterable[str], offered: Iterable[Option]) -> dict[str, str
 # --- settings ---------------------------------------------------------------------------------------------
 
 
-def _settings_of(asked: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the settings file and its settings; nothing for a verb that has no settings.
+def _settings_of(requests: Iterable[type[msgspec.Struct]]) -> tuple[str, dict[str, Any]]:
+    """Return the name of the settings file and its settings; both are empty for a verb without settings.
 
     Raises:
         MisuseError: If a file is not valid TOML, or has a setting that no verb reads.
     """
-    if not any(each.way == "setting" for each in chain(*map(options_of, asked))):
+    if not any(each.way == "setting" for each in chain(*map(options_of, requests))):
         return "", {}
     file, values = _read_settings(Path())
-    kinds = chain(*(verb.asked for verb in VERBS.values())) if values else ()
+    kinds = chain(*(verb.requests for verb in VERBS.values())) if values else ()
     every = [*chain(*map(options_of, kinds))]
     known = {each.name for each in every if each.way == "setting"}
-    typed_only = {each.name: named(each) for each in every if each.way in {"option", _RECIPE}}
+    not_settings = {each.name: named(each) for each in every if each.way in {"option", _RECIPE}}
     for name in sorted(values.keys() - known):
-        if name in typed_only:
+        if name in not_settings:
             raise MisuseError(
-                f"{file}: {typed(name)} is not a setting: give {typed_only[name]} on the command line"
+                f"{file}: {typed(name)} is not a setting: give {not_settings[name]} on the command line"
             )
         raise unknown_name(f"setting in {file}", typed(name), map(typed, get_close_matches(name, known)))
     return file, values
@@ -497,13 +500,14 @@ def _workloads() -> Iterable[str]:
 
 
 def _gpus() -> Iterable[str]:
-    # Return GPU names, sorted: names that several variants share, such as "H100", short names, and keys.
+    # All GPU names, sorted: names that several cards share, such as "H100", short names, and keys.
     from gpubench.specs import find_spec, load_specs
 
     short = [spec.short_name for spec in load_specs().values() if "(" not in spec.short_name]
     families = Counter(name.split()[0] for name in short if any(map(str.isdigit, name.split()[0])))
-    named = (name for name in short if find_spec(name.replace(" ", "-")))
-    return sorted({*(name for name, cards in families.items() if cards > 1), *named, *load_specs()})
+    shared = (name for name, cards in families.items() if cards > 1)
+    unique = (name for name in short if find_spec(name.replace(" ", "-")))
+    return sorted({*shared, *unique, *load_specs()})
 
 
 def _providers() -> Iterable[str]:

@@ -1,9 +1,9 @@
 """The file of a check, and the rules that judge it.
 
 Third-party text is scrubbed before it is written, and the contents of a file are not trusted. The rules are
-pure functions, so new rules can judge an old file. Each rule compares two readings of the same card; no
-reading is compared with another card's. A ratio fails only if its entire interval is outside the limits. If
-the interval is partly inside, the ratio is undecided, which is neither a failure nor a confirmation.
+pure functions, so new rules can judge an old file. Each rule compares two readings of the same card, never
+readings of two cards. A ratio fails only if its entire interval is outside the limits. If the interval is
+partly inside, the ratio is undecided, which is neither a failure nor a confirmation.
 """
 
 from __future__ import annotations
@@ -123,21 +123,24 @@ UNSYNCHRONIZED = 0.8
 ENERGY = 0.10
 """Maximum relative difference between counted and integrated energy. Power is an average over at most a
 second, and the counter updates every 0.1 s, so the two agree over ten seconds."""
+# The identity of a GPU if nothing that is unique to it could be compared.
 UNPROVEN: Identity = "name and SM count only"
 ROOMY = 0.5
 """A case that, by the memory model, needs less than this share of memory must not run out of memory."""
 UNCOMPILED = frozenset({"lstm", "lstm_large"})
 """Workloads that are mostly a fused recurrent layer, where torch.compile may find nothing to compile."""
-MOST_NAMED = 4
-LONGEST = 160
+# Number of faulty cases to list in a verdict; further ones are counted.
+MOST_LISTED = 4
+# Maximum length of the reason of one case in a verdict, in characters.
+LONGEST_REASON = 160
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """One judgment.
 
     Attributes:
-        part: The part of the check that made the reading.
-        what: The comparison in words.
+        part: The part of the check.
+        what: What was compared, in words.
         found: The figure as text.
         limit: The limit as text; empty if there is none.
         reason: What went wrong, or why there is no figure.
@@ -202,24 +205,24 @@ def _judged(part: str, what: str, *, found: str, limit: str = "", wrong: str | N
 
 
 def _of_ratio(part: str, what: str, blocks: Blocks, limits: tuple[float, float]) -> Verdict:
-    """Judge the ratio of two kinds of blocks by its interval."""
+    """Judge the ratio of the times of two kinds of blocks by its interval."""
     limit = f"{limits[0]:g} to {limits[1]:g}" if limits[0] else f"at most {limits[1]:g}"
-    seen = stats.ratio_of_blocks(blocks.first_s, blocks.second_s)
-    if seen is None:
+    interval = stats.ratio_of_blocks(blocks.first_s, blocks.second_s)
+    if interval is None:
         return Verdict(part=part, what=what, state="undecided", limit=limit, reason="too few blocks")
     return Verdict(
         part=part,
         what=what,
-        state=_state_of(seen, limits),
-        found=seen.by("{:.4f}".format),
+        state=_state_of(interval, limits),
+        found=interval.by("{:.4f}".format),
         limit=limit,
     )
 
 
-def _state_of(seen: Interval, limits: tuple[float, float]) -> State:
+def _state_of(interval: Interval, limits: tuple[float, float]) -> State:
     """Judge whether an interval is inside the limits, outside, or neither; an unknown end is infinite."""
-    low = -math.inf if seen.low is None else seen.low
-    high = math.inf if seen.high is None else seen.high
+    low = -math.inf if interval.low is None else interval.low
+    high = math.inf if interval.high is None else interval.high
     if limits[0] <= low and high <= limits[1]:
         return "ok"
     return "FAILED" if high < limits[0] or low > limits[1] else "undecided"
@@ -229,10 +232,10 @@ def _error_text(error: float | None) -> str:
     return "not finite" if error is None else f"{error:.1e}"
 
 
-def _named(texts: Sequence[str]) -> str | None:
+def _listed(texts: Sequence[str]) -> str | None:
     # List the first few texts and count the others; None without texts.
-    more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
-    return "; ".join(texts[:MOST_NAMED]) + more if texts else None
+    more = f"; and {len(texts) - MOST_LISTED} more" if len(texts) > MOST_LISTED else ""
+    return "; ".join(texts[:MOST_LISTED]) + more if texts else None
 
 
 # --- proofs -------------------------------------------------------------------------------------------
@@ -251,37 +254,41 @@ def _of_precisions(check: CudaCheck) -> Iterator[Verdict]:
     """
     if check.identity is not None:
         names = [call.get("value") for call in check.nvml if call.get("function") == "nvmlDeviceGetName"]
-        alike, proven = names.count(check.device.name), check.identity != UNPROVEN
-        here = f"{count(alike, 'GPU') if alike else 'unknown number of GPUs'} with this name in this machine"
+        same_name, proven = names.count(check.device.name), check.identity != UNPROVEN
+        number = count(same_name, "GPU") if same_name else "unknown number of GPUs"
         yield Verdict(
             part="precision",
             what="CUDA and NVML see the same device",
-            state="ok" if proven or alike == 1 else "undecided",
+            state="ok" if proven or same_name == 1 else "undecided",
             found=f"matched by {check.identity}",
             limit="the same device",
-            reason=None if proven else f"identity not proven: {here}, and CUDA reports no bus id",
+            reason=None
+            if proven
+            else f"identity not proven: {number} with this name in this machine, and CUDA reports no bus id",
         )
     for proof in check.precisions:
-        shows = Precision.FP32.facts.error_limit
-        unshown = [
-            name for name, error in proof.control_errors.items() if error is None or not error > shows(name)
+        limit_of = Precision.FP32.facts.error_limit
+        unaffected = [
+            name
+            for name, error in proof.control_errors.items()
+            if error is None or not error > limit_of(name)
         ]
-        if unshown:
+        if unaffected:
             yield Verdict(
                 part="precision",
                 what="fp32 check run with TF32 on, which must fail",
                 state="undecided",
                 limit="beyond the limits of fp32",
-                reason=f"{', '.join(unshown)}: TF32 has no visible effect, so this proves nothing",
+                reason=f"{', '.join(unaffected)}: TF32 has no visible effect, so this proves nothing",
             )
         facts = proof.precision.facts
         recurrent = "" if facts.recurrent_error is None else f", {RECURRENT} {facts.recurrent_error:.1e}"
-        least = "" if proof.precision is Precision.FP32 else f", matmul over {IEEE_ERROR:.0e}"
+        minimum = "" if proof.precision is Precision.FP32 else f", matmul over {IEEE_ERROR:.0e}"
         yield _judged(
             "precision",
             f"{proof.precision} against float64",
             found=", ".join(f"{name} {_error_text(error)}" for name, error in proof.errors.items()),
-            limit=f"at most {facts.product_error:.0e}{recurrent}{least}",
+            limit=f"at most {facts.product_error:.0e}{recurrent}{minimum}",
             wrong=_why_wrong(proof),
         )
 
@@ -290,8 +297,8 @@ def _why_wrong(proof: PrecisionProof) -> str | None:
     """Return the problem with a precision: a wrong switch, an error above its limit, or no effect."""
     if wrong := proof.switches.unexpected(proof.precision):
         return f"{wrong} read back"
-    limit = proof.precision.facts.error_limit
-    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit(name)]
+    limit_of = proof.precision.facts.error_limit
+    beyond = [name for name, error in proof.errors.items() if error is None or not error <= limit_of(name)]
     if beyond:
         return f"{', '.join(beyond)}: error against float64 above the limit of {proof.precision}"
     matmul = proof.errors.get("matmul")
@@ -334,8 +341,8 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
         return
     what, limit = "counted energy over integrated power", f"within {format_percent(ENERGY)}"
     before, after = proof.energy_edges_j
-    shown_j = power_integral(proof.samples, proof.region_s)
-    if before is None or after is None or shown_j is None:
+    integrated_j = power_integral(proof.samples, proof.region_s)
+    if before is None or after is None or integrated_j is None:
         reason = (
             "this device has no energy counter"
             if None in proof.energy_edges_j
@@ -343,10 +350,10 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
         )
         yield Verdict(part="load", what=what, state="left out", limit=limit, reason=reason)
     else:
-        ratio = (after - before) / shown_j
-        joules = f"{format_number(after - before)} J counted, {format_number(shown_j)} J integrated"
-        found = f"{ratio:.3f} at {format_number(shown_j / proof.region_s)} W"
-        wrong = None if abs(ratio - 1) <= ENERGY else joules
+        ratio = (after - before) / integrated_j
+        both = f"{format_number(after - before)} J counted, {format_number(integrated_j)} J integrated"
+        found = f"{ratio:.3f} at {format_number(integrated_j / proof.region_s)} W"
+        wrong = None if abs(ratio - 1) <= ENERGY else both
         yield _judged("load", what, found=found, limit=limit, wrong=wrong)
     what = "round time with telemetry over round time without"
     if proof.sampled.first_s:
@@ -360,7 +367,7 @@ def _of_load(check: CudaCheck) -> Iterator[Verdict]:
 
 
 def fault_of(row: CaseRow, memory_bytes: int | None) -> str | None:
-    """Return the problem with a case; None if there is none, or none that concerns the CUDA path.
+    """Return the problem with a case; None if there is none, or if the CUDA path is not to blame.
 
     A small card may run out of memory, and a model that is mostly one recurrent layer may have nothing to
     compile.
@@ -396,14 +403,16 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
     seen = [(row, fault_of(row, check.device.memory_bytes)) for row in check.cases]
     excused = [row for row, fault in seen if fault is None and row.status is not Status.OK]
     if seen:
-        faults = [f"{row.case.label}: {plain(fault, LONGEST)}" for row, fault in seen if fault is not None]
+        faults = [
+            f"{row.case.label}: {plain(fault, LONGEST_REASON)}" for row, fault in seen if fault is not None
+        ]
         found = f"{len(seen) - len(faults) - len(excused)} of {len(seen)} passed"
         yield _judged(
             "cases",
             f"a few steps of each case{' tried' if check.left_out else ''}",
             found=f"{found}, {len(excused)} cannot run here" if excused else found,
             limit="loss within the limit of its precision",
-            wrong=_named(faults),
+            wrong=_listed(faults),
         )
     for row in excused:
         if row.status is Status.UNSUPPORTED:
@@ -412,10 +421,10 @@ def _of_cases(check: CudaCheck) -> Iterator[Verdict]:
                 what="case not supported here",
                 state="shown",
                 found=row.status,
-                reason=f"{row.case.label}: {plain(row.reason or '', LONGEST)}",
+                reason=f"{row.case.label}: {plain(row.reason or '', LONGEST_REASON)}",
             )
     if late := check.left_out:
-        found, reason = f"{len(late)} of {len(seen) + len(late)}", _named([*dict.fromkeys(late.values())])
+        found, reason = f"{len(late)} of {len(seen) + len(late)}", _listed([*dict.fromkeys(late.values())])
         yield Verdict(part="cases", what="cases not tried", state="left out", found=found, reason=reason)
 
 
@@ -434,7 +443,7 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
         what, limit = "graph capture of a model that synchronizes", "unsupported, for that reason"
         wrong = None if right else f"{row.status}: {row.reason}"
         yield _judged("faults", what, found=row.status, limit=limit, wrong=wrong)
-    yield from _sound("the case after the refused capture", faults.after_waiting, memory)
+    yield from _of_next_case("the case after the refused capture", faults.after_waiting, memory)
     if (row := faults.too_large) is not None:
         what = f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}"
         wrong = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
@@ -446,10 +455,10 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
             limit="out of memory",
             wrong=wrong,
         )
-    yield from _sound("the case after the out-of-memory error", faults.after_too_large, memory)
+    yield from _of_next_case("the case after the out-of-memory error", faults.after_too_large, memory)
 
 
-def _sound(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator[Verdict]:
+def _of_next_case(what: str, row: CaseRow | None, memory_bytes: int | None) -> Iterator[Verdict]:
     if row is not None:
         fault = fault_of(row, memory_bytes)
         yield _judged(

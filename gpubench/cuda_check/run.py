@@ -54,6 +54,7 @@ LEAST_PART_S: Seconds = 10.0
 """Minimum remaining time to start a part; a process alone takes five seconds to start."""
 OPENING = frozenset({"device", "precision"})
 """If the device is unusable in one of these parts, the check ends."""
+# A model that no CUDA graph can capture.
 WAITING = "gpubench.measure.proofs:WORKLOAD"
 TOO_LARGE = 2.0
 """Ratio of the modeled memory, without workspace, to the cap: so large that the batch cannot fit, even if the
@@ -67,6 +68,7 @@ UNKNOWN_MEMORY_BYTES: Bytes = 4 * GIB
 """Assumed memory of a card if the driver does not report it."""
 PROOF_MEMORY_SHARE = 0.3
 """Maximum share of memory for the case of a proof; a graph captured by hand needs as much again."""
+NO_TIME = "no time left: use --full"
 
 OnPart = Callable[[PartLog, int, int], None]
 """Called at the start and end of each part, with its log, its number from 1, and the number of parts."""
@@ -77,9 +79,9 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     """The amounts of work in a check; tests use smaller ones.
 
     Attributes:
-        fours: Number of groups of four blocks in each comparison.
+        fours: How often the four blocks A, B, B, A run in each comparison of A with B.
         block_s: Minimum duration of a block [s].
-        load_s, settle_s: Duration of the load, and of its beginning, which is not judged [s].
+        load_s, settle_s: Duration of the load, and of its first part, which is not judged [s].
         cap_bytes: Memory cap of a process in the out-of-memory test [B].
         budget: Budget of the trials.
         workloads: Workloads of the cases; empty for the classic set.
@@ -98,7 +100,7 @@ AMOUNTS = Amounts()
 
 
 class PartEndedError(Exception):
-    """A part ended early; the exception has the part's state, the reason, and its process's traceback.
+    """A part ended early: its state, the reason, and the traceback of its process.
 
     The part is cut off if its time ran out; otherwise it has failed.
     """
@@ -125,12 +127,12 @@ class Work:
     until_s: Seconds = math.inf
 
     def add(self, **fields: object) -> None:
-        """Replace fields of the check, and write it."""
+        """Set fields of the check, and write it."""
         self.check = msgspec.structs.replace(self.check, **fields)
         self.save(self.check)
 
     def log(self, log: PartLog, **fields: object) -> PartLog:
-        """Replace fields of a part's log, and write the check."""
+        """Set fields of a part's log, write the check, and return the new log."""
         new = msgspec.structs.replace(log, **fields)
         self.add(parts=tuple(new if part.name == log.name else part for part in self.check.parts))
         return new
@@ -149,16 +151,16 @@ class Work:
         """
         if self.launcher.lost is not None:
             raise PartEndedError(PartState.FAILED, self.launcher.lost)
-        launcher, seen = self.launcher, Progress()
+        launcher, progress = self.launcher, Progress()
         launcher.began_s = time.monotonic()
         launcher.plan = msgspec.structs.replace(launcher.plan, time_limit_s=self.until_s - launcher.began_s)
         try:
-            return launcher.ask(Group(launch=0, memory_share=memory_share), order, kind, seen)
+            return launcher.ask(Group(launch=0, memory_share=memory_share), order, kind, progress)
         except (ChildLateError, ChildEndedError) as error:
-            done = launcher.cut_short(seen, error)
+            done = launcher.cut_short(progress, error)
             if done.status is Status.TIMEOUT and done.cause is None:
                 raise PartEndedError(
-                    PartState.CUT_OFF, f"cut off during {seen.phase}: out of time"
+                    PartState.CUT_OFF, f"cut off during {progress.phase}: out of time"
                 ) from error
             raise PartEndedError(PartState.FAILED, scrub(done.reason or "")) from error
         except NoDeviceError as error:
@@ -184,7 +186,7 @@ class Work:
 def case_of(
     name: str, precision: Precision, execution: Execution = Execution.EAGER, batch_size: int | None = None
 ) -> Case:
-    """Return the training case of a workload, at its main batch unless another is given."""
+    """Return the training case of a workload, at its main batch if none is given."""
     profile = load_profiles()[name]
     return Case(
         workload=name,
@@ -207,13 +209,13 @@ def proof_case(device: DeviceProfile) -> Case:
     """Return the case of the proofs: GPU-bound, and the largest within ``PROOF_MEMORY_SHARE``."""
     room = PROOF_MEMORY_SHARE * (device.memory_bytes or UNKNOWN_MEMORY_BYTES)
     amp = capability.best_amp(device)
-    smaller, larger = (load_profiles()[name].batches for name in ("vgg16", "cnn"))
-    wanted = (
+    of_vgg16, of_cnn = (load_profiles()[name].batches for name in ("vgg16", "cnn"))
+    largest_first = (
         case_of("vgg16", amp),
-        case_of("vgg16", amp, batch_size=smaller[0]),
-        case_of("cnn", amp, batch_size=larger[-1]),
+        case_of("vgg16", amp, batch_size=of_vgg16[0]),
+        case_of("cnn", amp, batch_size=of_cnn[-1]),
     )
-    return next((case for case in wanted if expected_bytes(case) <= room), case_of("cnn", amp))
+    return next((case for case in largest_first if expected_bytes(case) <= room), case_of("cnn", amp))
 
 
 def usual_cases(device: DeviceProfile, workloads: Sequence[str] = ()) -> Iterator[Case]:
@@ -329,25 +331,24 @@ def _proven(work: Work, what: messages.ProofName, case: Case) -> object:
 def try_cases(work: Work) -> None:
     """Run a few steps of every usual case, as time permits; a process that dies affects only its case.
 
-    A case is started only if the longest case so far would still finish in time, so a case that is cut off
-    took unusually long.
+    A case is started only if it would finish in time even if it took as long as the longest case so far.
 
     Raises:
         PartEndedError: If a case did not answer in time, or the device is lost.
     """
     cases = list(usual_cases(work.launcher.device, work.amounts.workloads))
-    longest_s, late = 0.0, "no time left: use --full"
+    longest_s = 0.0
     for number, case in enumerate(cases):
         if work.launcher.lost is not None:
             raise PartEndedError(PartState.FAILED, work.launcher.lost)
         began_s = time.monotonic()
         if began_s + longest_s > work.until_s:
-            work.add(left_out={case.label: late for case in cases[number:]})
+            work.add(left_out={case.label: NO_TIME for case in cases[number:]})
             return
         try:
             row = _tried(work, case.workload, case, needed_bytes=expected_bytes(case))
         except PartEndedError as error:
-            work.add(left_out={case.label: late for case in cases[number:]})
+            work.add(left_out={case.label: NO_TIME for case in cases[number:]})
             raise PartEndedError(error.state, f"{case.label}: {error}") from error
         longest_s = max(longest_s, time.monotonic() - began_s)
         work.add(cases=(*work.check.cases, row))
@@ -477,7 +478,7 @@ def check_cuda(
     work.save(work.check)
     try:
         with handling(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
-            _do_all(work, time.monotonic() + (check.limit_s or math.inf), on_part)
+            _run_parts(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:
         launcher.close()  # while Ctrl-C is handled, this kills the process at once
         for part in work.check.parts:
@@ -490,7 +491,7 @@ def check_cuda(
     return work.check
 
 
-def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
+def _run_parts(work: Work, end_s: Seconds, on_part: OnPart) -> None:
     # Run the parts in order; the last one gets all the remaining time.
     count = len(work.check.parts)
     for number, part in enumerate(work.check.parts, 1):
@@ -499,17 +500,17 @@ def _do_all(work: Work, end_s: Seconds, on_part: OnPart) -> None:
         if work.launcher.lost is not None:
             ended = work.log(part, state=PartState.LEFT_OUT, reason=scrub(work.launcher.lost))
         elif left_s < LEAST_PART_S:
-            ended = work.log(part, state=PartState.LEFT_OUT, reason="no time left: use --full")
+            ended = work.log(part, state=PartState.LEFT_OUT, reason=NO_TIME)
         else:
             on_part(work.log(part, state=PartState.RUNNING), number, count)
-            ended = _do(work, part)
+            ended = _run_part(work, part)
         on_part(ended, number, count)
 
 
-def _do(work: Work, part: PartLog) -> PartLog:
+def _run_part(work: Work, part: PartLog) -> PartLog:
     """Run one part; an error affects only this part, unless the card is unusable."""
     began_s = time.monotonic()
-    ended = PartEndedError(PartState.DONE, "")
+    ended = PartEndedError(PartState.DONE, "")  # unless an exception replaces it
     try:
         STEPS[part.name](work)
     except (StorageError, KeyboardInterrupt):

@@ -2,7 +2,7 @@
 
 From the first guess, the batch grows as long as it fits; once one does not fit, bisection finds the limit.
 
-Two runs are compared only at equal batches, and the comparison marks batches that are the largest that fit.
+``gpubench compare`` pairs only cases with equal batches, and marks a batch that is the largest that fits.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import format_bytes
 
-# The search ends when the gap between the largest batch known to fit and the smallest known not to fit is
-# at most 1, or at most this fraction of the batch that fits.
+# The search ends when the largest batch known to fit and the smallest known not to fit differ by at most 1,
+# or by at most this fraction of the former.
 RESOLUTION = 1 / 16
 # Until a trial does not fit, each batch is the previous one times this factor.
 GROWTH = 1.5
@@ -55,6 +55,7 @@ def largest_that_fits(fits: Callable[[int], bool], guess: int, *, resolution: fl
             good = batch
         else:
             bad = batch
+        # As long as ``bad`` is its first value, no trial has failed.
         batch = min(MOST_BATCH, math.ceil(good * GROWTH)) if bad > MOST_BATCH else (good + bad) // 2
     return good
 
@@ -92,7 +93,7 @@ def with_largest_batches(
             "--batch-size max needs a GPU with a known memory size, because a CPU would start swapping: give "
             "a number"
         )
-    cases, lost = [], list(made.unsupported)
+    cases, left_out = [], list(made.unsupported)
     usual = budget_of("default", on_cpu=False)  # --quick has shorter time limits
     launcher = Launcher(msgspec.structs.replace(made, budget=usual, time_limit_s=None), device)
     for planned in made.cases:
@@ -108,11 +109,11 @@ def with_largest_batches(
         if batch:
             cases.append(msgspec.structs.replace(planned, case=case, batch_choice="largest"))
         else:
-            lost.append(Measurement(case=case, status=status, reason=reason, batch_choice="largest"))
+            left_out.append(Measurement(case=case, status=status, reason=reason, batch_choice="largest"))
     if not cases:
-        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in lost))
+        reasons = "; ".join(dict.fromkeys(m.reason or "" for m in left_out))
         raise MisuseError(f"no case has a batch that runs in {format_bytes(memory_bytes)}: {reasons}")
-    return msgspec.structs.replace(made, cases=tuple(cases), unsupported=tuple(lost))
+    return msgspec.structs.replace(made, cases=tuple(cases), unsupported=tuple(left_out))
 
 
 class TrialFailedError(GpuBenchError):

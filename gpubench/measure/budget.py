@@ -30,12 +30,14 @@ CURVE_SHARE = 0.4
 REFERENCE_SAMPLES = 4
 """Samples computed on the CPU as a reference: enough to expose a wrong result, few enough to be quick with
 VGG16."""
+# Minimum and maximum number of profiled steps. The profiler records every kernel, so three long steps show
+# the GPU's busy time as well as ten.
 PROFILED_STEPS = (3, 10)
 PROFILED_S = 0.1
-"""The profiled steps take about this long [s]; their number stays within the two limits above. The profiler
-records every kernel, so three long steps show the GPU's busy time as well as ten."""
+"""The profiled steps take about this long, if their number allows it [s]."""
 LATENCY_PASSES = 300
-"""Enough passes that three of them lie beyond the 99th percentile."""
+"""Number of single passes that are timed: three of them lie beyond the 99th percentile."""
+# No further pass starts after this time [s].
 LATENCY_MOST_S = 10.0
 
 
@@ -101,7 +103,7 @@ DEFAULT = msgspec.structs.replace(
     timed_least_s=2.0,
     in_haste=False,
 )
-"""Takes four minutes on a data-center card. More launches would reveal more than longer timed parts."""
+"""Takes four minutes on a data-center card. Further launches would show more than longer timed parts."""
 PUBLISH = Budget(
     name="publish",
     launches=8,

@@ -50,12 +50,13 @@ from gpubench.user_model import is_own
 # --- the peak rate of a precision, from datasheet and clock -----------------------------------------------
 
 
-# Maps the number format of matrix products to the precision of the training steps that use them.
+# Maps the number format of matrix products to the precision of the training steps that use them; if several
+# precisions use a format, to the usual one.
 GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
 
-# Sizes n of the n x n products that are timed, by precision.
+# Sizes n of the n x n products that are timed on a GPU, by number format.
 GEMM_SIZES = {precision.facts.format.name: precision.facts.format.sizes for precision in Precision}
 CPU_GEMM_SIZES = (1024, 2048)
 
@@ -99,7 +100,7 @@ def best_gemm(results: Sequence[MicroResult]) -> dict[Precision, float]:
 
 
 def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None, str]]:
-    """Return precision and size of the fastest matrix product at each precision with several sizes."""
+    """Return precision and size of the fastest product at each precision that was timed at several sizes."""
     products = grouped((result.precision, result) for result in results if result.name == "gemm")
     best = (max(found, key=lambda result: result.value) for found in products.values() if len(found) > 1)
     return frozenset((result.precision, result.size) for result in best)
@@ -129,7 +130,7 @@ def datasheet_share(device: DeviceProfile, result: MicroResult) -> float | None:
 def preflight(
     device: DeviceProfile, *, allow_shared: bool, sleep: Callable[[Seconds], None] = time.sleep
 ) -> tuple[Finding, ...]:
-    """Return findings on unusual conditions, such as battery power; refuse a device that is in use.
+    """Return findings on unusual conditions, such as battery power; raise if the device is in use.
 
     Raises:
         NoDeviceError: If the compute mode excludes this run, or if another program uses the device and
@@ -201,10 +202,10 @@ def fault_of(device: DeviceProfile) -> str | None:
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened, in its driver's or torch's words, explained where possible.
+    """Say why a device could not be opened: its fault, an explanation of torch's message, or its first words.
 
     Args:
-        error: The reason from the measuring process, or gpubench's own refusal, which is kept unchanged.
+        error: The measuring process's error, or gpubench's own, which needs no explanation.
         device: The device as probed; None if none has been chosen yet.
     """
     fault = None if device is None else fault_of(device)
@@ -232,7 +233,7 @@ def describe_fault(fault: str) -> str:
 class NotHereError(GpuBenchError):
     """A library lacks something on this machine or for this model, so the case is unsupported.
 
-    An eager run or a wider type is never reported as the case.
+    An eager run, or a run in a wider type, is never reported in its place.
     """
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:
@@ -250,9 +251,9 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
     if device.is_cpu and not facts.on_cpu:
         return f"{precision} needs a GPU; on a CPU, amp means {best_amp(device)}"
     if device.is_cpu:
-        rest = "bf16" if facts.whole_model == "bfloat16" else facts.format.name
+        outside_products = "bf16" if facts.whole_model == "bfloat16" else facts.format.name
         has = device.tensor_core_precisions or ()
-        lacks = next((name for name in (facts.format.name, rest) if name not in has), None)
+        lacks = next((name for name in (facts.format.name, outside_products) if name not in has), None)
         return None if lacks is None else f"this CPU has no {lacks} instructions"
     if not device.is_nvidia:
         return f"{precision} is a mode of NVIDIA tensor cores" if facts.of_nvidia else None
@@ -286,7 +287,7 @@ def no_blocks(workload: str) -> str:
 
 
 def why_not_together(case: Case, profile: WorkloadProfile) -> str | None:
-    """Say why several GPUs cannot run a case together; None if they can, or if the case needs only one."""
+    """Say why several GPUs cannot run a case in one job; None if they can, or if the case needs only one."""
     if case.gpu_count == 1:
         return None
     if TaskKind.TRAIN not in profile.tasks:
@@ -314,8 +315,8 @@ def default_executions(
 ) -> tuple[Execution, ...]:
     """Return the executions to measure if none is requested.
 
-    In torch, the default is graph on a GPU that supports it, else eager; for publishing, it is every
-    execution that the device supports. Each Keras backend has its own default.
+    In torch, the default is graph on a GPU that supports it, else eager; to publish, every execution that the
+    GPU supports. A CPU and a job on several GPUs only run eagerly. Each Keras backend has its own default.
     """
     if framework is not Framework.TORCH:
         return KERAS[framework].usual
@@ -338,7 +339,7 @@ class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
         backend: Its name in ``KERAS_BACKEND``, which is also the name of the module to import.
         on_cpu, on_cuda: The package to install, as pip names it.
         executions: The executions that it supports.
-        usual: The executions that Keras itself or most users choose, which are measured by default.
+        usual: The executions that are measured by default: those that Keras itself or most users choose.
     """
 
     backend: str

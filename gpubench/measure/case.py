@@ -1,4 +1,7 @@
-"""Measures a case in torch: builds, checks and prepares it, and checks it again after its rounds."""
+"""Measures a case in torch: builds, checks and prepares it, and checks it again after its rounds.
+
+Also trains a workload to a stated quality, and tries whether a batch fits in memory.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ from gpubench.measure.step import (
     seed_all,
     switches_for,
 )
-from gpubench.measure.team import Look, Team, place_model, share
+from gpubench.measure.team import ReferencePass, Team, place_model, share
 from gpubench.models import (
     Case,
     Checkpointing,
@@ -135,6 +138,7 @@ def _task(order: TrainToQuality, goal: Goal) -> tuple[Task, tuple[Tensor, Tensor
     held_out = torch.arange(len(samples)) % HELD_OUT == 0
     kept = torch.nonzero(~held_out).flatten()
     shuffled = kept[torch.randperm(len(kept), generator=torch.Generator().manual_seed(order.seed))]
+    # The last batch is left out unless it is full.
     parts = (part for part in shuffled.split(goal.batch_size) if len(part) == goal.batch_size)
     batches = tuple((samples[part], labels[part]) for part in parts)
     trained = dataclasses.replace(
@@ -173,7 +177,7 @@ class WorkerContext(Bench):
     expected: tuple[weakref.ref[Task], TaskKind, guards.Expected] | None = None
 
     def task(self, reference: str, case: Case) -> Task:
-        """Return the task as built; only the latest is kept, because VGG16 takes half a gigabyte."""
+        """Return the task as built; only the latest stays in memory, because VGG16 takes half a gigabyte."""
         key = (reference, case.batch_size, case.recipe)
         if key not in self.tasks:
             self.tasks.clear()
@@ -212,13 +216,13 @@ class WorkerContext(Bench):
         return limit if limit is None or self.team is None else limit * self.team.size
 
     def is_spent(self, status: Status) -> bool:
-        """Return whether this process must not measure another case; if it may, release memory first.
+        """Return whether this process must not measure another case; if it may, release its memory.
 
         After a failure, torch's allocator may still assume that a capture is in progress, or a CUDA error may
         persist: then only a new process helps. A case that ran out of time ended between two steps and leaves
         a clean process, unless other processes of the job may be in the middle of a step.
         """
-        if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):
+        if not (status is Status.OK or (status is Status.TIMEOUT and self.team is None)):
             return True
         try:
             self.hardware.release()
@@ -230,56 +234,56 @@ class WorkerContext(Bench):
 def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
     """Measure one case in torch; see ``launch.conduct`` for how it may end."""
 
-    def measure(seen: LaunchRecorder, deadline_s: Seconds) -> None:
-        time_job(context, seen, deadline_s, _job(order, context, seen, deadline_s))
+    def measure(recorder: LaunchRecorder, deadline_s: Seconds) -> None:
+        time_job(context, recorder, deadline_s, _job(order, context, recorder, deadline_s))
 
     return _conduct(order, context, measure)
 
 
 def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
-    """Run a measurement with a few steps in place of its rounds: they need the same amount of memory.
+    """Measure a case with a few steps in place of its rounds, because they need the same amount of memory.
 
-    The final checks also need memory, and may not get it on a device that the step has filled. The launch
-    contains what a measurement has before its first timed round: errors, switches, peak memory.
+    The checks after the rounds are included: they also need memory, and the step may have left too little.
+    The launch contains what a measurement knows before its first timed round: errors, switches, peak memory.
     """
-    whole = MeasureCase(reference=order.reference, case=order.case, launch=0)
+    measured = MeasureCase(reference=order.reference, case=order.case, launch=0)
 
-    def try_steps(seen: LaunchRecorder, deadline_s: Seconds) -> None:
-        work, before = _build(whole, context, seen, deadline_s)
-        advance = _first_steps(work, context, seen, deadline_s)
+    def try_steps(recorder: LaunchRecorder, deadline_s: Seconds) -> None:
+        work, before = _build(measured, context, recorder, deadline_s)
+        advance = _first_steps(work, context, recorder, deadline_s)
         for index in range(TRIED_STEPS):
             work.edge_loss(advance(index), index)
-        _prove_again(seen, work, context)
-        if seen.spilled_bytes:
+        _prove_again(recorder, work, context)
+        if recorder.spilled_bytes:
             raise torch.cuda.OutOfMemoryError(
-                f"out of memory: {format_bytes(seen.spilled_bytes)} spilled into the host's memory"
+                f"out of memory: {format_bytes(recorder.spilled_bytes)} spilled into the host's memory"
             )
         if before:
-            seen.note(parameters_moved=guards.has_moved(work.model, before))
+            recorder.note(parameters_moved=guards.has_moved(work.model, before))
 
-    return _conduct(whole, context, try_steps)
+    return _conduct(measured, context, try_steps)
 
 
 def _conduct(
     order: MeasureCase, context: WorkerContext, measure: Callable[[LaunchRecorder, Seconds], None]
 ) -> CaseDone:
-    seen = LaunchRecorder(launch=Launch(index=order.launch))
+    recorder = LaunchRecorder(launch=Launch(index=order.launch))
 
     def under_switches(deadline_s: Seconds) -> None:
-        as_written = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
-        with as_written, switches_for(order.case.precision) as switches:
-            seen.note(switches=switches)
-            measure(seen, deadline_s)
+        compiling = nullcontext() if order.case.execution is Execution.COMPILE else uncompiled()
+        with compiling, switches_for(order.case.precision) as switches:
+            recorder.note(switches=switches)
+            measure(recorder, deadline_s)
 
-    return conduct(order, context, seen, under_switches)
+    return conduct(order, context, recorder, under_switches)
 
 
-def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Job:
-    work, before = _build(order, context, seen, deadline_s)
+def _job(order: MeasureCase, context: WorkerContext, recorder: LaunchRecorder, deadline_s: Seconds) -> Job:
+    work, before = _build(order, context, recorder, deadline_s)
     return Job(
         loop=partial(
             Loop,
-            advance=_first_steps(work, context, seen, deadline_s),
+            advance=_first_steps(work, context, recorder, deadline_s),
             edge_loss=work.edge_loss,
             clock=context.clock(),
             batches=len(work.batches),
@@ -287,16 +291,16 @@ def _job(order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadl
             heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
             announce=None if context.team is None else context.team.announce_steps,
         ),
-        prove_again=lambda: _prove_again(seen, work, context),
+        prove_again=lambda: _prove_again(recorder, work, context),
         has_moved=lambda: guards.has_moved(work.model, before) if before else None,
-        look_again=None if context.team else lambda loop: _look_again(loop, work, context, seen),
+        look_again=None if context.team else lambda loop: _look_again(loop, work, context, recorder),
         reserve_s=guards.latency_time_s if _wants_latency(work, context) else lambda *_: 0.0,
         tokens_at_s=work.tokens_at_s,
     )
 
 
 def _build(
-    order: MeasureCase, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds
+    order: MeasureCase, context: WorkerContext, recorder: LaunchRecorder, deadline_s: Seconds
 ) -> tuple[Work, list[torch.Tensor]]:
     """Build the work on its device, check its arithmetic, and return it with a fingerprint of its weights.
 
@@ -312,23 +316,23 @@ def _build(
             "use full checkpointing, or none"
         )
     context.phase("build")
-    with seen.timing("build"):
+    with recorder.timing("build"):
         if context.team is not None:
             context.team.announce(order)
-            seen.find(FindingKind.UNEQUAL_GPUS, context.team.unequal)
+            recorder.add_finding(FindingKind.UNEQUAL_GPUS, context.team.unequal)
         task = context.task(order.reference, order.case)
-        seen.note(batch_count=len(task.batches))
+        recorder.note(batch_count=len(task.batches))
 
         def make() -> Work:
-            ours = copied(task, lambda: built(order.reference, order.case, context.seed))
-            return move(ours, order.case, context.hardware.device, place_model)
+            copy = copied(task, lambda: built(order.reference, order.case, context.seed))
+            return move(copy, order.case, context.hardware.device, place_model)
 
         work = make()
     in_time(deadline_s)
     context.phase("check")
-    _prove(seen, work, context)
-    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # which is the reference
-        _compare_with_cpu(seen, work, task, context)
+    _prove(recorder, work, context)
+    if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # the reference itself
+        _compare_with_cpu(recorder, work, task, context)
         if task.again is not None and order.case.parallel_mode is not ParallelMode.FSDP:
             del work  # the check may have changed the model's state
             work = make()
@@ -336,29 +340,31 @@ def _build(
     if context.team is not None:
         work = share(work)
         if getattr(work.model, "find_unused_parameters", False):
-            seen.findings.append(Finding(kind=FindingKind.UNUSED_PARAMETERS))
-    seen.note(fused=is_fused(work.optimizer))
+            recorder.findings.append(Finding(kind=FindingKind.UNUSED_PARAMETERS))
+    recorder.note(fused=is_fused(work.optimizer))
     return work, guards.fingerprint(work.model) if order.case.task is TaskKind.TRAIN else []
 
 
-def _compare_with_cpu(seen: LaunchRecorder, work: Work, task: Task, context: WorkerContext) -> None:
-    # Record the errors of the first loss and outputs relative to the CPU's. Refuse a CUDA graph for a model
-    # that carries tensors from step to step without updating them in place.
+def _compare_with_cpu(recorder: LaunchRecorder, work: Work, task: Task, context: WorkerContext) -> None:
+    # Record the errors of the first loss and outputs relative to the CPU's. Raise NotHereError for a CUDA
+    # graph of a model that carries tensors from step to step without updating them in place.
     expected = context.expected_of(task, work.case)
-    seen.draws, seen.carries = expected.draws, expected.carries
-    seen.find(FindingKind.NO_REFERENCE, expected.unchecked)
+    recorder.draws, recorder.carries = expected.draws, expected.carries
+    recorder.add_finding(FindingKind.NO_REFERENCE, expected.unchecked)
     if expected.rebinds and work.case.execution is Execution.GRAPH:
         raise NotHereError(
             "the model carries tensors from step to step and creates new ones in each, but a CUDA graph "
             "keeps using the tensors that it captured: update them in place, for example with copy_"
         )
     if context.team and expected.unchecked is None and work.case.parallel_mode is ParallelMode.FSDP:
-        context.team.announce(Look())  # the others join in, because this process needs their shards
-    of_loss, of_output = guards.reference_errors(work, task, expected)
-    seen.note(reference_error=of_loss, output_error=of_output)
+        context.team.announce(ReferencePass())  # the other processes have the other shards
+    errors = guards.reference_errors(work, task, expected)
+    recorder.note(reference_error=errors.loss, output_error=errors.outputs)
 
 
-def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadline_s: Seconds) -> Advance:
+def _first_steps(
+    work: Work, context: WorkerContext, recorder: LaunchRecorder, deadline_s: Seconds
+) -> Advance:
     """Run the first steps from the seed, record their losses, then prepare the execution and check it."""
     hardware, execution = context.hardware, work.case.execution
     context.phase("first steps")
@@ -368,49 +374,52 @@ def _first_steps(work: Work, context: WorkerContext, seen: LaunchRecorder, deadl
         return work.edge_loss(step(index), index)
 
     seed_all(context.seed)
-    with seen.timing("first_step"):
-        seen.loss_curve.append(loss_of(0))
-    note_losses(loss_of, context, seen, deadline_s, first=1, least=STEPS_BEFORE_PEAK)
+    with recorder.timing("first_step"):
+        recorder.loss_curve.append(loss_of(0))
+    note_losses(loss_of, context, recorder, deadline_s, first=1, least=STEPS_BEFORE_PEAK)
     hardware.drop_workspaces()  # a graph runs on its own stream, which has its own workspace
     hardware.drop_cache()  # cuDNN's trials took all free memory, but no step needs that much
     hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     in_time(deadline_s)
     seed_all(context.seed)  # if a capture freezes random numbers, they are the same each time
-    with seen.timing(execution.facts.preparation):
+    with recorder.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
     reserved = hardware.ask("max_memory_reserved")
-    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)
-    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))
+    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)
+    recorder.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))
     if execution is not Execution.EAGER:
-        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))
+        recorder.note(
+            graph_error=guards.graph_error(work, advance, draws=recorder.draws, carries=recorder.carries)
+        )
         hardware.drop_cache()  # the check's memory is not part of the step's
     return advance
 
 
 def _errors(work: Work, context: WorkerContext) -> dict[str, float]:
-    # Return the errors that prove a precision; recurrent layers have their own switch for strict fp32.
+    # Return the errors that prove a precision; under strict fp32, recurrent layers have their own switch.
     strict = work.case.precision is Precision.FP32
     recurrent = strict and any(isinstance(module, torch.nn.RNNBase) for module in work.model.modules())
     return context.errors_of(work.case.precision, recurrent=recurrent)
 
 
-def _prove(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
-    # Check the precision, and whether the check can fail.
-    proof = {**_errors(work, context)}
-    seen.note(precision_errors=proof)
+def _prove(recorder: LaunchRecorder, work: Work, context: WorkerContext) -> None:
+    # Record the errors that prove the precision and, for strict fp32, the errors of the control.
+    errors = _errors(work, context)
+    recorder.note(precision_errors=errors)
     if work.case.precision is Precision.FP32:
-        errors = context.control.errors
-        seen.note(control_errors={name: errors[name] for name in proof if name in errors})
+        control = context.control.errors
+        recorder.note(control_errors={name: control[name] for name in errors if name in control})
     elif work.case.memory_format is MemoryFormat.CONTIGUOUS:
-        seen.findings.append(Finding(kind=FindingKind.CONTIGUOUS))
+        recorder.findings.append(Finding(kind=FindingKind.CONTIGUOUS))
 
 
-def _prove_again(seen: LaunchRecorder, work: Work, context: WorkerContext) -> None:
+def _prove_again(recorder: LaunchRecorder, work: Work, context: WorkerContext) -> None:
     # Check the precision again: the model's own code may have set a switch during the rounds.
-    seen.note(
-        precision_errors=worse(seen.launch.precision_errors, _errors(work, context)), switches=read_switches()
+    recorder.note(
+        precision_errors=worse(recorder.launch.precision_errors, _errors(work, context)),
+        switches=read_switches(),
     )
 
 
@@ -420,26 +429,26 @@ def _wants_latency(work: Work, context: WorkerContext) -> bool:
     return is_single and not work.new_tokens and context.team is None
 
 
-def _look_again(loop: Loop, work: Work, context: WorkerContext, seen: LaunchRecorder) -> None:
+def _look_again(loop: Loop, work: Work, context: WorkerContext, recorder: LaunchRecorder) -> None:
     """Take the readings that would disturb the timed rounds: latency, device events, issue time, kernel time.
 
     Latency is the purpose of a row at batch 1, so time is reserved for it. The other readings need CUDA, are
     taken in the first launch only, and are skipped if time is short. A quick budget takes them only for eager
-    rows, because other rows are not checked for being host-bound.
+    rows, because only these are checked for being host-bound.
     """
     if _wants_latency(work, context) and not context.stopped():
         context.phase("second look")
         most_s = min(LATENCY_MOST_S, loop.left_s())
-        seen.note(latency_s=guards.latencies(loop.advance, loop.clock, most_s))
-    timed = seen.series.timed
+        recorder.note(latency_s=guards.latencies(loop.advance, loop.clock, most_s))
+    timed = recorder.series.timed
     step_s = sum(r.wall_s for r in timed) / sum(r.steps for r in timed)
-    enough = guards.PASSES * seen.series.steps_per_round * step_s
-    if context.stopped() or loop.left_s() < enough + guards.LEAST_LEFT_S:
+    needed_s = guards.READINGS_ROUNDS * recorder.series.steps_per_round * step_s + guards.PROFILER_S
+    if context.stopped() or loop.left_s() < needed_s:
         return
-    hurried = context.budget.in_haste and work.case.execution is not Execution.EAGER
-    if not context.hardware.is_cuda or hurried or seen.launch.index:
+    is_skipped = context.budget.in_haste and work.case.execution is not Execution.EAGER
+    if not context.hardware.is_cuda or is_skipped or recorder.launch.index > 0:
         return
     context.phase("second look")
-    seen.note(event_s=guards.event_times(loop.advance, seen.series.steps_per_round))
-    seen.note(host_issue_s=guards.host_issue_times(loop.advance, loop.clock))
-    seen.note(gpu_busy=guards.busy_share(loop.advance, loop.clock))
+    recorder.note(event_s=guards.event_times(loop.advance, recorder.series.steps_per_round))
+    recorder.note(host_issue_s=guards.host_issue_times(loop.advance, loop.clock))
+    recorder.note(gpu_busy=guards.busy_share(loop.advance, loop.clock))

@@ -55,7 +55,7 @@ HOST_STEAL = 0.02  # share of CPU time that other virtual machines took
 LEAST_BATCHES = 2
 # Older files have no energy for shorter regions, so missing energy is reported only from this length on [s].
 TELLING_REGION_S = 10.0
-# A clock set back by more than this was not merely corrected by network time.
+# Network time sets a clock back by less than this.
 CLOCK_SLACK = timedelta(minutes=1)
 # Tolerance on the rule that N GPUs are at most N times as fast as one; one published table claims a factor of
 # 20 for 8 GPUs.
@@ -64,7 +64,8 @@ SCALING_TOLERANCE = 1.05
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
-# The driver counts these policies too, but they do not indicate a cooling or power problem.
+# The driver also counts the time in which these policies limit the clock, but they are no fault of cooling or
+# power.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 INVALIDATING = frozenset(
     {
@@ -161,10 +162,10 @@ def of_run(run: Run) -> tuple[Finding, ...]:
     found = [Finding(kind=FindingKind.NO_TELEMETRY, value=hint)] if silent else []
     if run.launch_count == 1 and sources:
         found.append(Finding(kind=FindingKind.ONE_PROCESS))
-    unheld = (m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None)
-    blind = sorted({m.case.precision for m in unheld if not run.device.is_cpu})
-    if blind:
-        found.append(Finding(kind=FindingKind.NO_PEAK, value=", ".join(blind)))
+    without_peak = [m for m in run.measurements if m.achieved_flops_per_s and m.mfu is None]
+    if without_peak and not run.device.is_cpu:
+        names = ", ".join(sorted({m.case.precision for m in without_peak}))
+        found.append(Finding(kind=FindingKind.NO_PEAK, value=names))
     capped = power_capped(run.device)
     found += [] if capped is None else [capped]
     if (dates := _set_back(run)) is not None:
@@ -196,9 +197,9 @@ def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
 
 
 def unique(findings: Iterator[Finding]) -> tuple[Finding, ...]:
-    """Keep the largest finding of each kind, the first if several are equal; words rank above numbers."""
+    """Keep the largest finding of each kind, the first if several are equal; text counts as the largest."""
     kinds = grouped((finding.kind, finding) for finding in findings)
-    return tuple(max(alike, key=_size) for alike in kinds.values())
+    return tuple(max(of_kind, key=_size) for of_kind in kinds.values())
 
 
 def _of_precision(case: Case, launch: Launch) -> Iterator[Finding]:
@@ -255,7 +256,8 @@ def _of_loss(case: Case, launch: Launch) -> Iterator[Finding]:
 def _of_clock(launch: Launch) -> Iterator[Finding]:
     """Compare the time of the rounds after the first with the time over which they reached the parent.
 
-    Rounds timed as the slope between two calls are not compared: the record does not contain repeated calls.
+    Rounds that were timed by the difference between two calls are not compared, because the time of their
+    repeated calls is not recorded.
     """
     if not launch.told_in_s or any(done.call_s is not None for done in launch.rounds):
         return
@@ -281,10 +283,7 @@ def _of_rounds(launch: Launch, target: float | None) -> Iterator[Finding]:
 
 
 def _of_telemetry(launch: Launch) -> Iterator[Finding]:
-    """Judge the energy reading, and what lowered the clocks, by samples and by the driver's own counters.
-
-    The counters also cover the time between two samples.
-    """
+    """Judge the energy reading, and what lowered the clocks, by samples and by the driver's own counters."""
     region_s = sum(r.wall_s for r in launch.rounds)
     if launch.telemetry_source == "hung":
         yield Finding(kind=FindingKind.TELEMETRY_HUNG)
@@ -296,7 +295,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
             yield Finding(kind=FindingKind.NO_ENERGY_COUNTER)
     shares = _reason_shares(launch)
     known = {policy: held_s for policy, held_s in launch.held_clocks_s.items() if held_s is not None}
-    # The counters also run between the rounds, as the samples do.
+    # The counters also run between rounds, so their span is that of the samples, if there are samples.
     span_s = max([region_s, *(sample.t_s for sample in launch.timed_telemetry)])
     held = {policy: min(1.0, held_s / span_s) for policy, held_s in known.items()} if region_s else {}
     limited = max(shares.get(POWER_CAP, 0.0), held.get("power", 0.0))
@@ -341,11 +340,11 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
     elif busy is None and graph is None:
         # An unfused optimizer makes the scaler wait inside a step, so the step's issue time shows nothing.
         scaled = case.precision.facts.scales_gradients and case.task is TaskKind.TRAIN
+        launches = (launch for launch in measurement.launches if launch.fused or not scaled)
         shares = [
             issue / whole
-            for launch in measurement.launches
-            if launch.fused or not scaled
-            for issue, whole in zip(launch.host_issue_s[::2], launch.host_issue_s[1::2], strict=False)
+            for times in (launch.host_issue_s for launch in launches)
+            for issue, whole in zip(times[::2], times[1::2], strict=False)
             if issue is not None and whole
         ]
         if shares and median(shares) >= HOST_ISSUE:
@@ -366,9 +365,9 @@ def _of_spread(measurement: Measurement) -> Iterator[Finding]:
 def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     """Compare the counted rate with the peak, and with the fastest matrix product.
 
-    A row within the peak has done its work if its loss matches the CPU's; if it is faster than the product,
-    something slowed the product, as other programs on a CPU can. Convolutions at fp32 may exceed either
-    limit, because they do fewer multiplications than are counted.
+    A row beyond the peak is impossible. A row that is only faster than the product is sound if its loss
+    matches the CPU's: something slowed the product, as other programs on a CPU can. Convolutions at fp32 may
+    exceed either, because they do fewer multiplications than are counted, so the limit is higher for them.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
     limit, over = measurement.most_utilization, measurement.over_product or 0.0
@@ -400,7 +399,7 @@ def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Fin
 
 
 def _size(finding: Finding) -> float:
-    # Return the absolute size of a finding: words and NaN are the largest, None is the smallest.
+    # Return the absolute value of a finding: text and NaN are the largest, None is the smallest.
     if finding.value is None:
         return -1.0
     if isinstance(finding.value, str) or math.isnan(finding.value):
@@ -427,25 +426,25 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
     """Return the mean of the first losses and of the last fifth of the losses, over the same batches.
 
-    The last fifth has at least four losses. Each is paired with the earliest unused loss of the same batch.
-    The result is None if there are fewer than four pairs, or if a loss is unknown. The rounds start over at
-    the first batch, and the loss of a round is the loss of its last step.
+    The last fifth has at least four losses. Each of them is paired with an early loss of the same batch, the
+    last with the first. The result is None if there are fewer than four pairs, or if a loss is unknown. The
+    rounds start over at the first batch, and the loss of a round is the loss of its last step.
     """
     losses = loss_trace((launch,))
     known = [loss for loss in losses if loss is not None]
     if len(known) < len(losses):
         return None
     rounds = (*launch.warmup, *launch.rounds)
-    # Batches are not told apart if their number is unknown, or if the framework reports a mean over steps.
+    # All steps count as one batch if the number of batches is unknown or a framework reports mean losses.
     count = 1 if any(r.call_s is not None for r in rounds) else launch.batch_count or 1
     steps = [*range(len(launch.loss_curve)), *(done - 1 for done in accumulate(r.steps for r in rounds))]
-    turn = len(known) - max(LEAST_PAIRS, len(known) // 5)
+    split = len(known) - max(LEAST_PAIRS, len(known) // 5)
     of_batches = [(step % count, loss) for step, loss in zip(steps, known, strict=True)]
-    early, late = grouped(of_batches[:turn]), grouped(of_batches[turn:])
+    early, late = grouped(of_batches[:split]), grouped(of_batches[split:])
     pairs = [
         pair
-        for batch, found in late.items()
-        for pair in zip(early.get(batch, ()), reversed(found), strict=False)
+        for batch, losses_late in late.items()
+        for pair in zip(early.get(batch, ()), reversed(losses_late), strict=False)
     ]
     if len(pairs) < LEAST_PAIRS:
         return None

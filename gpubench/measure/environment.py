@@ -90,7 +90,7 @@ def environment(device: DeviceProfile, ready: Ready | None = None) -> Environmen
     )
 
 
-def environment_of(
+def child_variables(
     device: DeviceProfile,
     inherited: Mapping[str, str],
     *,
@@ -98,7 +98,7 @@ def environment_of(
     framework: Framework = Framework.TORCH,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a child: it sees only its own GPUs, and inherits no variable that sets TF32.
+    """Return the environment variables of a child: it sees only its own GPUs, and no variable sets TF32.
 
     A GPU is identified by its UUID, or by its index in PCI order if the UUID is all zeros. ``threads`` is the
     number of CPU threads to use; 0 leaves the number to the framework.

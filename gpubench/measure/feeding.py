@@ -24,8 +24,8 @@ TIME_LIMIT_S = 60.0
 CLIP_FRAMES = 16
 # Images in a worker's batch; a batch of video is one clip.
 BATCH = 16
-# Number of distinct images, which are prepared over and over.
-DRAWN = 64
+# Number of distinct random images, which are prepared over and over.
+DISTINCT_IMAGES = 64
 # Size of one prepared image, as float32.
 TENSOR_BYTES = 4 * 3 * 224 * 224
 # Size of an uncropped photograph, as it is sent to a GPU that crops it.
@@ -78,12 +78,12 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
 
     from gpubench.discovery import load_workload
 
-    task = load_workload("augment" if frames == 1 else "augment_video").build(DRAWN // frames, 0)
-    drawn, samples = task.batches[0][0], BATCH // frames
+    task = load_workload("augment" if frames == 1 else "augment_video").build(DISTINCT_IMAGES // frames, 0)
+    inputs, samples = task.batches[0][0], BATCH // frames
     loader: Any = DataLoader(
-        drawn,
+        inputs,
         batch_size=samples,
-        sampler=cycle(range(len(drawn))),
+        sampler=cycle(range(len(inputs))),
         collate_fn=partial(_prepared, task.model.eval()),
         num_workers=workers,
         timeout=TIME_LIMIT_S,
@@ -98,7 +98,7 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
             for _ in range(workers):  # all workers finish at about the same time
                 next(batches)
             times_s.append(time.perf_counter() - began_s)
-    except (RuntimeError, OSError) as error:  # a worker's error, as torch words it
+    except (RuntimeError, OSError) as error:  # how torch reports the error of a worker
         raise GpuBenchError(
             f"the input pipeline could not be timed: {foreign_code.one_line(error)}"
         ) from error
@@ -116,13 +116,13 @@ def measure_preparation(workers: int, *, frames: int = 1, timed_s: Seconds = TIM
 
 
 def _end_with(parent_pid: int, _worker: int) -> None:
-    # End a worker with its parent: torch's own check misses a parent that ends before the check starts.
+    # Make a worker end with its parent: torch's own check misses a parent that ends before the check starts.
     children.die_with_parent(parent_pid)
 
 
-def _prepared(pipeline: Any, drawn: Sequence[Any]) -> Any:
+def _prepared(pipeline: Any, samples: Sequence[Any]) -> Any:
     # Prepare one batch in a worker, sample by sample, as a dataset does.
     import torch
 
     with torch.inference_mode():
-        return torch.stack([pipeline(each[None])[0] for each in drawn])
+        return torch.stack([pipeline(sample[None])[0] for sample in samples])

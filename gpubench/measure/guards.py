@@ -1,4 +1,4 @@
-"""Checks that the arithmetic of a step is right, and that a graph does the same work as eager steps."""
+"""Prepares a step for its execution, checks its results, and times it outside the timed rounds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpubench.measure.budget import (
 from gpubench.measure.capability import NotHereError
 from gpubench.measure.launch import largest_difference, relative_difference
 from gpubench.measure.loop import Clock
-from gpubench.measure.step import Turn, Work, copied, generate, relative_error, seed_all, to_device
+from gpubench.measure.step import Generation, Work, copied, generate, relative_error, seed_all, to_device
 from gpubench.models import Case, Cause, Execution, TaskKind
 from gpubench.tensors import OffGpu, tensors_of, with_tensors
 from gpubench.units import Seconds, format_bytes
@@ -100,7 +100,7 @@ def capture(work: Work) -> Advance:
 
     Raises:
         NotHereError: With the reason why the step cannot be captured.
-        OutOfMemoryError: If memory ran out, however the error words it.
+        OutOfMemoryError: If memory ran out, even if CUDA reported another error.
     """
     indices = range(len(work.batches))
     if not work.new_tokens:
@@ -113,17 +113,20 @@ def capture(work: Work) -> Advance:
 
         return replay
 
-    turn = Turn(work)
+    generation = Generation(work)
 
     def begin(index: int) -> None:
-        turn.start(index)
-        turn.go_on()
+        generation.start(index)
+        generation.go_on()
 
-    parts: list[Callable[[], None]] = [*(partial(turn.start, index) for index in indices), turn.go_on]
+    parts: list[Callable[[], None]] = [
+        *(partial(generation.start, index) for index in indices),
+        generation.go_on,
+    ]
     *prompts, token = (graph for graph, _ in _captured(work, begin, parts))
 
     def advance(index: int) -> Tensor:
-        return generate(work, turn, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
+        return generate(work, generation, index, lambda n: prompts[n % len(prompts)].replay(), token.replay)
 
     return advance
 
@@ -140,10 +143,10 @@ def _captured(
 ) -> list[tuple[torch.cuda.CUDAGraph, _Result]]:
     """Capture each part in its own graph; the graphs share a memory pool, and are replayed in this order.
 
-    Warm-up steps on the captured stream create whatever libraries create at first use. The allocator caches
-    memory per stream, and cuBLAS has a workspace per stream. With one stream for both, and the cache emptied
-    in between, the graph takes no more memory than an eager step; otherwise, VGG16 took 9.1 GiB on an H200,
-    against 5.3 GiB run eagerly.
+    Warm-up steps come first, because libraries create their state at first use. The allocator caches memory
+    per stream, and cuBLAS has a workspace per stream. If warm-up and capture use the same stream, and the
+    cache is emptied in between, the graph takes no more memory than an eager step; otherwise, VGG16 took
+    9.1 GiB on an H200, against 5.3 GiB run eagerly.
     """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -168,27 +171,27 @@ def _captured(
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """Start captures with an empty cache, and turn a failed one into an error that names the true cause.
+    """Empty the cache before a capture, and raise the true cause of a capture that fails.
 
     Raises:
         NotHereError: With the reason why the step cannot be captured.
-        OutOfMemoryError: If memory ran out, however the error words it.
+        OutOfMemoryError: If memory ran out, even if CUDA reported another error.
     """
     torch.cuda.empty_cache()
-    free = _free_bytes()
+    free_bytes = _free_bytes()
     try:
         yield
     except RuntimeError as error:
-        cause: BaseException = error  # ending an invalid capture raises again and hides the cause
+        cause: BaseException = error  # ending a failed capture raises another error, which hides the cause
         while _hides_the_cause(cause) and cause.__context__ is not None:
             cause = cause.__context__
         if lacks_memory(cause):
             raise cause from None
-        needed = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-        if _hides_the_cause(cause) and needed > free:
+        needed_bytes = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+        if _hides_the_cause(cause) and needed_bytes > free_bytes:
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory inside a graph capture: a step takes {format_bytes(needed)} more than "
-                f"the model, but only {format_bytes(free)} was free ({one_line(cause)})"
+                f"CUDA out of memory inside a graph capture: a step takes {format_bytes(needed_bytes)} more "
+                f"than the model, but only {format_bytes(free_bytes)} was free ({one_line(cause)})"
             ) from error
         if not isinstance(cause, RuntimeError):
             raise cause from None  # the model's own error, hidden by the end of the capture
@@ -214,10 +217,10 @@ def _hides_the_cause(error: BaseException) -> bool:
 
 # Steps to time one by one; few, because a full launch queue (about a thousand kernels) makes the host wait.
 ISSUED_STEPS = 3
-# Approximate time that the readings below take together, in rounds.
-PASSES = 4
+# Approximate time that ``event_times``, ``host_issue_times`` and ``busy_share`` take together, in rounds.
+READINGS_ROUNDS = 4
 # Approximate time that the profiler needs to start and to summarize [s].
-LEAST_LEFT_S = 2.0
+PROFILER_S = 2.0
 MOST_EVENTS = 200
 LATENCY_MARGIN = 1.5
 
@@ -282,7 +285,7 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
 
     least, most = PROFILED_STEPS
     step_s = clock.time(steps)
-    count = min(most, max(least, math.ceil(PROFILED_S / max(step_s, PROFILED_S / most))))
+    count = min(most, max(least, math.ceil(PROFILED_S / max(step_s, 1e-9))))
     wall_s = clock.time(partial(steps, count))
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         clock.time(partial(steps, count))
@@ -296,6 +299,7 @@ def busy_share(advance: Advance, clock: Clock) -> float | None:
 
 # A module with one of these in its class name drops values at random in training mode.
 _DROPOUT = ("drop", "stochasticdepth")
+# Why nothing can be compared with the device.
 RANDOM = "the forward pass draws random numbers, and a CPU draws different ones"
 NO_NUMBER = "the inference outputs have no form that can be compared"
 # Relative difference allowed between two losses of the same step on the CPU: rounding depends on threads.
@@ -339,10 +343,9 @@ class Errors(NamedTuple):
 def reference_errors(work: Work, task: Task, expected: Expected | None = None) -> Errors:
     """Return the errors of the first loss and outputs relative to the CPU's; see ``Expected``.
 
-    The error of the outputs is over the whole tensor, ``|x - y| / |y|``.
-
     Dropout is off, batch norm is in the mode of the case's task, and both sides see the same slice of at most
-    four samples, or the whole batch if the model does not run on a part of it.
+    four samples, or the whole batch if the model does not run on a part of it. The error of the outputs is
+    over the whole tensor, ``|x - y| / |y|``.
 
     Args:
         work: The model on its device, before any step.
@@ -354,15 +357,15 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
         return Errors(None)
     inputs, targets = task.batches[0] if expected.is_whole else _reference_batch(task, work.case)
     train = work.case.task is TaskKind.TRAIN
-    loss = error = None
+    loss = output_error = None
     with torch.set_grad_enabled(expected.needs_grad), steady(work.model, train=train), work.autocast():
         on_device = forward(work.model, to_device(inputs, work.device, work.case, work.cast))
         if expected.loss is not None:
             found = work.loss(on_device, to_device(targets, work.device))
             loss = relative_difference(float(found.detach()), expected.loss)
     if expected.outputs is not None:
-        error = relative_error(on_device.detach().cpu(), expected.outputs.detach().double())
-    return Errors(loss, error if error is not None and math.isfinite(error) else None)
+        output_error = relative_error(on_device.detach().cpu(), expected.outputs.detach().double())
+    return Errors(loss, output_error if output_error is not None and math.isfinite(output_error) else None)
 
 
 def expected_of(task: Task, case: Case) -> Expected:
@@ -372,33 +375,33 @@ def expected_of(task: Task, case: Case) -> Expected:
     reference. A user's own model is copied or built again for each seed, because a pass may change its state.
     """
     train = case.task is TaskKind.TRAIN
-    ways = list(itertools.product((False, True), (False, True)))
-    for needs_grad, is_whole in ways:
+    attempts = list(itertools.product((False, True), (False, True)))
+    for needs_grad, is_whole in attempts:
         try:
             batch = task.batches[0] if is_whole else _reference_batch(task, case)
-            spent = fresh(task)
-            before = _held(spent.model)
-            loss, outputs, draws = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
+            used = fresh(task)
+            before = _state_tensors(used.model)
+            loss, outputs, draws = _on_cpu(used, batch, train=train, seed=0, grad=needs_grad)
             break
         except Exception:  # the user's code may need the whole batch, or autograd
-            if (needs_grad, is_whole) == ways[-1]:
+            if (needs_grad, is_whole) == attempts[-1]:
                 raise
-    again, _, _ = _on_cpu(fresh(task), batch, train=train, seed=1, grad=needs_grad)
+    with_other_seed, _, _ = _on_cpu(fresh(task), batch, train=train, seed=1, grad=needs_grad)
     carries = rebinds = False
-    if spent is not task:
-        second, _, _ = _on_cpu(spent, batch, train=train, seed=0, grad=needs_grad)
-        are_new = any(a is not b for a, b in itertools.zip_longest(before, _held(spent.model)))
-        # However small the difference: a long sequence forgets its start.
+    if used is not task:
+        second, _, _ = _on_cpu(used, batch, train=train, seed=0, grad=needs_grad)
+        are_new = any(a is not b for a, b in itertools.zip_longest(before, _state_tensors(used.model)))
+        # Any difference counts, because a loss over a long sequence hardly depends on the state at its start.
         rebinds = are_new and second != loss
         carries = rebinds or _differ(second, loss)
     has_weights = any(True for _ in task.model.parameters())
-    draws = _differ(again, loss) or (draws and has_weights)
+    draws = _differ(with_other_seed, loss) or (draws and has_weights)
     types = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
-    is_kept = not (train or draws) and types == {torch.float32} and isinstance(outputs, Tensor)
-    unchecked = RANDOM if draws else NO_NUMBER if loss is None and not is_kept else None
+    keeps_outputs = not (train or draws) and types == {torch.float32} and isinstance(outputs, Tensor)
+    unchecked = RANDOM if draws else (NO_NUMBER if loss is None and not keeps_outputs else None)
     return Expected(
         None if draws else loss,
-        outputs if is_kept else None,
+        outputs if keeps_outputs else None,
         is_whole,
         unchecked,
         draws=draws,
@@ -408,7 +411,8 @@ def expected_of(task: Task, case: Case) -> Expected:
     )
 
 
-def _held(model: nn.Module) -> list[Tensor]:
+def _state_tensors(model: nn.Module) -> list[Tensor]:
+    # Return the tensors that a model's modules hold, other than parameters.
     return [
         tensor
         for module in model.modules()
@@ -455,19 +459,19 @@ def fresh(task: Task) -> Task:
 
 
 def _randomness() -> tuple[object, ...]:
-    # Return the state of the random generators that a model uses on the CPU.
+    # Return the state of the random generators that a model may use on the CPU.
     numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - models draw from the global generator
-    written = msgspec.json.encode(numbers, enc_hook=np.ndarray.tolist)
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), written
+    numpy_state = msgspec.json.encode(numbers, enc_hook=np.ndarray.tolist)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state
 
 
 def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: bool = False) -> float | None:
     """Compare two prepared steps with two eager steps: return the largest relative difference of the losses.
 
     None means that they cannot be compared. Both pairs start from the same state, which is restored
-    afterward. The second loss of a pair depends on the first update. A replay draws dropout's random numbers
-    from the generator, as an eager step does. Compiled code and recurrent layers draw their own: for these,
-    dropout is turned off, and a graph is captured again without it.
+    afterward. The second loss of a pair depends on the first update, so it also checks the update. A replay
+    draws dropout's random numbers from the generator, as an eager step does. Compiled code and recurrent
+    layers draw their own, so for these, dropout is turned off, and a graph is captured again without it.
 
     Args:
         work: The case on its device, after its first steps.
@@ -477,13 +481,13 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
         carries: As in ``Expected``; if true, the model's earlier state cannot be restored.
     """
     train = work.case.task is TaskKind.TRAIN
-    drops_inside = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
-    has_own_numbers = work.case.execution is Execution.COMPILE or drops_inside
-    if carries or (draws and has_own_numbers):
+    recurrent_dropout = train and any(isinstance(m, nn.RNNBase) and m.dropout for m in work.model.modules())
+    draws_its_own = work.case.execution is Execution.COMPILE or recurrent_dropout
+    if carries or (draws and draws_its_own):
         return None
     state = _State(work)
-    with steady(work.model, train=train) if has_own_numbers else nullcontext():
-        if work.case.execution is Execution.GRAPH and drops_inside:
+    with steady(work.model, train=train) if draws_its_own else nullcontext():
+        if work.case.execution is Execution.GRAPH and recurrent_dropout:
             advance = prepare(work)
             state.restore()
         eager = _two_losses(work, work.step)
@@ -512,10 +516,9 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
     """Turn dropout off, and restore modes, rates and buffers afterward.
 
-    In training, all other modules stay in training mode, because a model may give other results without it:
-    batch norm uses the statistics of its batch. Dropout means each module with a word of ``_DROPOUT`` in its
-    class name, and each rate with "drop" in its name: recurrent layers, attention, and modules that pass a
-    rate to a function have one.
+    In training, all other modules stay in training mode, because some compute differently without it: batch
+    norm uses the statistics of its batch. Dropout means every module with a word of ``_DROPOUT`` in its class
+    name, and every number with "drop" in its attribute name, such as the rate of a recurrent layer.
     """
     modules = {module: module.training for module in model.modules()}
     rates = [
@@ -576,7 +579,7 @@ def _reference_batch(task: Task, case: Case) -> Batch:
 
 
 def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
-    """Cut each tensor or list of per-sample items that is as long as the batch to its first samples."""
+    """Cut every tensor or list with one item per sample to the first samples, and sequences to ``tokens``."""
 
     def is_by_sample(part: Any) -> bool:
         return isinstance(part, Tensor) and part.dim() > 0 and len(part) == batch_size
@@ -589,6 +592,7 @@ def _slice(value: Any, batch_size: int, tokens: int | None) -> Any:
 
     def cut_list(part: Any) -> Any:
         by_sample = isinstance(part, list | tuple) and len(part) == batch_size > REFERENCE_SAMPLES
+        # A list of whole-batch tensors is cut tensor by tensor, even if it is as long as the batch.
         return part[:REFERENCE_SAMPLES] if by_sample and not all(map(is_by_sample, part)) else None
 
     return with_tensors(value, cut, cut_list)

@@ -118,11 +118,12 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> workload.KerasTas
 
 
 def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.KerasTask:
-    """Draw batches for a compiled model by its own shapes; targets are labels, or one-hot rows."""
+    """Draw batches with the shapes of a compiled model; its loss decides between labels and one-hot rows."""
     specs: Any = model.inputs or ()
     outputs: Any = model.outputs or ()
     shapes = [each.shape[1:] for each in (*specs, *outputs)]
-    is_known = len(specs) == len(outputs) == 1 and shapes[1] and None not in (*shapes[0], *shapes[1])
+    has_one_each = len(specs) == len(outputs) == 1
+    is_known = has_one_each and shapes[1] and None not in (*shapes[0], *shapes[1])
     if not is_known or not model.compiled or model.loss is None:
         raise MisuseError(
             f"{name}: batches are drawn only for a compiled model with one input and one output of known "
@@ -130,17 +131,17 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.Ker
         )
     draw = np.random.default_rng(seed)
     shape = (batch_size, *shapes[0])
-    *places, classes = shapes[1]
-    tables = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Embedding)]  # noqa: SLF001
+    *positions, classes = shapes[1]
+    embeddings = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Embedding)]  # noqa: SLF001
     loss = keras.losses.get(model.loss)
     is_sparse = "sparse" in f"{getattr(loss, 'fn', loss)}".lower()
 
     def batch() -> tuple[Any, Any]:  # random tokens for the first embedding if any, else N(0, 1)
-        if tables:
-            inputs: Any = draw.integers(tables[0].input_dim, size=shape, dtype=np.int32)
+        if embeddings:
+            inputs: Any = draw.integers(embeddings[0].input_dim, size=shape, dtype=np.int32)
         else:
             inputs = draw.standard_normal(shape, dtype=np.float32)
-        labels = draw.integers(min(LABELS, classes), size=(batch_size, *places), dtype=np.int32)
+        labels = draw.integers(min(LABELS, classes), size=(batch_size, *positions), dtype=np.int32)
         return inputs, labels if is_sparse else np.eye(classes, dtype=np.float32)[labels]
 
     return workload.KerasTask(
@@ -189,13 +190,13 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
     return msgspec.structs.replace(profile, version=user_model.version_of(reference, profile))
 
 
-# Number of classes to draw targets from, or all if the model has fewer: a few can be learned quickly.
+# Targets are drawn from at most this many classes, because a few are learned quickly.
 LABELS = 4
 
 
 # --- measuring its steps ---------------------------------------------------------------------------------
 
-# Steps of an execution to compare with eager ones: the second loss depends on the first update.
+# Number of steps to compare with eager ones; the second loss also checks the first update.
 CHECKED_STEPS = 2
 
 # Copies of every variable on the host, in the model's order.
@@ -216,15 +217,15 @@ def policy_of(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches]:
-    """Set how a backend computes fp32 products, yield what is read back, and restore the earlier setting."""
-    on = precision.facts.tf32
+    """Allow or forbid TF32 in a backend's fp32 products, yield what is read back, and restore the setting."""
+    allows_tf32 = precision.facts.tf32
     match framework:
         case Framework.KERAS_TENSORFLOW:
             import tensorflow as tf
 
             config = tf.config.experimental
             before = config.tensor_float_32_execution_enabled()
-            config.enable_tensor_float_32_execution(on)
+            config.enable_tensor_float_32_execution(allows_tf32)
             try:
                 yield _switches(is_on=bool(config.tensor_float_32_execution_enabled()))
             finally:
@@ -232,7 +233,7 @@ def switches_of(framework: Framework, precision: Precision) -> Iterator[Switches
         case Framework.KERAS_JAX:
             import jax
 
-            with jax.default_matmul_precision("tensorfloat32" if on else "highest"):
+            with jax.default_matmul_precision("tensorfloat32" if allows_tf32 else "highest"):
                 yield _switches(is_on=jax.config.values["jax_default_matmul_precision"] != "highest")
         case _:
             from gpubench.measure.step import switches_for
@@ -268,8 +269,8 @@ def product_errors() -> dict[str, float | None]:
         np.float32
     )
     wide, weights = image.astype(np.float64), kernel.astype(np.float64)
-    side, places = precisions.PROOF_IMAGE - 2, product(range(3), repeat=2)
-    exact = sum(wide[:, y : y + side, x : x + side] @ weights[y, x] for y, x in places)
+    side, offsets = precisions.PROOF_IMAGE - 2, product(range(3), repeat=2)
+    exact = sum(wide[:, y : y + side, x : x + side] @ weights[y, x] for y, x in offsets)
     ops = keras.ops
     multiplied = _host(ops.matmul(ops.convert_to_tensor(a), ops.convert_to_tensor(b)))
     convolved = _host(ops.conv(ops.convert_to_tensor(image), ops.convert_to_tensor(kernel), padding="valid"))
@@ -291,8 +292,8 @@ def _host(value: Any) -> Any:
 class Steps:
     """A built model on its device, and what its steps need: batches, optimizer and metrics.
 
-    On jax the model's state is passed from step to step, and is written back into the model whenever a loss
-    is read; on the other backends it stays in the model. In every execution, a step continues from the
+    In jax, the model's state is passed from step to step, and is written back into the model whenever a loss
+    is read; in the other backends, it stays in the model. In every execution, a step continues from the
     weights of the previous step.
     """
 
@@ -384,7 +385,7 @@ class Steps:
         return issue
 
     def edge_loss(self, result: Any, _index: int) -> float:
-        """Copy a loss to the host, and start a new mean."""
+        """Copy a loss, which is a mean since the last call, to the host, and start a new mean."""
         loss = float(_host(result))
         self.restore([value for group in self._state for value in group])
         self._state = ()
@@ -469,7 +470,7 @@ class KerasBench(launch.Bench):
 
 def measure_case(order: messages.MeasureCase, bench: KerasBench) -> messages.CaseDone:
     """Measure one case in Keras; see ``launch.conduct`` for how it may end."""
-    seen = launch.LaunchRecorder(launch=Launch(index=order.launch))
+    recorder = launch.LaunchRecorder(launch=Launch(index=order.launch))
     case, framework = order.case, bench.framework
 
     def measure(deadline_s: Seconds) -> None:
@@ -478,40 +479,40 @@ def measure_case(order: messages.MeasureCase, bench: KerasBench) -> messages.Cas
             policy_of(case.precision),
             switches_of(framework, case.precision) as switches,
         ):
-            seen.note(switches=switches)
-            launch.time_job(bench, seen, deadline_s, _job(order, bench, seen, deadline_s))
+            recorder.note(switches=switches)
+            launch.time_job(bench, recorder, deadline_s, _job(order, bench, recorder, deadline_s))
 
-    return launch.conduct(order, bench, seen, measure)
+    return launch.conduct(order, bench, recorder, measure)
 
 
 def _job(
-    order: messages.MeasureCase, bench: KerasBench, seen: launch.LaunchRecorder, deadline_s: Seconds
+    order: messages.MeasureCase, bench: KerasBench, recorder: launch.LaunchRecorder, deadline_s: Seconds
 ) -> launch.Job:
     case, build = order.case, build_of(order.reference, bench.framework)
     bench.phase("build")
-    with seen.timing("build"):
+    with recorder.timing("build"):
         seed_all(bench.seed)
         task = build(case.batch_size, bench.seed)
         steps = Steps(case.workload, task, bench.framework)
-        seen.note(batch_count=len(steps.batches))
+        recorder.note(batch_count=len(steps.batches))
     launch.in_time(deadline_s)
     bench.phase("check")
-    seen.note(precision_errors=product_errors())
+    recorder.note(precision_errors=product_errors())
     if case.precision is Precision.FP32 and bench.profile.has_tf32:
         with switches_of(bench.framework, Precision.TF32):
-            seen.note(control_errors=product_errors())
+            recorder.note(control_errors=product_errors())
     if not (bench.profile.is_cpu and case.precision is Precision.FP32):
-        seen.note(reference_error=_reference_error(order, bench, build, task))
+        recorder.note(reference_error=_reference_error(order, bench, build, task))
     before = steps.fingerprint()
 
     def prove_again() -> None:  # the model's own code may have set a switch in the meantime
-        seen.note(precision_errors=launch.worse(seen.launch.precision_errors, product_errors()))
+        recorder.note(precision_errors=launch.worse(recorder.launch.precision_errors, product_errors()))
 
     launch.in_time(deadline_s)
     return launch.Job(
         loop=partial(
             loop.Loop,
-            advance=_first_steps(case, bench, seen, steps, deadline_s),
+            advance=_first_steps(case, bench, recorder, steps, deadline_s),
             edge_loss=steps.edge_loss,
             clock=steps.clock(),
             batches=len(steps.batches),
@@ -523,7 +524,7 @@ def _job(
 
 
 def _first_steps(
-    case: Case, bench: KerasBench, seen: launch.LaunchRecorder, steps: Steps, deadline_s: Seconds
+    case: Case, bench: KerasBench, recorder: launch.LaunchRecorder, steps: Steps, deadline_s: Seconds
 ) -> Callable[[int], object]:
     """Prepare the execution, compare it with eager steps, and record the losses of its first steps.
 
@@ -534,7 +535,7 @@ def _first_steps(
     bench.phase(execution.facts.preparation or "first steps")
     advance = steps.advance(execution)
     start = steps.values()
-    with seen.timing(execution.facts.preparation or "first_step"):
+    with recorder.timing(execution.facts.preparation or "first_step"):
         try:
             _losses(steps, advance, 1)  # a backend compiles in its first step
         except ValueError as error:
@@ -551,9 +552,9 @@ def _first_steps(
         steps.restore(start)
         eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)
         steps.restore(start)
-        seen.note(graph_error=launch.largest_difference(prepared, eager))
+        recorder.note(graph_error=launch.largest_difference(prepared, eager))
     bench.phase("first steps")
-    launch.note_losses(lambda index: steps.edge_loss(advance(index), index), bench, seen, deadline_s)
+    launch.note_losses(lambda index: steps.edge_loss(advance(index), index), bench, recorder, deadline_s)
     return advance
 
 
@@ -579,7 +580,7 @@ def _reference_error(
 
 
 def open_bench(setup: messages.Setup, line: children.ParentChannel, began_s: float) -> KerasBench:
-    """Report the libraries that this process uses, and return the bench that it measures on.
+    """Report the libraries that this process uses, and return what it needs to measure.
 
     ``began_s`` is when the import of the framework began, on ``time.perf_counter`` [s].
     """
@@ -600,8 +601,8 @@ def main() -> None:
     reference, framework = parent.arguments
     try:
         profile = profile_of_own(reference, Framework(framework), parent.return_home)
-        sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)  # user code sets some fields
-        answer = Answer(profile=sound)
+        # The user's code sets some fields, so their types are checked.
+        answer = Answer(profile=msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile))
     except MisuseError as error:
         answer = Answer(error=str(error), traceback=folders.traceback_of(error) if error.__cause__ else None)
     parent.send(answer)

@@ -81,7 +81,7 @@ class HostTimes(NamedTuple):
         return cls(host if hasattr(host, "steal") else None, sum(os.times()[:4]), processes)
 
     def others_since(self) -> Others:
-        """Return the share of CPU time that others have used since this reading."""
+        """Return the shares of CPU time that others have used since this reading."""
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
@@ -99,11 +99,12 @@ class HostTimes(NamedTuple):
 # --- telemetry during a measurement, and energy of a region -----------------------------------------------
 
 
+# Time between two telemetry samples [s].
 INTERVAL_S = 0.1
 # One warm-up sample is kept per interval of this length, which is enough to show how the device heated up. At
 # ten samples per second, two minutes of warm-up would take more space in the file than the rounds.
 WARMUP_INTERVAL_S = 1.0
-# Slightly longer than the probe package waits for a driver call.
+# Longest wait for the end of a sampling thread [s]: slightly longer than ``probe`` waits for a driver call.
 GIVE_UP_AFTER_S = 6.0
 
 
@@ -156,7 +157,7 @@ LARGEST_GAP_S = 1.0
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """The energy of a region and its source, None if unknown, and a finding if the counter is implausible."""
+    """The energy of a region and its source (None if unknown); a finding if the counter is implausible."""
 
     joules: Joules | None = None
     source: str | None = None
@@ -169,11 +170,11 @@ def energy_of(
     samples: Sequence[TelemetrySample],
     power_limit_w: Watts | None,
 ) -> Energy:
-    """Return the energy of a timed region.
+    """Return the energy of a timed region: counted or, without a counter, integrated from power samples.
 
     Args:
         region_s: Time from the start of the first timed round to the end of the last [s].
-        counter_edges: The device's energy counter at both ends [J].
+        counter_edges: The device's energy counter at both ends [J]; None if it has none.
         samples: Telemetry of the region, times counted from its start.
         power_limit_w: The device's power limit [W].
     """
@@ -216,13 +217,13 @@ MOST_GAPS = 8192
 
 @dataclass(kw_only=True)
 class Bench:
-    """The tools of a measuring process, for any framework, and its connection to the parent.
+    """What a measuring process needs for every case, in any framework, and its connection to the parent.
 
     Attributes:
         tell_phase: Reports a new phase to the parent, which sets a deadline for each phase.
         report: Sends one round, with the half-width of the figure so far and the latest device sample.
         stopped: Whether the parent has requested a stop.
-        cause_of: Returns the cause of a failure, such as the loss of another process of the job.
+        cause_of: Returns the error that caused another, such as the loss of another process of the job.
         local_processes: Number of processes of this job on this host, this one included.
         at: The current phase.
     """
@@ -315,7 +316,9 @@ class LaunchRecorder:
     """The results of a case so far, which become a Launch however the case ends.
 
     Attributes:
-        launch: The launch, with its final fields; ``done`` adds the other fields here, which still grow.
+        launch: The fields that are known already; ``done`` adds those that are collected below.
+        cold_s: One-time costs by name [s].
+        spilled_bytes: Device memory that was moved into the host's memory [B].
         draws: Whether the model draws random numbers.
         carries: Whether the model carries tensors from step to step.
     """
@@ -333,7 +336,7 @@ class LaunchRecorder:
         """Set fields of the launch."""
         self.launch = msgspec.structs.replace(self.launch, **fields)
 
-    def find(self, kind: FindingKind, value: str | None) -> None:
+    def add_finding(self, kind: FindingKind, value: str | None) -> None:
         """Add a finding if there is a value for it."""
         if value is not None:
             self.findings.append(Finding(kind=kind, value=value))
@@ -350,10 +353,10 @@ class LaunchRecorder:
         """Return the record of this launch."""
         series = self.series
         if self.spilled_bytes:
-            self.find(FindingKind.MEMORY_SPILLED, format_bytes(self.spilled_bytes))
+            self.add_finding(FindingKind.MEMORY_SPILLED, format_bytes(self.spilled_bytes))
         # an infinite difference would be null in the file
         if math.inf in {self.launch.reference_error, self.launch.graph_error}:
-            self.find(FindingKind.LOSS_DIFFERS, "not finite, unlike the reference")
+            self.add_finding(FindingKind.LOSS_DIFFERS, "not finite, unlike the reference")
         return msgspec.structs.replace(
             self.launch,
             warmup=tuple(series.warmup),
@@ -370,7 +373,7 @@ class LaunchRecorder:
 def conduct(
     order: MeasureCase,
     bench: Bench,
-    seen: LaunchRecorder,
+    recorder: LaunchRecorder,
     measure: Callable[[Seconds], None],
 ) -> CaseDone:
     """Measure one case; a failure of the work becomes a status, and the results so far are kept.
@@ -380,7 +383,7 @@ def conduct(
     Args:
         order: The case to measure.
         bench: The process that measures it.
-        seen: Records the results.
+        recorder: Records the results.
         measure: Measures the case; its argument is the deadline [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
@@ -388,11 +391,11 @@ def conduct(
     try:
         measure(deadline_s)
     except OutOfTimeError:
-        rounds = len(seen.series.timed)
+        rounds = len(recorder.series.timed)
         when = f"after {count(rounds, 'timed round')}" if rounds else "before its timed rounds"
         status, reason = Status.TIMEOUT, f"the time for this case ran out {when}"
     except StoppedError:
-        if len(seen.series.timed) < 2:
+        if len(recorder.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were done"
     except NotHereError as error:
         status, reason = failure(error, order.case.batch_size, bench.at)
@@ -402,15 +405,15 @@ def conduct(
         is_lost = isinstance(origin, LostError)
         status, reason = failure(origin, order.case.batch_size, bench.at)
         trace = traceback_of(error)
-    seen.note(stopped=is_lost or bench.stopped())
-    if lost := bench.telemetry.fault:
-        status, reason, cause = Status.FAILED, describe_fault(lost), None
+    recorder.note(stopped=is_lost or bench.stopped())
+    if fault := bench.telemetry.fault:
+        status, reason, cause = Status.FAILED, describe_fault(fault), None
     return CaseDone(
         status=status,
         reason=reason,
         cause=cause,
-        launch=seen.done(),
-        lost=lost is not None,
+        launch=recorder.done(),
+        lost=fault is not None,
         spent=bench.is_spent(status),
         traceback=trace,
     )
@@ -418,7 +421,7 @@ def conduct(
 
 def time_job(
     bench: Bench,
-    seen: LaunchRecorder,
+    recorder: LaunchRecorder,
     deadline_s: Seconds,
     job: Job,
 ) -> None:
@@ -430,15 +433,15 @@ def time_job(
     """
     loop = job.loop(deadline_s=deadline_s, stopped=bench.stopped, report=bench.report)
     try:
-        _time(loop, job, bench, seen)
+        _time(loop, job, bench, recorder)
     finally:
-        seen.note(
+        recorder.note(
             first_token_s=tuple(times[0] for times in job.tokens_at_s),
             per_token_s=tuple((times[-1] - times[0]) / (len(times) - 1) for times in job.tokens_at_s),
             token_gap_s=tuple(b - a for times in job.tokens_at_s for a, b in pairwise(times))[:MOST_GAPS],
         )
-        if seen.series.began_s is not None:
-            seen.note(parameters_moved=job.has_moved())
+        if recorder.series.began_s is not None:
+            recorder.note(parameters_moved=job.has_moved())
     if job.look_again is not None:
         job.look_again(loop)
 
@@ -462,21 +465,21 @@ def skipped_steps(scales: list[float]) -> int:
     for before, after in pairwise(scales):
         while after < before * 0.75:
             skipped += 1
-            before /= 2  # noqa: PLW2901 - halved down to the scale that was read
+            before /= 2  # noqa: PLW2901 - until it reaches the later scale
     return skipped
 
 
-def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
-    # Warm up and time the rounds, with telemetry at both ends and in between.
-    telemetry, series = bench.telemetry, seen.series
-    errors = telemetry.ecc_uncorrected()
+def _time(loop: Loop, job: Job, bench: Bench, recorder: LaunchRecorder) -> None:
+    # Warm up and time the rounds, with telemetry during both, and counters at both ends of the timed rounds.
+    telemetry, series = bench.telemetry, recorder.series
+    errors_before = telemetry.ecc_uncorrected()
     with sampling(telemetry, loop.clock.now_s) as drain:
         loop.samples = drain
         bench.phase("warm-up")
         warm_up(loop, bench.budget, series)
         bench.phase("timed")
         job.tokens_at_s.clear()
-        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()
+        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()
         host = HostTimes.now(bench.local_processes)
         reserved_s = job.reserve_s(loop.step_s, loop.left_s())
         try:
@@ -485,31 +488,35 @@ def _time(loop: Loop, job: Job, bench: Bench, seen: LaunchRecorder) -> None:
         finally:
             loop.deadline_s += reserved_s
             others = host.others_since()
-            _note_energy(seen, (joules, telemetry.energy_j()), bench.power_limit_w())
-            now_s, now = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
-            moved = {name: round(now_s[name] - before, 6) for name, before in held_s.items() if name in now_s}
-            seen.note(
+            _note_energy(recorder, (joules_before, telemetry.energy_j()), bench.power_limit_w())
+            held_after_s, errors = telemetry.held_clocks_s(), telemetry.ecc_uncorrected()
+            held_s = {
+                name: round(held_after_s[name] - before_s, 6)
+                for name, before_s in held_before_s.items()
+                if name in held_after_s
+            }
+            recorder.note(
                 host_load=others.load,
                 host_steal=others.steal,
                 # a counter that went backward was reset
-                held_clocks_s={name: value for name, value in moved.items() if value >= 0},
+                held_clocks_s={name: time_s for name, time_s in held_s.items() if time_s >= 0},
                 telemetry_source=telemetry.source,
                 # only a change matters: a lifetime count above zero is not a fault
-                memory_errors=None if errors is None or now is None else now - errors,
+                memory_errors=None if errors is None or errors_before is None else errors - errors_before,
             )
             job.prove_again()
 
 
 def _note_energy(
-    seen: LaunchRecorder, edges: tuple[Joules | None, Joules | None], power_limit_w: Watts | None
+    recorder: LaunchRecorder, edges: tuple[Joules | None, Joules | None], power_limit_w: Watts | None
 ) -> None:
-    began_s, ended_s = seen.series.began_s, seen.series.ended_s
+    began_s, ended_s = recorder.series.began_s, recorder.series.ended_s
     if began_s is None or ended_s is None:
         return
-    energy = energy_of(ended_s - began_s, edges, shifted(seen.series.telemetry, began_s), power_limit_w)
+    energy = energy_of(ended_s - began_s, edges, shifted(recorder.series.telemetry, began_s), power_limit_w)
     if energy.finding is not None:
-        seen.findings.append(energy.finding)
-    seen.note(
+        recorder.findings.append(energy.finding)
+    recorder.note(
         energy_j=energy.joules,
         energy_source=energy.source,
         energy_edges_j=tuple(edge for edge in edges if edge is not None),
@@ -551,7 +558,7 @@ def worse(first: Mapping[str, float | None], second: Mapping[str, float | None])
 def note_losses(
     loss_of: Callable[[int], float],
     bench: Bench,
-    seen: LaunchRecorder,
+    recorder: LaunchRecorder,
     deadline_s: Seconds,
     *,
     first: int = 0,
@@ -562,7 +569,7 @@ def note_losses(
     Args:
         loss_of: Runs the step with this index and returns its loss.
         bench: Its budget says how many losses are enough.
-        seen: Records the losses.
+        recorder: Records the losses.
         deadline_s: Deadline of the case [s].
         first: Index of the first step.
         least: Steps before this index are always run.
@@ -575,7 +582,7 @@ def note_losses(
         in_time(deadline_s)
         if index >= least and time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
             break
-        seen.loss_curve.append(loss_of(index))
+        recorder.loss_curve.append(loss_of(index))
 
 
 def in_time(deadline_s: Seconds) -> None:

@@ -23,7 +23,7 @@ from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.budget import LEAST_REPETITIONS, MICRO_MOST_S, MICRO_WARM_S, MOST_REPETITION_S
-from gpubench.measure.environment import environment_of
+from gpubench.measure.environment import child_variables
 from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
 from gpubench.measure.privacy import scrub
@@ -45,11 +45,11 @@ from gpubench.models.run import TimeToQuality
 from gpubench.probe.host import memory_limit_bytes
 from gpubench.units import Seconds, format_bytes, format_duration, plain, utc_stamp
 
-# --- a measuring child: its environment, its reports, its stop ------------------------------
+# --- a measuring child, and how a run is stopped ----------------------------------------------------------
 
 
 class Child(ChildProcess[messages.Report]):
-    """A measuring process. Its messages may be stored, so they contain no private names."""
+    """A measuring process. Its last words may be stored, so private names are removed from them."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ def handling(handler: Callable[[int], None], *signals: signal.Signals) -> Iterat
 
 
 class Control:
-    """The stop switch of a run: the first stop is graceful, the second aborts. Signal handlers may use it."""
+    """Stops a run: the first request ends it gracefully, the second kills it. Signal handlers may use it."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
@@ -119,7 +119,7 @@ class Control:
             self.child.kill()
 
 
-# --- reports to the parent --------------------------------------------------------------------------------
+# --- the results of a run so far --------------------------------------------------------------------------
 
 
 # Maximum number of reports for one case: a round takes at least 0.1 s, and few cases take an hour.
@@ -138,7 +138,13 @@ class JobOverError(Exception):
 
 @dataclass
 class Record:
-    """The results of each case so far; ``begun`` is the number of launches that the run has started."""
+    """The results of each case so far.
+
+    Attributes:
+        ended: Status, reason and cause of each case that gets no more launches.
+        threads: Number of CPU threads of the run; None if unknown.
+        begun: Number of launches that the run has started.
+    """
 
     plan: Plan
     device: DeviceProfile
@@ -189,7 +195,7 @@ class Record:
 
 
 def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> messages.Event:
-    # A launch without a result keeps the earlier launches' figure.
+    # If only this launch has no result, the case keeps the figure of its earlier launches, with a remark.
     if done.status is Status.OK or measurement.status is not Status.OK:
         return messages.CaseEnded(measurement=measurement, launch=unit.launch, kept=done.kept)
     return messages.Remark(
@@ -237,6 +243,7 @@ class Launcher:
 
     Attributes:
         ready: The report of the first torch process about itself.
+        place: The place of this process under a user's torchrun; None without torchrun.
         micro_stopped: Whether a stop of the run left micro-benchmarks unmeasured.
         lost: Why nothing more can be measured on the device; None while measuring is possible.
     """
@@ -254,10 +261,10 @@ class Launcher:
     micro: list[MicroResult] = field(default_factory=list)
     micro_stopped: bool = False
     lost: str | None = None
-    _probed: set[int] = field(default_factory=set)
+    _micro_begun: set[int] = field(default_factory=set)  # by the number of GPUs in a job
     _child: Child | None = None
     _group: Group | None = None
-    _no_job: str | None = None
+    _why_no_job: str | None = None
     _start_s: dict[str, Seconds] = field(default_factory=dict)
     _threads: int | None = None
     _output: str | None = None
@@ -274,10 +281,11 @@ class Launcher:
         """
         record = record or Record(plan=self.plan, device=self.device)
         self._threads = record.threads
-        self._probed.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
+        self._micro_begun.update(case.gpu_count for case, _ in self.plan.done if case.gpu_count > 1)
         units = list(self.plan.units())
         groups = [unit.group for unit in units]
-        after = MICRO_GROUP if MICRO_GROUP in groups else groups[0] if groups else None
+        # The micro-benchmarks run after the first case of this group.
+        micro_after = MICRO_GROUP if MICRO_GROUP in groups else next(iter(groups), None)
         try:
             if self.plan.micro_left and not units:  # nothing else is left
                 self._measure_micro()
@@ -285,7 +293,7 @@ class Launcher:
                 case = unit.planned.case
                 if case in record.ended:
                     continue
-                if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._no_job is None:
+                if unit.group.gpu_count > 1 and self.plan.micro != "none" and self._why_no_job is None:
                     self._measure_micro(unit.group)  # the job's communication
                 if self.control.stopping.is_set():
                     return
@@ -309,7 +317,11 @@ class Launcher:
                 measurement = self._judged(record, unit)
                 yield measurement  # it is stored before it is reported
                 self.on_event(_end_of(unit, finished, measurement))
-                if self.plan.micro_left and MICRO_GROUP.gpu_count not in self._probed and unit.group == after:
+                if (
+                    self.plan.micro_left
+                    and MICRO_GROUP.gpu_count not in self._micro_begun
+                    and unit.group == micro_after
+                ):
                     self._measure_micro()
                     yield self._judged(record, unit)  # judged again, using matrix products measured since
         finally:
@@ -333,21 +345,21 @@ class Launcher:
             allow_throttled=self.plan.allow_throttled,
         )
 
-    def _next(self, child: Child, kinds: tuple[type[_Report], ...], seen: Progress) -> _Report:
+    def _next(self, child: Child, kinds: tuple[type[_Report], ...], progress: Progress) -> _Report:
         """Return the next report, which must be of one of these kinds, and pass on phase reports before it.
 
         Raises:
             JobOverError: If the job ended on its own.
             ChildEndedError: If the report is of another kind, or the child sends over ``MOST_REPORTS``.
         """
-        while seen.reports < MOST_REPORTS:
-            seen.reports += 1
-            report = child.receive(self._until_s(seen.phase))
+        while progress.reports < MOST_REPORTS:
+            progress.reports += 1
+            report = child.receive(self._until_s(progress.phase))
             if isinstance(report, kinds):
                 return report
             match report:
                 case messages.Phase(name=name):
-                    seen.phase = name
+                    progress.phase = name
                     self.on_event(report)
                 case messages.JobOver():
                     raise JobOverError(report)
@@ -368,10 +380,10 @@ class Launcher:
             most_steps=goal.most_steps,
             data_sha256=goal.data_sha256,
         )
-        seen = Progress(phase="timed")
+        progress = Progress(phase="timed")
         try:
             for number in range(SEEDS):
-                done = self._trained(planned, self.plan.seed + number, seen)
+                done = self._trained(planned, self.plan.seed + number, progress)
                 if done.run is None:
                     yield msgspec.structs.replace(row, reason=done.reason)
                     return
@@ -380,9 +392,9 @@ class Launcher:
                 row = msgspec.structs.replace(row, runs=(*row.runs, done.run), reason=reason)
                 yield row
         except (ChildLateError, ChildEndedError) as error:
-            yield msgspec.structs.replace(row, reason=self.cut_short(seen, error).reason)
+            yield msgspec.structs.replace(row, reason=self.cut_short(progress, error).reason)
 
-    def _trained(self, planned: PlannedCase, seed: int, seen: Progress) -> messages.QualityDone:
+    def _trained(self, planned: PlannedCase, seed: int, progress: Progress) -> messages.QualityDone:
         if self.control.stopping.is_set():
             return messages.QualityDone(reason="stopped on request")
         if self._time_left_s() <= 0:
@@ -391,19 +403,19 @@ class Launcher:
             Group(launch=0),
             messages.TrainToQuality(case=planned.case, seed=seed),
             messages.QualityDone,
-            seen,
+            progress,
         )
 
     def try_batch(self, planned: PlannedCase) -> messages.CaseDone:
         """Run a few steps of a case, and end a process that can no longer be trusted."""
-        seen = Progress(phase="first steps")
+        progress = Progress(phase="first steps")
         order = messages.TryBatch(reference=planned.reference, case=planned.case)
         try:
-            return self.ask(Unit(launch=0, planned=planned).group, order, messages.CaseDone, seen)
+            return self.ask(Unit(launch=0, planned=planned).group, order, messages.CaseDone, progress)
         except (ChildLateError, ChildEndedError) as error:
-            return self.cut_short(seen, error)
+            return self.cut_short(progress, error)
 
-    def ask(self, group: Group, order: messages.Command, kind: type[_Report], seen: Progress) -> _Report:
+    def ask(self, group: Group, order: messages.Command, kind: type[_Report], progress: Progress) -> _Report:
         """Send a command to a group's process and return the answer; end a process that becomes unusable.
 
         Raises:
@@ -413,10 +425,10 @@ class Launcher:
         child = self._child_of(group)
         child.send(order)
         kinds: tuple[type[messages.RoundDone | _Report], ...] = (messages.RoundDone, kind)
-        while isinstance(answer := self._next(child, kinds, seen), messages.RoundDone):
-            seen.take(answer, was_awaited=child.was_awaited)
+        while isinstance(answer := self._next(child, kinds, progress), messages.RoundDone):
+            progress.take(answer, was_awaited=child.was_awaited)
             self.on_event(answer)
-        if isinstance(answer, messages.CaseDone) and (wrong := seen.contradiction(answer)):
+        if isinstance(answer, messages.CaseDone) and (wrong := progress.contradiction(answer)):
             raise ChildEndedError(wrong)
         if isinstance(answer, messages.CaseDone) and answer.lost:
             self.lost = answer.reason
@@ -428,7 +440,7 @@ class Launcher:
 
     def _measure(self, unit: Unit, left: int, record: Record) -> messages.CaseDone:
         # Measure one unit, or say why not, and keep a failure's traceback and output in a log.
-        # The launch records its start time, its place in the run, and the startup cost of its process.
+        # The launch records its start time, its number in the run, and the startup cost of its process.
         began_at = utc_stamp()
         done = self._attempt(unit, left)
         kept = None
@@ -446,14 +458,14 @@ class Launcher:
 
     def _attempt(self, unit: Unit, left: int) -> messages.CaseDone:
         self._output = None
-        seen = Progress(launch=unit.launch)
-        lost = self.lost or (self._no_job if unit.planned.case.gpu_count > 1 else None)
-        if lost is not None:
-            return seen.done(Status.FAILED, lost)
+        progress = Progress(launch=unit.launch)
+        why_not = self.lost or (self._why_no_job if unit.planned.case.gpu_count > 1 else None)
+        if why_not is not None:
+            return progress.done(Status.FAILED, why_not)
         if self._time_left_s() < LEAST_CASE_S:
             left_s = format_duration(max(0.0, self._time_left_s()))
             least = format_duration(LEAST_CASE_S)
-            return seen.done(
+            return progress.done(
                 Status.TIMEOUT, f"skipped: a case takes at least {least}, but the time limit leaves {left_s}"
             )
         try:
@@ -464,21 +476,21 @@ class Launcher:
                 launch=unit.launch,
                 time_s=self._share_s(left),
             )
-            done = self.ask(unit.group, order, messages.CaseDone, seen)
+            done = self.ask(unit.group, order, messages.CaseDone, progress)
         except (JobOverError, ChildLateError, ChildEndedError) as error:
-            done = self.cut_short(seen, error)
+            done = self.cut_short(progress, error)
             if done.status is not Status.OUT_OF_MEMORY:
                 return done
             # Another process reported only the error; batch and phase show the user what to reduce.
             batch = unit.planned.case.batch_size
-            return msgspec.structs.replace(done, reason=f"batch {batch}, {seen.phase}: {done.reason}")
+            return msgspec.structs.replace(done, reason=f"batch {batch}, {progress.phase}: {done.reason}")
         if self._is_joined and done.launch.stopped:
-            self._no_job = done.reason  # torchrun also ends the other processes, and may restart all
-        launch = msgspec.structs.replace(done.launch, told_in_s=seen.told_in_s())
+            self._why_no_job = done.reason  # torchrun also ends the other processes, and may restart all
+        launch = msgspec.structs.replace(done.launch, told_in_s=progress.told_in_s())
         return msgspec.structs.replace(done, launch=launch)
 
     def cut_short(
-        self, seen: Progress, error: JobOverError | ChildLateError | ChildEndedError
+        self, progress: Progress, error: JobOverError | ChildLateError | ChildEndedError
     ) -> messages.CaseDone:
         """End the process and return how its work ended; the driver's report takes precedence."""
         self.close()
@@ -486,46 +498,46 @@ class Launcher:
         if fault is not None:  # no further case can run
             self.lost = fault = capability.describe_fault(fault)
         if isinstance(error, JobOverError):
-            done = seen.done(error.over.status, fault or error.over.reason)
+            done = progress.done(error.over.status, fault or error.over.reason)
             return msgspec.structs.replace(done, traceback=error.over.traceback)
         if fault is not None:
-            return seen.done(Status.FAILED, fault)
+            return progress.done(Status.FAILED, fault)
         if self.control.stopping.is_set():
-            return seen.done(Status.INTERRUPTED, f"stopped during {seen.phase}")
+            return progress.done(Status.INTERRUPTED, f"stopped during {progress.phase}")
         late = isinstance(error, ChildLateError)
         if late and self._time_left_s() <= 0:
-            return seen.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {seen.phase}")
+            return progress.done(Status.TIMEOUT, f"{OUT_OF_TIME} during {progress.phase}")
         status, cause = (Status.TIMEOUT, Cause.SILENCE) if late else (Status.FAILED, None)
         reason = (
-            f"no report during {seen.phase}: the process was killed"
+            f"no report during {progress.phase}: the process was killed"
             if late
-            else f"the measuring process {error} (phase: {seen.phase})"
+            else f"the measuring process {error} (phase: {progress.phase})"
         )
         if self._is_joined and not late:
-            self._no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the other ranks too
-        return seen.done(status, reason, cause)
+            self._why_no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the other ranks too
+        return progress.done(status, reason, cause)
 
     def _measure_micro(self, group: Group = MICRO_GROUP) -> None:
         # Run the micro-benchmarks of a process or a job once; if they fail, the run goes on.
         self.micro_stopped |= self.control.stopping.is_set()
-        if group.gpu_count in self._probed or self.lost is not None or self.micro_stopped:
+        if group.gpu_count in self._micro_begun or self.lost is not None or self.micro_stopped:
             return
-        self._probed.add(group.gpu_count)
-        seen = Progress(phase="micro")
+        self._micro_begun.add(group.gpu_count)
+        progress = Progress(phase="micro")
         try:
             child = self._child_of(group)
             left_s = self._time_left_s()
             limit_s = min(MICRO_MOST_S, MICRO_SHARE * left_s)
-            if self.plan.micro == "only":
+            if self.plan.micro == "only":  # the last one starts early enough to end in time
                 limit_s = max(MICRO_SHARE * left_s, left_s - PROBE_S)
             child.send(messages.MeasureMicro(time_s=limit_s if limit_s < math.inf else None))
-            while not (report := self._next(child, (messages.MicroDone,), seen)).last:
+            while not (report := self._next(child, (messages.MicroDone,), progress)).last:
                 if report.result is not None:
                     self._take_micro(report.result)
                 if report.finding is not None:
                     self.device_findings.append(report.finding)
         except (ChildLateError, ChildEndedError, JobOverError) as error:
-            why = self.cut_short(seen, error).reason
+            why = self.cut_short(progress, error).reason
             self.on_event(messages.Remark(text=f"micro-benchmarks cut short: {why}"))
         self.micro_stopped |= self.control.stopping.is_set()  # a child that is stopped ends them early
 
@@ -549,7 +561,7 @@ class Launcher:
         self.close()
         self._group = group
         peers = self.plan.peers[: group.gpu_count - 1]
-        variables = environment_of(
+        variables = child_variables(
             self.device,
             os.environ,
             peers=peers,
@@ -583,7 +595,7 @@ class Launcher:
         try:
             report = self._next(child, starts, Progress())
         except JobOverError as error:
-            self._no_job = error.over.reason  # other ranks would not join the next job
+            self._why_no_job = error.over.reason  # other ranks would not join the next job
             raise
         if isinstance(report, messages.Ready):
             return report
@@ -593,13 +605,15 @@ class Launcher:
         raise next(kinds, GpuBenchError)(report.reason)
 
     def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        # Keep the first process's report, preferably a torch process's, and the packages of all processes.
-        # ``of_all`` means that the process uses all CPU threads; the run stores their number.
-        known = self.ready
-        packages = report.packages | ({} if known is None else known.packages)
-        threads = report.cpu_threads if of_all else None if known is None else known.cpu_threads
-        chosen = report if known is None or report.nccl or (report.torch and not known.torch) else known
-        self.ready = msgspec.structs.replace(chosen, packages=packages, cpu_threads=threads)
+        # Keep the report of a job, else of the first torch process, else of the first process, with the
+        # packages of all processes. ``of_all``: whether this process uses all CPU threads.
+        known = self.ready or messages.Ready()
+        is_better = self.ready is None or report.nccl or (report.torch and not known.torch)
+        self.ready = msgspec.structs.replace(
+            report if is_better else known,
+            packages=report.packages | known.packages,
+            cpu_threads=report.cpu_threads if of_all else known.cpu_threads,
+        )
 
     def _check_threads(self, ready: messages.Ready, requested: int) -> None:
         # Refuse a number of CPU threads other than the requested one or the run's; only torch knows it.
@@ -642,6 +656,7 @@ class Launcher:
         return max(left_s / max(1, left), min(LEAST_CASE_S, left_s))
 
     def _until_s(self, phase: str) -> Seconds:
+        # Return when the child counts as late, on ``time.monotonic``.
         now = time.monotonic()
         silence = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
         if self.plan.budget.name == "quick" and phase not in START_PHASES:

@@ -25,16 +25,18 @@ from gpubench.units import Seconds, count, format_percent
 # --- rules for the end of warm-up and of the timed part; no clock, no device ------------------------------
 
 
+# The warm-up compares the medians of this many windows of rounds.
 WINDOWS = 4
 # A round longer than this many times the median is marked.
 GAP = 2.0
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
-RESTLESS = 0.01
+HOST_BOUND = 0.01
 """Rounds are host-bound if neighbors differ by more than this (relative median): GPU-bound rounds differ by
-0.04 to 0.3 %, host-bound ones by 3 % or more (H200). In other rounds, the windows must agree: waiting for
-that costs a minute, but ending early would miss slow heating (simulated: 5 % of bias at a spread of 1 %)."""
-# A series drifts if the means of its halves differ by more than this share, and beyond ``DRIFT_ERRORS``.
+0.04 to 0.3 %, host-bound ones by 3 % or more (H200). In GPU-bound rounds, the windows must agree: waiting
+for that costs a minute, but ending early would miss slow heating (simulated: a bias of 5 % at a spread of
+1 %)."""
+# A series drifts if the means of its halves differ by more than this share and by ``DRIFT_ERRORS``.
 DRIFT = 0.005
 # The drift guard needs this many rounds in each half: checking short halves after every round finds drift in
 # noise (simulated at correlation 0.9: in 12 % of series instead of 7 %).
@@ -47,9 +49,9 @@ LEAST_HALF_TO_REPORT = 5
 # Threshold of the drift guard, in standard errors; a threshold of 2 would reduce the coverage of the interval
 # (simulated).
 DRIFT_ERRORS = 3.0
-# A series that cannot reach its target gets this many times the shortest timed part: its 40 rounds show how
-# many more are needed and, at the spread that a host causes (5 %, correlation 0.6), give an interval of about
-# 5 %.
+# A series that cannot reach its target gets this many times the shortest timed part. By default, these are 40
+# rounds, which show how many more are needed and, at the spread that a host causes (5 %, correlation 0.6),
+# give an interval of about 5 %.
 GIVE_UP_AFTER = 2.0
 # A series that would need this many times its longest timed part is abandoned: after 40 rounds at a
 # correlation of 0.6, the needed time is known to within a factor of about 1.5 (one standard error).
@@ -90,7 +92,7 @@ class WarmUp:
     """Decides when the warm-up is over: once it is steady, within the budget's minimum and maximum.
 
     Steady means that the medians of four windows agree, the clock spread is small, allocator and gradient
-    scale have settled over the last window, and the temperature no longer rises if the budget judges it. In
+    scale have settled over the last window, and, if the budget judges it, the temperature no longer rises. In
     host-bound rounds, medians agree only by chance, so it is enough that they do not all rise or all fall. If
     the minimum number of steps does not fit into the budget's maximum, slow steps get the time that they
     need, up to ``SLOW_STEPS_S`` and ``limit_s``.
@@ -162,10 +164,10 @@ def _agree(windows: Sequence[_Window], agreement: float) -> bool:
     medians = [median(r.step_s for r in w.rounds) for w in windows]
     if max(medians) <= min(medians) * (1 + agreement):
         return True
-    steps = [abs(b - a) for w in windows for a, b in pairwise([r.step_s for r in w.rounds])]
-    restless = bool(steps) and median(steps) > RESTLESS * min(medians)
+    jumps = [abs(b - a) for w in windows for a, b in pairwise([r.step_s for r in w.rounds])]
+    is_host_bound = bool(jumps) and median(jumps) > HOST_BOUND * min(medians)
     rising = [b > a for a, b in pairwise(medians)]
-    return restless and any(rising) and not all(rising)
+    return is_host_bound and any(rising) and not all(rising)
 
 
 # --- timed rounds ------------------------------------------------------------------------------------
@@ -348,11 +350,11 @@ Report: TypeAlias = "Callable[[bool, Round, Seconds, StopRule | None, TelemetryS
 
 
 class OutOfTimeError(Exception):
-    """The time for this case is over; raised before a step."""
+    """The time for this case is over."""
 
 
 class StoppedError(Exception):
-    """The parent requested a stop; raised between rounds."""
+    """The parent requested a stop."""
 
 
 @dataclass
@@ -371,9 +373,10 @@ class Loop:
         samples: Returns the telemetry since its last call.
         heap: Returns the state of allocator and gradient scaler.
         announce: Announces a block of steps to the other processes of the job, by first index and step count;
-            None if there are none. They would wait for the end of an announced block, so it is never cut
-            short.
+            None without other processes. They wait for the end of a block, so it is never cut short.
+        index: Index of the next step.
         is_async: Whether the device may still be working when a call returns.
+        step_s: Time per step in the latest round; 0 before the first [s].
         inside_s: Time of all rounds so far, including the reading of losses if ``is_async`` [s].
     """
 

@@ -1,7 +1,7 @@
 """Messages between the parent and a measuring child: one JSON line each, never pickle.
 
-The events that the parent sends to a run's observer (a terminal, a notebook, a test) are also here; two of
-them are child messages.
+The events that the parent sends to a run's observer (a terminal, a notebook, a test) are also here. Two of
+them, ``Phase`` and ``RoundDone``, are messages of the child, passed on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gpubench.units import Seconds, Watts
 MODULE = "gpubench.measure.worker"
 """The module that a measuring process runs."""
 JOINED = "joined"
-"""The argument of a child that is the first process of a user's torchrun."""
+"""The argument of a child that takes part in a user's torchrun, as its first process."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
 """The variable that names the file through which a machine's processes find each other without a port."""
 
@@ -92,7 +92,7 @@ ProofName = Literal["precision", "clock", "graph", "load"]
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """The first message: the device, the budget, and the seed of every task.
 
-    ``peers`` are the other GPUs of this machine in a job of several. ``framework`` runs the steps.
+    ``peers`` are the other GPUs of this machine in a multi-GPU job. ``framework`` runs the steps.
     ``memory_share`` is the share of the device's memory that this process may use, 0 to 1; None means all.
     """
 
@@ -105,7 +105,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
-    """Measure one case within ``time_s``; None means as long as the budget allows."""
+    """Measure one case within ``time_s``; None means as long as the budget allows.
+
+    ``reference`` is the workload's name, or the file or module of a user's own model.
+    """
 
     reference: str
     case: Case
@@ -127,11 +130,11 @@ class TryBatch(msgspec.Struct, frozen=True, kw_only=True, tag="try"):
 
 
 class Prove(msgspec.Struct, frozen=True, kw_only=True, tag="prove"):
-    """Check an assumption of the harness against independent code.
+    """Compare a part of gpubench's measurement with an independent implementation.
 
     Attributes:
         what: The proof; ``precision`` uses only the precision of the case.
-        fours: Number of groups of four blocks, in the order first, second, second, first.
+        fours: How often the four blocks A, B, B, A run, to compare two ways A and B of running the steps.
         block_s: Shortest length of a block [s].
         load_s, settle_s: Length of the load, and of the part at its start that is ignored [s].
     """
@@ -196,6 +199,7 @@ class RoundDone(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
     Attributes:
         outside_s: Time that the process spent outside rounds, on its own clock; only differences are
             meaningful [s].
+        half_width: Relative half-width of the 95 % interval so far; None if unknown, as in the warm-up.
         power_w, temperature_c: Power and temperature of the device at the end of the round; None if unknown.
     """
 
@@ -211,8 +215,8 @@ class CaseDone(msgspec.Struct, frozen=True, kw_only=True, tag="case"):
     """The end of a case: its status, and the results so far.
 
     ``lost`` means that the driver has given up on the device, so nothing more can be measured on it.
-    ``spent`` means that this process must not be trusted with another case. ``traceback`` goes to a log, and
-    the parent sets ``kept`` to the path of that log; neither is ever stored.
+    ``spent`` means that this process must not measure another case. The parent writes ``traceback`` to a log
+    and sets ``kept`` to the log's path; a run file contains neither.
     """
 
     status: Status
@@ -234,7 +238,7 @@ class MicroDone(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
 
 
 class Proven(msgspec.Struct, frozen=True, kw_only=True, tag="proven"):
-    """The reading that a ``Prove`` requested, in the proof's field, or how the proof failed.
+    """The result of a proof, in the field named after it, or how the proof failed.
 
     ``spent`` and ``traceback`` are as in ``CaseDone``.
     """
@@ -268,18 +272,18 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """One training to a stated quality, or why there is none."""
+    """One training to a stated quality, or the reason why it has no result."""
 
     run: SeedRun | None = None
     reason: str | None = None
 
 
 Ending = CaseDone | QualityDone | Proven
-"""How the requested work ended, or why it did not."""
+"""The last report on a case, a training or a proof: its result, or why there is none."""
 
 
 def scrubbed(done: Ending) -> Ending:
-    """Return the ending with a reason that contains no names from this machine."""
+    """Return the ending, its reason without names from this machine."""
     return done if done.reason is None else msgspec.structs.replace(done, reason=scrub(done.reason))
 
 
@@ -289,10 +293,11 @@ Report = Ready | Phase | RoundDone | MicroDone | Ending | JobOver | Refused
 
 
 class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent before the first case: the amount of work; a resumed run has ``left`` launches to do.
+    """The amount of work, sent before the first case.
 
-    ``most_s`` is the longest time for warm-ups and rounds if steps are short [s]. ``trainings`` is the number
-    of trainings to a stated quality, each from several seeds; their time is not known in advance.
+    ``most_s`` is the longest time for warm-ups and rounds if steps are short [s]. ``left`` is the number of
+    launches that a resumed run still has to measure; None for a new run. ``trainings`` is the number of
+    trainings to a stated quality, each from several seeds; their time is not known in advance.
     """
 
     cases: int

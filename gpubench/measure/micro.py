@@ -57,13 +57,15 @@ COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
 TRANSFER_BYTES = 256 * MIB
 LAUNCHES = 1000
-# The smallest shows only latency; the largest is the size of many layers' gradients.
+# Sizes of the summed tensor: the smallest shows only latency, the largest is that of many layers' gradients.
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
+# A repetition sums about this many bytes, if ``MOST_ALL_REDUCES`` allows it.
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
 # Maximum number of sums between two waits for all processes; a wait takes as long as a small sum.
 MOST_ALL_REDUCES = 100
-# Bytes written before each repetition: more than any card's L2 cache, so no operand stays in it.
+# Bytes written before each repetition: more than the L2 cache of any card, so no operand stays cached.
 CACHE_BYTES = 256 * MIB
+# Smallest n of an n x n product.
 LEAST_GEMM = 1024
 # Below this size, a copy mostly shows its startup time, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
@@ -83,9 +85,9 @@ def run_micro(
 ) -> Iterator[MicroResult | Finding]:
     """Run the probes: products of each precision, copies, transfers and launches.
 
-    Strict fp32 is first proven against float64, because a switch alone proves nothing; its products get the
-    finding ``TF32_IN_FORCE`` if they are not IEEE. A probe that does not fit in memory is made smaller and
-    gets a finding: see ``measure_all``. If even the proof does not fit, no product in fp32 is measured.
+    Strict fp32 is first proven against float64, because a switch alone proves nothing; if the proof fails,
+    fp32 products get the finding ``TF32_IN_FORCE``. A probe that does not fit in memory is made smaller and
+    gets a finding: see ``measure_all``. If even the proof does not fit, no fp32 product is measured.
 
     Args:
         hardware: The device.
@@ -99,8 +101,8 @@ def run_micro(
     products = gemm_probes(profile, in_haste=budget.in_haste)
     here = (probe for probe in products if probe.precision not in absent)
     chosen = [*here, *other_probes(alone=not hardware.is_cuda)]
-    doubts = _not_ieee(hardware)
-    if doubts is None:
+    fp32_findings = _not_ieee(hardware)
+    if fp32_findings is None:
         hardware.release()
         yield memory_refused("the proof of strict fp32", profile)
         chosen = [probe for probe in chosen if probe.precision != "fp32"]
@@ -113,12 +115,12 @@ def run_micro(
             result = measure_probe(probe, hardware, budget, samples=drain)
         if probe.precision != "fp32":
             return result
-        return msgspec.structs.replace(result, findings=(*result.findings, *(doubts or ())))
+        return msgspec.structs.replace(result, findings=(*result.findings, *(fp32_findings or ())))
 
     for each in measure_all(chosen, measure, lacks_memory, profile, deadline_s):
         yield each
         hardware.release()
-    hardware.release()  # the last probe may have given no figure
+    hardware.release()  # again, because the last probe may have given no result
 
 
 def run_all_reduce(
@@ -194,7 +196,7 @@ def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[P
 
 
 def _multiply(precision: str, size: int, device: torch.device) -> Action:
-    # Return a product; in FP8 each operand has its own scale, and integers use their full range.
+    # Return the call of a product: of random integers in their full range for int8, else of normal numbers.
     given = _TYPES[precision]
     out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
     if precision == INT8.name:
@@ -271,7 +273,7 @@ def _add(device: torch.device) -> Action:
 
 
 def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Yield copies, transfers and launches; a device without a host, such as a CPU, is ``alone``.
+    """Yield copies, transfers and launches; ``alone`` means that the device has no separate host, as a CPU.
 
     A launch is a one-element addition: one launch is timed between two device events, and a series of
     back-to-back launches in wall time.
@@ -290,7 +292,7 @@ def other_probes(*, alone: bool) -> Iterator[Probe]:
 
 
 def copies(*, alone: bool, inside: Inside = _copy_inside, across: Across = _copy_across) -> Iterator[Probe]:
-    """Yield copies inside a device, and transfers to and from its host unless it is ``alone``."""
+    """Yield copies inside a device and, unless it is ``alone``, transfers to and from its host."""
     if alone:
         yield device_copy(CPU_COPY_BYTES, inside)
         return

@@ -17,9 +17,9 @@ from gpubench.measure.probes import Action, Probe, by_clock, deadline_in, measur
 from gpubench.models import DeviceProfile, Finding, MicroResult
 from gpubench.units import Bytes, Seconds, plain
 
-# Chains of dependent operations in one work-item: enough of them to hide the latency.
+# Chains of dependent operations in one work-item: enough of them to hide the latency of an operation.
 CHAINS = 8
-# Steps of a chain; with this many, the launch takes only a few thousandths of the time.
+# Steps of a chain; with this many, the launch takes only a few thousandths of the kernel's time.
 CHAIN_STEPS = 4096
 # Work-items per compute unit: several for each of its lanes.
 ITEMS_PER_UNIT = 1 << 14
@@ -30,7 +30,7 @@ _TOO_LARGE = (
     cl.status_code.OUT_OF_RESOURCES,
     cl.status_code.OUT_OF_HOST_MEMORY,
 )
-# Formats: the name in OpenCL C, the name in numpy, and the extension that a device needs.
+# For each format: its type in OpenCL C, its type in NumPy, and the extension that a device needs.
 _FORMATS = {
     "fp32": ("float", np.float32, ""),
     "fp64": ("double", np.float64, "cl_khr_fp64"),
@@ -76,10 +76,10 @@ def open_queue(profile: DeviceProfile) -> cl.CommandQueue:
         cl.Program(queue.context, _ANY_SOURCE).build()
     except cl.Error as error:
         lines = str(error).splitlines()
-        seen = next((line for line in lines if "error" in line), lines[0])
+        line = next((line for line in lines if "error" in line), lines[0])
         raise NoDeviceError(
             f"the OpenCL driver of {profile.name} cannot open it, or cannot compile for it "
-            f"({plain(seen, 200)}); install a newer driver (for a CPU: a PoCL with an LLVM that supports it)"
+            f"({plain(line, 200)}); install a newer driver (for a CPU: a PoCL with an LLVM that supports it)"
         ) from error
     return queue
 
@@ -112,7 +112,7 @@ def run_micro(
 
 
 def probes(queue: cl.CommandQueue) -> Iterator[Probe]:
-    """Yield multiply-adds in fp32 and the device's other formats, copies and transfers."""
+    """Yield multiply-adds in fp32 and the formats that the device's extensions add, copies and transfers."""
     yield multiply_add(queue, "fp32")
     extensions = queue.device.extensions.split()
     yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in extensions)

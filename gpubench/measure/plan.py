@@ -52,6 +52,7 @@ EVALUATE_EVERY = 10
 """Steps between two evaluations on the held-out samples; also the resolution of the step count."""
 HELD_OUT = 5
 """Every fifth sample is held out."""
+# The synthetic text: size of its vocabulary, its length, its seed, and the words that predict the next one.
 WORDS, TEXT_TOKENS, TEXT_SEED = 100, 20_000, 0
 CONTEXT_TOKENS = 20
 
@@ -104,11 +105,11 @@ def text() -> Arrays:
     import numpy as np
 
     draw = random.Random(TEXT_SEED)  # noqa: S311 - a text, not a secret; random() is the same in every Python
-    follows = [[int(draw.random() * WORDS) for _ in range(4)] for _ in range(WORDS)]
+    followers = [[int(draw.random() * WORDS) for _ in range(4)] for _ in range(WORDS)]
     words = [0]
     for _ in range(TEXT_TOKENS - 1):
-        rest = max(0, int(draw.random() * 10) - 6)  # 0 in 70 % of draws
-        words.append(follows[words[-1]][rest])
+        choice = max(0, int(draw.random() * 10) - 6)  # 0 in 70 % of draws; 1, 2 and 3 in 10 % each
+        words.append(followers[words[-1]][choice])
     tokens = np.array(words, dtype=np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(tokens, CONTEXT_TOKENS + 1)
     return np.array(windows[:, :-1]), np.array(windows[:, -1])
@@ -131,7 +132,7 @@ GOALS = {
     ),
 }
 
-# A CPU with two cores does about 150 GFLOP/s: a larger step takes over two seconds, so the batch is 1.
+# A larger step takes over two seconds on a CPU with two cores (about 150 GFLOP/s), so the batch is 1.
 CPU_STEP_FLOPS = 300e9
 
 _BOTH = (Precision.FP32, AMP)
@@ -143,8 +144,8 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
-# This workload is in the default suite only on GPUs in torch: its step is too slow on a CPU, and there is no
-# Keras model of it.
+# The default suite has this workload only on GPUs and only in torch: its step is too slow on a CPU, and there
+# is no Keras model of it.
 _ONLY_ON_GPUS = "resnet50"
 
 
@@ -224,15 +225,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def units(self) -> tuple[Unit, ...]:
         """Return every remaining case of every launch in measuring order, shuffled by the seed.
 
-        Launches are interleaved, each with its own process, so heat and drift affect all cases equally.
+        Each launch measures every case once, in new processes, so heat and drift affect all cases equally.
         The executions of one case follow each other, except compile, which comes last in its process. In the
-        first launch, each process begins with its AMP case that has the most arithmetic, so the first figure
+        first launch, each process begins with the AMP case that has the most arithmetic, so the first figure
         is meaningful.
         """
         every = (unit for launch in range(self.budget.launches) for unit in self._launch(launch))
         return tuple(unit for unit in every if (unit.planned.case, unit.launch) not in self.done)
 
     def _launch(self, launch: int) -> Iterator[Unit]:
+        # Yield the units of one launch, one process after another; a block is a case in all its executions.
         order = random.Random(f"{self.seed}/{launch}")  # noqa: S311 - an order, not a secret
         every = [Unit(launch=launch, planned=planned) for planned in self.cases]
         groups = grouped((unit.group, unit) for unit in every)
@@ -301,7 +303,7 @@ def plan(
         falls_back=not asked_executions(request) and budget.name != "publish",
     )
     if request.micro != "only":
-        _refuse_unrun(request, device, profiles)
+        _refuse_unrunnable(request, device, profiles)
         every = list(_every_case(request, (device, *peers), profiles, budget))
         unsupported = tuple(
             Measurement(case=planned.case, status=Status.UNSUPPORTED, reason=reason)
@@ -320,10 +322,10 @@ def plan(
     return made
 
 
-def _refuse_unrun(
+def _refuse_unrunnable(
     request: RunRequest, device: DeviceProfile, profiles: Mapping[str, WorkloadProfile]
 ) -> None:
-    # Refuse a workload that cannot be run, and a device that cannot run workloads.
+    # Refuse a workload that is known only by its shape, and a device that runs no workloads.
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
@@ -344,17 +346,18 @@ def _every_case(
     budget: Budget,
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     # Yield every case of a request, and why it cannot be measured here; None if it can.
-    # With several GPUs, the first is also measured alone, and a job uses precisions that all GPUs support.
-    publish = budget.name == "publish"
+    # With several GPUs, the first is also measured alone, and ``amp`` is a precision that all support.
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
-    placed = [
+    settings = [
         (framework, count, execution)
         for framework in dict.fromkeys(map(Framework, request.frameworks))
         for count in dict.fromkeys((1, request.gpu_count))
         for execution in asked
-        or capability.default_executions(framework, devices[0], publish=publish, gpu_count=count)
+        or capability.default_executions(
+            framework, devices[0], publish=budget.name == "publish", gpu_count=count
+        )
     ]
-    threads = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
+    thread_counts = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
     for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         trained = TaskKind.TRAIN in profile.tasks
@@ -362,11 +365,11 @@ def _every_case(
         mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
         wanted = product(
             resolve_precisions(asked_precisions or profile.precisions, devices),
-            placed,
+            settings,
             batches_of(request, profile, task, on_cpu=devices[0].is_cpu),
-            threads,
+            thread_counts,
         )
-        for precision, (framework, count, execution), batch, used in wanted:
+        for precision, (framework, count, execution), batch, threads in wanted:
             case = Case(
                 workload=profile.name,
                 workload_version=profile.version,
@@ -382,7 +385,7 @@ def _every_case(
                 framework=framework,
                 parallel_mode=ParallelMode(request.jobs or mode) if count > 1 else ParallelMode.SINGLE,
                 node_count=request.nnodes if count > 1 else 1,
-                threads=used,
+                threads=threads,
                 **profile.recipe.at(precision).fields,
             )
             planned = planned_case(reference, profile.at_precision(precision), case)
@@ -412,7 +415,7 @@ def _why_not(planned: PlannedCase, profile: WorkloadProfile, devices: Sequence[D
 
 
 def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
-    """Return 1, 2, 4 ... below the number of threads that the process would use.
+    """Return the powers of 2 below the number of threads that the process would use: 1, 2, 4 ...
 
     Raises:
         MisuseError: If there is only one thread, or the device is not a CPU.
@@ -421,7 +424,8 @@ def _fewer_threads(device: DeviceProfile) -> tuple[int, ...]:
         name = plain(device.name or device.backend)
         raise MisuseError(f"--thread-scaling is for a CPU, but this device is {name}: add --device cpu")
     variable = os.environ.get("OMP_NUM_THREADS", "")
-    most = int(variable) if variable.isdecimal() and len(variable) < 6 else device.core_count or 1
+    is_number = variable.isdecimal() and len(variable) < 6  # a longer number is a mistake
+    most = int(variable) if is_number else device.core_count or 1
     if most < 2:
         why = f"OMP_NUM_THREADS={variable}" if variable else "this process has one core"
         raise MisuseError(f"--thread-scaling needs two threads or more, but {why}")
@@ -464,15 +468,15 @@ def batches_of(
 ) -> tuple[int, ...]:
     """Return the batch to measure; for inference also a batch of 1, to measure latency."""
     batch = batch_of(request, profile, on_cpu=on_cpu)
-    both = task is TaskKind.INFER and request.batch_size is None and TaskKind.TRAIN in profile.tasks
-    return tuple(dict.fromkeys((1, batch))) if both else (batch,)
+    also_one = task is TaskKind.INFER and request.batch_size is None and TaskKind.TRAIN in profile.tasks
+    return tuple(dict.fromkeys((1, batch))) if also_one else (batch,)
 
 
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
     """Return the requested batch, else the main batch; on a CPU the smallest, or 1 if a step takes seconds.
 
-    A user's own model gets more than one sample if possible, because batch norm over one value rejects a
-    batch of 1. For ``max``, the search begins at the returned batch.
+    A user's own model gets at least ``SMALL_BATCH`` samples if possible, because batch norm over one value
+    rejects a batch of 1. For ``max``, the result is a placeholder, which ``with_largest_batches`` replaces.
     """
     if isinstance(request.batch_size, int):
         return request.batch_size
@@ -505,7 +509,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with strict fp32 if an environment variable forces a lower precision.
 
-    This applies to every plan: of a run, of a resumed run, and of micro-benchmarks alone.
+    Micro-benchmarks alone also include strict fp32.
 
     Raises:
         MisuseError: Naming the variable.

@@ -26,7 +26,7 @@ from gpubench.units import Bytes, Seconds, format_bytes
 
 # A probe that would take more of the device's memory than this is halved until it fits.
 MEMORY_SHARE = 0.4
-LOOK_AGAIN = 1.25
+GROWTH = 1.25
 """Growth of the number of repetitions between two evaluations of the stop rule: evaluating it after each
 of thousands of repetitions would take longer than the repetitions themselves."""
 # Maximum number of repetition times to keep; a kernel that takes microseconds is repeated far more often.
@@ -66,7 +66,7 @@ class Probe:
     halved: Callable[[], Probe | None] = lambda: None
 
     @property
-    def what(self) -> tuple[str, str | None, str]:
+    def key(self) -> tuple[str, str | None, str]:
         """Name, precision and size, which identify its figure."""
         return self.name, self.precision, self.size
 
@@ -78,7 +78,7 @@ def measure_all(
     profile: DeviceProfile,
     deadline_s: Seconds,
 ) -> Iterator[MicroResult | Finding]:
-    """Measure each probe for which time and memory suffice, at half its size if its memory is refused.
+    """Measure each probe for which time and memory suffice; halve its size as long as its memory is refused.
 
     Other programs may use the memory, or a device may report more than it has. The result of the smaller
     probe carries a finding. If no unmeasured size is left, the finding is yielded alone, after all results.
@@ -91,12 +91,12 @@ def measure_all(
         deadline_s: No probe is started after this time on ``time.perf_counter``.
     """
     done: set[tuple[str, str | None, str]] = set()
-    alone: list[Finding] = []
+    without_result: list[Finding] = []
 
     def measure_what_fits(probe: Probe) -> MicroResult | None:
         smaller: Probe | None = probe
         refused: tuple[Finding, ...] = ()
-        while smaller is not None and smaller.what not in done:
+        while smaller is not None and smaller.key not in done:
             try:
                 result = measure(smaller)
             except Exception as error:
@@ -106,14 +106,14 @@ def measure_all(
                 refused = refused or (memory_refused(f"{named} of {smaller.size}", profile),)
                 smaller = smaller.halved() if time.perf_counter() < deadline_s else None
                 continue
-            done.add(smaller.what)
+            done.add(smaller.key)
             return msgspec.structs.replace(result, findings=(*result.findings, *refused))
-        alone.extend(refused)
+        without_result.extend(refused)
         return None
 
     room = math.inf if profile.memory_bytes is None else MEMORY_SHARE * profile.memory_bytes
     yield from one_by_one(fitting(probes, room), measure_what_fits, deadline_s)
-    yield from alone
+    yield from without_result
 
 
 def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
@@ -123,8 +123,8 @@ def fitting(probes: Iterable[Probe], limit: float) -> Iterator[Probe]:
         smaller: Probe | None = probe
         while smaller is not None and smaller.memory_bytes > limit:
             smaller = smaller.halved()
-        if smaller is not None and smaller.what not in seen:
-            seen.add(smaller.what)
+        if smaller is not None and smaller.key not in seen:
+            seen.add(smaller.key)
             yield smaller
 
 
@@ -168,8 +168,8 @@ def repeat(
 ) -> MicroResult:
     """Repeat one probe until its interval is narrow enough or its time is up.
 
-    The time limit is in wall time: a launch's kernel takes microseconds, but clearing the cache before it
-    takes a hundred times as long, or a thousand times on a card of 200 GB/s.
+    The time limit is in wall time: the kernel of a launch takes microseconds, but clearing the cache before
+    it takes a hundred times as long, or a thousand times on a card with 200 GB/s.
 
     Args:
         probe: The probe to repeat.
@@ -185,24 +185,24 @@ def repeat(
         timed(action)
     rule = StopRule(target=budget.target, deadline_s=budget.micro_s)
     samples()
-    before_s, look = now_s(), LEAST_ROUNDS
+    before_s, next_check = now_s(), LEAST_ROUNDS
     while True:
         seconds, after_s = timed(action), now_s()
         rule.add(seconds, after_s - before_s)
         before_s, count = after_s, len(rule.rounds)
         late = count >= LEAST_REPETITIONS and rule.elapsed_s >= rule.deadline_s
-        if late or count >= look:
-            look = math.ceil(LOOK_AGAIN * count)
+        if late or count >= next_check:
+            next_check = math.ceil(GROWTH * count)
             if rule.verdict() is not Verdict.GO_ON:
                 return result_of(probe, rule, samples())
 
 
 def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] = ()) -> MicroResult:
     """Return the median, as a rate or as a time, with the interval of the series."""
-    seconds = rule.accepted
-    each = median(seconds) / probe.repeats
-    width = stats.relative_half_width(seconds)
-    value = each if probe.work is None else probe.work / each
+    times_s = rule.accepted
+    call_s = median(times_s) / probe.repeats
+    width = stats.relative_half_width(times_s)
+    value = call_s if probe.work is None else probe.work / call_s
     interval = stats.rate_interval(value, width)
     converged = width is not None and width <= rule.target
     unmet = Finding(kind=FindingKind.NOT_CONVERGED, value=width, limit=rule.target)
@@ -216,7 +216,7 @@ def result_of(probe: Probe, rule: StopRule, samples: Sequence[TelemetrySample] =
         low=interval.low,
         high=interval.high,
         unit=probe.unit,
-        n=len(seconds),
+        n=len(times_s),
         left_out=rule.left_out,
         work=probe.work,
         repeats=probe.repeats,

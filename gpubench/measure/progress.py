@@ -17,12 +17,13 @@ from gpubench.models import Cause, Launch, Round, Status
 from gpubench.units import Seconds
 
 _Point: TypeAlias = tuple[Seconds, Seconds]
-"""Time of all rounds so far by the child's clock, and the arrival of the last by this process's clock."""
+"""Time of all rounds so far by the child's clock, and arrival of the last one by the parent's clock."""
 
 
-def _pace(one: _Point, other: _Point) -> float:
-    apart_s = other[0] - one[0]
-    return (other[1] - one[1]) / apart_s if apart_s else math.inf
+def _pace(earlier: _Point, later: _Point) -> float:
+    # Return the seconds that passed on the parent's clock per second of the child's clock.
+    child_s = later[0] - earlier[0]
+    return (later[1] - earlier[1]) / child_s if child_s else math.inf
 
 
 @dataclass
@@ -41,8 +42,8 @@ class Progress:
     def take(self, report: messages.RoundDone, *, was_awaited: bool = True) -> None:
         """Keep one round and, for a timed one, its arrival time minus the time spent outside rounds.
 
-        A process with a slow clock also reports too little time outside rounds, so the slowness still shows.
-        The arrival time of a report that was not awaited is unknown.
+        A child with a slow clock also reports too little time outside rounds, so the slowness still shows.
+        The arrival time is unknown if the parent was not waiting for the report.
         """
         (self.timed if report.timed else self.warmup).append(report.round)
         if report.timed:
@@ -51,12 +52,12 @@ class Progress:
             self.arrived.append((self.timed_s, time.monotonic() - report.outside_s))
 
     def told_in_s(self) -> Seconds | None:
-        """Return the time from the first timed round's arrival to the last one's, without pauses [s].
+        """Return the time from the arrival of the first timed round to that of the last, without pauses [s].
 
-        On a busy host this process may read a report late, but never early. The pace is therefore taken from
-        the most prompt reports on both sides of the middle. None if this process rarely waited for reports.
+        On a busy host, the parent may read a report late, but never early. The pace is therefore taken from
+        the most prompt reports on both sides of the middle. None if the parent rarely waited for a report.
         """
-        edges: list[_Point] = []  # lower convex hull: the most prompt reports
+        edges: list[_Point] = []  # the most prompt reports: the lower convex hull of all points
         for point in self.arrived:
             while len(edges) > 1 and _pace(*edges[-2:]) >= _pace(edges[-1], point):
                 edges.pop()
@@ -67,12 +68,12 @@ class Progress:
         if span_s == 0:
             return edges[-1][1] - edges[0][1]
         middle = self.arrived[len(self.arrived) // 2]
-        return span_s * next(_pace(one, other) for one, other in pairwise(edges) if other >= middle)
+        return span_s * next(_pace(before, after) for before, after in pairwise(edges) if after >= middle)
 
     def contradiction(self, report: messages.CaseDone) -> str | None:
         """Say how a result differs from the earlier reports; None if it agrees.
 
-        The model runs in the reporting process, and could write to its pipe.
+        The model runs in the reporting process, so its code could write to the pipe.
         """
         if report.status is not Status.OK:
             return None

@@ -1,6 +1,6 @@
-"""Checks the assumptions of the harness, in the measuring process, against hand-written and independent code.
+"""Checks in the measuring process that gpubench's rounds and graphs agree with hand-written code.
 
-The results are raw readings, which the caller judges.
+The results are raw readings, which ``cuda_check`` judges.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ def bare_loop(step: Callable[[int], object], hardware: Hardware, steps: int) -> 
     """Return the wall time of this many steps or replays, timed as a user would time them [s]."""
     wait = torch.cuda.synchronize if hardware.is_cuda else hardware.clock().synchronize
     wait()
-    start = time.perf_counter()
+    began_s = time.perf_counter()
     for index in range(steps):
         step(index)
     wait()
-    return time.perf_counter() - start
+    return time.perf_counter() - began_s
 
 
 def bare_graph(work: Work) -> Callable[[], None]:
     """Capture one training step in a CUDA graph as in a tutorial; return its replay.
 
-    The graph has one batch and its own memory, and trains the same weights. Anything that the harness adds to
-    a replay, or leaves out of the captured step, changes the ratio of their times.
+    The graph has one batch and its own memory, and trains the same weights. Anything that gpubench adds to a
+    replay, or leaves out of the captured step, changes the ratio of the two times.
     """
     step = step_by_hand(work, in_graph=True)
     side = torch.cuda.Stream()
@@ -98,12 +98,12 @@ def in_fours(first: Callable[[], Seconds], second: Callable[[], Seconds], fours:
         second: The same for the other kind.
         fours: Number of repetitions of that order.
     """
-    above, below = [], []
+    first_s, second_s = [], []
     for _ in range(fours):
-        above.append(first())
-        below += [second(), second()]
-        above.append(first())
-    return Blocks(first_s=tuple(above), second_s=tuple(below))
+        first_s.append(first())
+        second_s += [second(), second()]
+        first_s.append(first())
+    return Blocks(first_s=tuple(first_s), second_s=tuple(second_s))
 
 
 # --- a model that waits for the device, which no CUDA graph can capture -----------------------------------
@@ -113,7 +113,7 @@ WIDTH = 64
 
 
 class Waiting(nn.Module):
-    """A linear layer with an output that depends on a number read on the host."""
+    """A linear layer that reads a number on the host, and computes its output with it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,27 +191,27 @@ def _finite(errors: dict[str, float]) -> dict[str, float | None]:
 
 
 def _clock(order: Prove, context: WorkerContext) -> ClockProof:
-    """Time the same steps by the harness's rounds, by a hand-written loop, and by device events."""
+    """Time the same steps by gpubench's rounds, by a hand-written loop, and by device events."""
     work, loop, steps = _running(order, context)
     hardware, by_hand = context.hardware, step_by_hand(work)
 
-    def harness() -> Seconds:
+    def by_rounds() -> Seconds:
         return loop.round(steps).wall_s / steps
 
-    def events() -> Seconds:
+    def by_events() -> Seconds:
         times = guards.event_times(loop.advance, steps)
         return sum(times) / len(times)
 
     return ClockProof(
         case=order.case,
-        by_hand=in_fours(harness, lambda: bare_loop(by_hand, hardware, steps) / steps, order.fours),
-        events=in_fours(harness, events, order.fours),
+        by_hand=in_fours(by_rounds, lambda: bare_loop(by_hand, hardware, steps) / steps, order.fours),
+        events=in_fours(by_rounds, by_events, order.fours),
         issue_s=guards.host_issue_times(loop.advance, hardware.clock())[::2],
     )
 
 
 def _graph(order: Prove, context: WorkerContext) -> GraphProof:
-    # Time the harness's replays, and those of a graph captured by hand.
+    # Time gpubench's replays, and those of a graph captured by hand.
     work, loop, steps = _running(order, context)
     replay = bare_graph(work)
     return GraphProof(
@@ -229,9 +229,9 @@ def _load(order: Prove, context: WorkerContext) -> LoadProof:
     _, loop, steps = _running(order, context)
     telemetry, clock = context.telemetry, loop.clock
     with sampling(telemetry, clock.now_s) as drain:
-        _for(loop, steps, order.settle_s)
+        _run_for(loop, steps, order.settle_s)
         began_s, before = clock.now_s(), telemetry.energy_j()
-        _for(loop, steps, order.load_s - order.settle_s)
+        _run_for(loop, steps, order.load_s - order.settle_s)
         region_s, after = clock.now_s() - began_s, telemetry.energy_j()
         samples = shifted(drain(), began_s)
         source = telemetry.source
@@ -240,15 +240,15 @@ def _load(order: Prove, context: WorkerContext) -> LoadProof:
         with sampling(telemetry, clock.now_s):
             return loop.round(steps).wall_s / steps
 
-    read = source not in {"none", "hung"}
-    plain = in_fours(sampled, lambda: loop.round(steps).wall_s / steps, order.fours) if read else None
+    is_read = source not in {"none", "hung"}
+    blocks = in_fours(sampled, lambda: loop.round(steps).wall_s / steps, order.fours) if is_read else Blocks()
     return LoadProof(
         case=order.case,
         telemetry_source=source,
         samples=samples,
         region_s=region_s,
         energy_edges_j=(before, after),
-        sampled=plain or Blocks(),
+        sampled=blocks,
     )
 
 
@@ -269,14 +269,14 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
     )
     context.phase("warm-up")
     loop.round(1)
-    _for(loop, 1, WARM_S)
+    _run_for(loop, 1, WARM_S)
     steps = loop.steps_for(order.block_s, loop.step_s)
     loop.round(steps)
     context.phase("timed")
     return work, loop, loop.steps_for(order.block_s, loop.step_s)
 
 
-def _for(loop: Loop, steps: int, seconds: Seconds) -> None:
+def _run_for(loop: Loop, steps: int, seconds: Seconds) -> None:
     # Run rounds for this many seconds; each has at least this many steps.
     end_s = loop.clock.now_s() + seconds
     while loop.clock.now_s() < end_s:

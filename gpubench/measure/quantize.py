@@ -22,6 +22,7 @@ from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
 from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_blocks
 
+# The weight types to which ``quantize`` converts.
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
 GROUP = 128
 """Number of weights that share a scale and a zero point at 4 bits."""
@@ -46,9 +47,9 @@ def quantize(model: nn.Module, weight_type: WeightType) -> None:
                 group_size=GROUP, int4_packing_format="tile_packed_to_4d"
             )
         quantization.quantize_(model, config)
-        plain = [name for name, layer in model.named_modules() if is_whole(layer)]
-        if plain:  # torchao may silently leave layers unquantized
-            raise NotImplementedError(f"{plain[0]} was not converted to {weight_type}")
+        left = [name for name, layer in model.named_modules() if is_unquantized_linear(layer)]
+        if left:  # torchao may silently leave layers unquantized
+            raise NotImplementedError(f"{left[0]} was not converted to {weight_type}")
 
 
 def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
@@ -66,7 +67,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         NotHereError: If this torch or device has no int8 products, or the model has no suitable layer.
     """
     quantization = _torchao("int8", "products")
-    layers = {layer for layer in model.modules() if is_whole(layer, INT8_MULTIPLE)}
+    layers = {layer for layer in model.modules() if is_unquantized_linear(layer, INT8_MULTIPLE)}
     if not layers:
         raise NotHereError(
             f"int8 applies to linear layers, and {name} has none in full precision with sizes that are "
@@ -78,7 +79,7 @@ def compute_in_int8(model: nn.Module, name: str, device: torch.device) -> None:
         # By default, torchao's compiler settings, such as TF32, would persist for all later cases.
         config = quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
         quantization.quantize_(model, config, filter_fn=lambda layer, _: layer in layers)
-    if any(is_whole(layer) for layer in layers):
+    if any(is_unquantized_linear(layer) for layer in layers):
         raise NotHereError(f"torchao did not convert a linear layer of {name} to int8")
 
 
@@ -87,11 +88,11 @@ def why_no_products(kind: Literal["int8", "FP8"], device: torch.device) -> str |
     try:
         with refusing(f"torch {torch.__version__} has no {kind} products on this device"):
             if kind == "int8":
-                whole = torch.ones(32, 32, dtype=torch.int8, device=device)
-                multiply_int8(whole, whole)
+                ones = torch.ones(32, 32, dtype=torch.int8, device=device)
+                multiply_int8(ones, ones)
             else:
-                eighths = torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(torch.float8_e4m3fn)
-                scaled_product(eighths, eighths.t())
+                ones = torch.ones(FP8_MULTIPLE, FP8_MULTIPLE, device=device).to(torch.float8_e4m3fn)
+                scaled_product(ones, ones.t())
     except NotHereError as error:
         return str(error)
     return None
@@ -99,10 +100,10 @@ def why_no_products(kind: Literal["int8", "FP8"], device: torch.device) -> str |
 
 @contextmanager
 def refusing(words: str) -> Iterator[None]:
-    """Turn an error into a refusal with these words and its own; out-of-memory errors pass through.
+    """Turn an error into a ``NotHereError`` with these words and its own; out-of-memory errors pass through.
 
     Raises:
-        NotHereError: For any error that torch and torchao raise if they lack the requested type.
+        NotHereError: For every kind of error that torch and torchao raise if they lack the requested type.
     """
     try:
         yield
@@ -121,17 +122,17 @@ def multiply_int8(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = N
     return torch._int_mm(a, b, out=out)  # noqa: SLF001 - torch has no public name for it
 
 
-def is_whole(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
+def is_unquantized_linear(layer: nn.Module, multiple: int = 1) -> TypeGuard[nn.Linear]:
     """Return whether a layer is linear and unquantized, with both sizes divisible by ``multiple``."""
     if not isinstance(layer, nn.Linear) or type(layer.weight.data) is not torch.Tensor:
         return False
     return layer.in_features % multiple == 0 and layer.out_features % multiple == 0
 
 
-def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
+def place_in_nf4(model: nn.Module, case: Case, device: torch.device) -> None:
     """Move the frozen layers of a model's blocks to the device in NF4, one after another.
 
-    The device, which may lack the memory, never holds the whole model at 16 bits.
+    The device never holds the whole model at 16 bits, because it may lack the memory for that.
 
     Raises:
         NotHereError: As in ``quantize``, or if the case shards the model or has no frozen layer.
@@ -145,8 +146,8 @@ def place_narrow(model: nn.Module, case: Case, device: torch.device) -> None:
     for layer in layers:
         blocks = layer.weight.numel() // BLOCK
         with refusing(f"torchao has no nf4 for a layer of {tuple(layer.weight.shape)} on this device"):
-            narrow = quantization.to_nf4(layer.weight.detach().to(device), BLOCK, math.gcd(blocks, SCALES))
-        layer.weight = nn.Parameter(narrow, requires_grad=False)
+            weight = quantization.to_nf4(layer.weight.detach().to(device), BLOCK, math.gcd(blocks, SCALES))
+        layer.weight = nn.Parameter(weight, requires_grad=False)
 
 
 def _torchao(weight_type: str, what: str = "weights") -> Any:
@@ -182,7 +183,7 @@ def compute_in_fp8(model: nn.Module, name: str, device: torch.device) -> None:
         for block in repeated_blocks(model)
         for layer in block.modules()
         # A subclass with its own forward pass may compute something else.
-        if is_whole(layer, FP8_MULTIPLE) and type(layer).forward is nn.Linear.forward
+        if is_unquantized_linear(layer, FP8_MULTIPLE) and type(layer).forward is nn.Linear.forward
     }
     if not layers:
         raise NotHereError(
@@ -210,8 +211,8 @@ def scaled_product(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor
         a: (M, K), by rows; b: (K, N), by columns; result: (M, N) bfloat16.
 
     Args:
-        a: The left operand; both scales are 1.
-        b: The right operand.
+        a: The left operand, with a scale of 1.
+        b: The right operand, with a scale of 1.
         out: Receives the result.
     """
     one = torch.ones((), device=a.device)

@@ -44,7 +44,7 @@ def read_workload(value: Any, _: str) -> str:
 SuiteName = Literal["default", "modern"]
 MicroWish = Literal["also", "only", "none"]
 ALLOWANCES = ("shared", "throttled")
-# The seeds of further batches are larger, but still below NumPy's limit.
+# Half of NumPy's limit for a seed, because batches after the first use larger seeds.
 MOST_SEED = 2**31 - 1
 
 
@@ -60,10 +60,10 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
             elsewhere; ``publish`` measures all.
         batch_size: None means the workload's main batch (a small one on a CPU).
         gpus: Number of GPUs per machine that work at once; one of them is also measured alone.
-        jobs: How the GPUs work: one job that averages gradients, one that also shards the model, or a
-            separate job on each GPU.
+        jobs: How several GPUs work: in one job that averages gradients, in one that also shards the model, or
+            each in its own job; None means the workload's usual mode.
         strong: Whether one batch is split over the GPUs, instead of a full batch on each.
-        nnodes: Number of machines, from torchrun; the job's first process decides, times and stores.
+        nnodes: Number of machines, from torchrun.
         frameworks: The frameworks that run the steps, each in its own processes.
         thread_scaling: Whether each case is also timed on 1, 2, 4 ... threads of the CPU.
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.

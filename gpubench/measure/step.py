@@ -24,7 +24,7 @@ from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.foreign_code import lacks_memory
 from gpubench.measure.loop import Clock, Heap
-from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_narrow, quantize
+from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_in_nf4, quantize
 from gpubench.models import (
     Case,
     DeviceProfile,
@@ -184,11 +184,12 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 # --- the fp32 switches of torch, and the proof that they took effect --------------------------------------
 
 
-# Images of a convolution to compare with float64; comparing all images of the largest takes over a second.
-HELD_IMAGES = 4
+# Images of a convolution to compare with float64; to compare all images of the largest one takes over 1 s.
+COMPARED_IMAGES = 4
+# Length of the sequences and width of the layer in the recurrent proof.
 PROOF_TOKENS = 16
 PROOF_WIDTH = 128
-# Sizes of the convolution, tried until one shows TF32; an H100 computed the smallest in fp32 even under TF32.
+# Scales of the convolution, tried until one shows TF32: an H100 computes the smallest in fp32 anyway.
 CONTROL_SCALES = (1, 4, 8)
 _NEW_SWITCHES = ("conv_fp32_precision", "rnn_fp32_precision", "matmul_fp32_precision")
 
@@ -209,9 +210,9 @@ def switches_for(precision: Precision) -> Iterator[Switches]:
         _set(Switches.wanted(precision))
         found = read_switches()
         if wrong := found.unexpected(precision):
-            all_five = ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(found).items())
+            values = ", ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(found).items())
             raise SwitchesRefusedError(
-                f"{precision} was set, but {wrong} was read back ({all_five}): "
+                f"{precision} was set, but {wrong} was read back ({values}): "
                 "this version of torch cannot be trusted to set precisions; please report it"
             )
         yield found
@@ -241,12 +242,12 @@ def probe_errors(
         dtype: The required type of the results, which differs under autocast; any other type gives NaN.
         scale: Multiplies the channels and images of the smallest convolution.
     """
-    sizes = (PROOF_SIZE, scale * PROOF_CHANNELS, PROOF_IMAGE, scale * HELD_IMAGES)
+    sizes = (PROOF_SIZE, scale * PROOF_CHANNELS, PROOF_IMAGE, scale * COMPARED_IMAGES)
     with torch.no_grad():
         (a, b, image, kernel), exact = _proof(*sizes)
         found = {
             "matmul": (a.to(device) @ b.to(device)).cpu(),
-            "conv": _convolve(image.to(device), kernel.to(device))[:HELD_IMAGES].cpu(),
+            "conv": _convolve(image.to(device), kernel.to(device))[:COMPARED_IMAGES].cpu(),
         }
         return {
             name: relative_error(result, exact[name]) if result.dtype is dtype else math.nan
@@ -268,7 +269,7 @@ def _proof(
     )
     operands = tuple(torch.randn(*shape, generator=generator) for shape in shapes)
     a, b, image, kernel = (operand.double() for operand in operands)
-    return operands, {"matmul": a @ b, "conv": _convolve(image[:HELD_IMAGES], kernel)}
+    return operands, {"matmul": a @ b, "conv": _convolve(image[:COMPARED_IMAGES], kernel)}
 
 
 def _convolve(image: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
@@ -281,7 +282,7 @@ class Control:
 
     Attributes:
         errors: Errors of the proof's operators under TF32; empty if the device has no TF32.
-        scale: Size of the convolution that shows TF32: cuDNN computes small ones in fp32 anyway.
+        scale: Scale of the convolution that shows TF32: cuDNN computes small ones in fp32 anyway.
     """
 
     errors: dict[str, float] = field(default_factory=dict)
@@ -291,7 +292,7 @@ class Control:
 def control_on(device: torch.device) -> Control:
     """Compute the operators of the proof under TF32, with the smallest convolution that reveals TF32.
 
-    If none reveals it, the control uses the largest convolution, and fails.
+    If none reveals it, the largest one is returned, with an error within the limit of fp32.
     """
     limit = Precision.FP32.facts.error_limit("conv")
     with switches_for(Precision.TF32):
@@ -306,7 +307,7 @@ def control_on(device: torch.device) -> Control:
 def errors_on(
     device: torch.device, precision: Precision, *, recurrent: bool, scale: int = CONTROL_SCALES[0]
 ) -> dict[str, float]:
-    """Return the errors that prove a precision, under the same autocast as the steps of its cases."""
+    """Return the errors that prove a precision, under the autocast that its steps use."""
     dtype = AUTOCAST_TYPES.get(precision)
     with torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext():
         errors = probe_errors(device, dtype or torch.float32, scale=scale)
@@ -380,8 +381,8 @@ class Work:
     Attributes:
         cast: The half-precision type to which a float32 model and its inputs were cast, if any.
         scaler: The gradient scaler of amp-fp16, part of the timed step; None at other precisions.
-        cache_enabled: Whether autocast caches weights, as it usually does, but not inside a graph.
-        ways: Ways to turn autograd off in inference; the first that works for the model is used.
+        cache_enabled: Whether autocast caches the weights that it casts; not inside a graph.
+        grad_modes: Autograd modes for inference, the fastest first; modes that the model rejects are removed.
         new_tokens: Tokens that a step generates after its prompts; 0 means one forward pass.
         tokens_at_s: Time from a generation's submission until each token is on the host [s].
     """
@@ -397,7 +398,7 @@ class Work:
     cache_enabled: bool = True
     new_tokens: int = 0
     tokens_at_s: list[tuple[float, ...]] = field(default_factory=list)
-    ways: list[Callable[[], AbstractContextManager[Any]]] = field(
+    grad_modes: list[Callable[[], AbstractContextManager[Any]]] = field(
         default_factory=lambda: [torch.inference_mode, torch.no_grad, torch.enable_grad]
     )
 
@@ -416,7 +417,7 @@ class Work:
         """Run one step of the case's task; return the loss for train, the outputs for infer."""
         inputs, targets = self.batch(index)
         if self.new_tokens:
-            return generate(self, Turn(self), index)
+            return generate(self, Generation(self), index)
         if self.optimizer is None:
             return infer(self, inputs)
         return train(self, self.optimizer, inputs, targets)
@@ -424,15 +425,15 @@ class Work:
     def edge_loss(self, result: Tensor, index: int) -> float:
         """Copy the loss of a finished step to the host; call it after a round, never within one.
 
-        If the loss function does not accept the model's inference outputs, return ``number_of`` them instead.
+        If the loss function does not accept the model's inference outputs, the result is their ``checksum``.
         """
         if self.optimizer is not None:
             return float(result)
-        with self.ways[0](), self.autocast():
+        with self.grad_modes[0](), self.autocast():
             try:
                 return float(torch.as_tensor(self.loss(result, self.batch(index)[1])).detach())
             except Exception:  # noqa: BLE001 - the user's code, with an unexpected input
-                return number_of(result)
+                return checksum(result)
 
 
 def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor:
@@ -450,7 +451,7 @@ def train(work: Work, optimizer: Optimizer, inputs: Any, targets: Any) -> Tensor
     return loss.detach()
 
 
-def number_of(outputs: Any) -> float:
+def checksum(outputs: Any) -> float:
     """Return the sum of the first floating-point tensor in a model's outputs; 0 if there is none."""
     return next((float(t.detach().float().sum()) for t in tensors_of(outputs) if t.is_floating_point()), 0.0)
 
@@ -458,40 +459,40 @@ def number_of(outputs: Any) -> float:
 def infer(work: Work, inputs: Any) -> Tensor:
     """Run one forward pass with as little autograd as the model allows."""
     try:
-        with work.ways[0](), work.autocast():
+        with work.grad_modes[0](), work.autocast():
             outputs: Tensor = forward(work.model, inputs)
     except RuntimeError as error:  # a model may need derivatives, as physics models do
-        if len(work.ways) == 1 or "grad" not in str(error):
+        if len(work.grad_modes) == 1 or "grad" not in str(error):
             raise
-        del work.ways[0]
+        del work.grad_modes[0]
         return infer(work, inputs)
     return outputs
 
 
-class Turn:
-    """One generation over a batch of prompts: its latest ids and scores, and how to continue.
+class Generation:
+    """The tokens that follow a batch of prompts: the latest ids and scores, and how to continue.
 
-    A CUDA graph replays ``start`` and ``go_on`` on the same memory, so the ids and their position (``place``)
-    stay on the device and are updated in place.
+    A CUDA graph replays ``start`` and ``go_on`` on the same memory, so the ids and their position stay on the
+    device and are updated in place.
     """
 
     def __init__(self, work: Work) -> None:
         self.work = work
         self.prompt_tokens = work.batches[0][0].shape[1]
         self.ids = torch.zeros(len(work.batches[0][0]), dtype=torch.int64, device=work.device)
-        self.place = torch.zeros(1, dtype=torch.int64, device=work.device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=work.device)
         self.scores: Tensor | None = None
 
     def start(self, index: int) -> None:
         """Process the prompts and compute the first new token of each."""
         self._take(infer(self.work, self.work.batch(index)[0]))
-        self.place.fill_(self.prompt_tokens)
+        self.position.fill_(self.prompt_tokens)
 
     def go_on(self) -> None:
         """Add a token to every sequence."""
         with torch.inference_mode(), self.work.autocast():
-            self._take(self.work.model.next(self.ids, self.place))  # type: ignore[operator]
-        self.place.add_(1)
+            self._take(self.work.model.next(self.ids, self.position))  # type: ignore[operator]
+        self.position.add_(1)
 
     def _take(self, scores: Tensor) -> None:
         # Choose the most likely token: greedy, without sampling.
@@ -503,7 +504,7 @@ class Turn:
 
 def generate(
     work: Work,
-    turn: Turn,
+    generation: Generation,
     index: int,
     start: Callable[[int], None] | None = None,
     go_on: Callable[[], None] | None = None,
@@ -512,25 +513,25 @@ def generate(
 
     Args:
         work: Its ``tokens_at_s`` receives the times.
-        turn: The generation.
+        generation: Holds the latest ids and scores.
         index: Number of the step, which selects the batch.
-        start: Replaces the turn's own ``start``, for example with the replay of its graph.
-        go_on: Replaces the turn's own ``go_on``.
+        start: Replaces the generation's own ``start``, for example with the replay of its graph.
+        go_on: Replaces the generation's own ``go_on``.
 
     Returns:
         The scores of the last token, (N, vocabulary).
     """
     began_s = time.perf_counter()
-    (start or turn.start)(index)
-    turn.ids.tolist()
+    (start or generation.start)(index)
+    generation.ids.tolist()
     at_s = [time.perf_counter() - began_s]
     for _ in range(work.new_tokens - 1):
-        (go_on or turn.go_on)()
-        turn.ids.tolist()
+        (go_on or generation.go_on)()
+        generation.ids.tolist()
         at_s.append(time.perf_counter() - began_s)
     work.tokens_at_s.append(tuple(at_s))
-    assert turn.scores is not None
-    return turn.scores
+    assert generation.scores is not None
+    return generation.scores
 
 
 def built(reference: str, case: Case, seed: int) -> Task:
@@ -546,7 +547,7 @@ def seed_all(seed: int) -> None:
 
 
 def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
-    """Build a task's model again or copy it, along with a loss that is a module or belongs to one.
+    """Return the task with a new model, built again or copied, and a copy of a loss that is or uses a module.
 
     Args:
         task: The task, which stays unchanged.
@@ -566,8 +567,8 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
         if build_again is None or lacks_memory(error):
             raise
         return build_again()
-    is_sound = all(p.is_leaf for p in made.model.parameters())
-    return made if is_sound or build_again is None else build_again()
+    is_trainable = all(p.is_leaf for p in made.model.parameters())
+    return made if is_trainable or build_again is None else build_again()
 
 
 def move(
@@ -587,14 +588,14 @@ def move(
         place: Puts the model on the device; each process of a job may take a part. None moves the whole
             model.
     """
-    train_it = case.task is TaskKind.TRAIN
+    trains = case.task is TaskKind.TRAIN
     cast = None if weight_type_of(task.model) is case.weight_type else HALF_TYPES.get(case.weight_type)
     model = task.model if cast is None else task.model.to(cast)
     if case.weight_type is WeightType.NF4:
-        place_narrow(model, case, device)
+        place_in_nf4(model, case, device)
     if case.precision.facts.in_blocks:
         compute_in_fp8(model, case.workload, device)
-    model = set_mode(model.to(device) if place is None else place(model, case, device), train=train_it)
+    model = set_mode(model.to(device) if place is None else place(model, case, device), train=trains)
     if case.weight_type in QUANTIZED:
         quantize(model, case.weight_type)
     if case.precision is Precision.INT8:
@@ -608,10 +609,10 @@ def move(
         model=model,
         batches=batches,
         loss=task.loss,
-        optimizer=make_optimizer(task.optimizer, model, case) if train_it else None,
+        optimizer=make_optimizer(task.optimizer, model, case) if trains else None,
         cast=cast,
         scaler=torch.amp.GradScaler(device.type)
-        if train_it and case.precision.facts.scales_gradients
+        if trains and case.precision.facts.scales_gradients
         else None,
         cache_enabled=case.execution.facts.caches_weights,
         new_tokens=task.new_tokens,
@@ -642,24 +643,27 @@ def to_device(
 
 
 def make_optimizer(factory: Callable[..., Optimizer], model: nn.Module, case: Case) -> Optimizer:
-    """Make the optimizer, fused if possible, and capturable inside a graph.
+    """Make the optimizer, fused if possible, and capturable if the case runs in a graph.
 
     Fused Adam and SGD apply the gradient scale themselves; unfused ones make GradScaler wait for the device
     at every step, which is impossible in a graph.
+
+    Raises:
+        MisuseError: If the optimizer trains parameters that the model does not have.
     """
-    is_open = "fused" in _keywords(factory) and "fused" not in getattr(factory, "keywords", {})
+    can_fuse = "fused" in _keywords(factory) and "fused" not in getattr(factory, "keywords", {})
     parameters = [p for p in model.parameters() if p.requires_grad]
-    sharded = any(hasattr(p, "to_local") for p in parameters)
-    unfused = sharded and getattr(factory, "func", factory) not in FUSED_WHERE_SHARDED
+    if any(hasattr(p, "to_local") for p in parameters):  # sharded
+        can_fuse &= getattr(factory, "func", factory) in FUSED_WHERE_SHARDED
     # torch refuses a fused update of these parameters at the first step, not when the optimizer is created.
-    unfused = unfused or has_sparse_gradients(model) or any(p.is_complex() for p in parameters)
+    can_fuse &= not (has_sparse_gradients(model) or any(p.is_complex() for p in parameters))
     try:
-        made = factory(parameters, **({"fused": True} if is_open and not unfused else {}))
+        made = factory(parameters, **({"fused": True} if can_fuse else {}))
     except RuntimeError:  # "fused=True requires ...": types or devices without a fused kernel
         made = factory(parameters)
-    own = set(map(id, model.parameters()))
+    of_model = set(map(id, model.parameters()))
     for group in getattr(made, "param_groups", ()):
-        if not own.issuperset(map(id, group["params"])):
+        if not of_model.issuperset(map(id, group["params"])):
             raise MisuseError(
                 "the optimizer trains parameters that the model does not have: make it from the parameters "
                 "that its factory receives"

@@ -1,8 +1,8 @@
 """Runs several GPUs in one job: one process each, all in step with the first.
 
 The processes train one model, with a whole copy (DDP) or a part (FSDP2) in each, or they work independently.
-torchrun starts them. The parent talks only to the first process, which alone decides and times. Before it
-starts its clock, the first process announces each block of steps, and the others carry out what is announced.
+torchrun starts them. The parent talks only to the first process, which alone decides and times. The first
+process announces each block of steps before it starts its clock, and the others carry out the announcement.
 Announcements go through torch's store, waits through gloo, and the exchanges within a step through NCCL (gloo
 on a CPU).
 """
@@ -73,7 +73,7 @@ def place_model(model: nn.Module, case: Case, device: torch.device) -> nn.Module
 
 
 def share(work: Work) -> Work:
-    """Return the work as one process's share of the job: its gradients are averaged over all processes.
+    """Return the work with a model that averages its gradients over all processes, if the case needs that.
 
     Each process has its own batches and starts from the first process's parameters. Inference and independent
     jobs exchange nothing, and a sharded model averages its own gradients.
@@ -127,19 +127,19 @@ EXCHANGE_LIMIT = timedelta(minutes=5)
 PATIENCE = timedelta(days=1)
 # When a process is lost, torchrun ends the job within this time, and reports the cause.
 END_OF_JOB_S: Seconds = 5.0
-# Within this time, a lost process's parent reports how the process ended; torchrun then ends the first one.
+# When a process is lost, its parent reports the cause within this time; torchrun then ends the first process.
 REPORT_OF_LOSS_S: Seconds = 1.5
 JOB, LOST, CUT_OFF = "job", "lost", "cut off"
-"""Keys in the store: the latest job, why a job lost a process, and that another process noticed the loss."""
+"""Keys in the store: the latest job, why it lost a process, and whether another process noticed the loss."""
 POLL_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
-# Time for each process, which may be lost, to learn that nothing is left to do.
+# Longest wait for each process to learn that nothing is left to do; a process may be lost [s].
 FAREWELL_S: Seconds = 3.0
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """The first process's message to the others before they join; no ``setup`` means that the work is over.
+    """The first process's call to join a job; without a ``setup``, the call that all work is over.
 
     ``key`` is unique to this job, because torchrun's store keeps the entries of earlier jobs.
     """
@@ -156,7 +156,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True, tag="steps"):
     count: int
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
+class ReferencePass(msgspec.Struct, frozen=True, kw_only=True, tag="reference"):
     """The forward pass that compares a sharded model's first loss with the CPU's."""
 
 
@@ -171,7 +171,7 @@ class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
     """The end of the job, at which the other processes leave it."""
 
 
-Announcement = MeasureCase | Over | Steps | Look | AllReduce
+Announcement = MeasureCase | Over | Steps | ReferencePass | AllReduce
 
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
 
@@ -201,7 +201,7 @@ class Team:
 
     @property
     def unequal(self) -> str | None:
-        """The mix of devices if they differ; the slowest then sets the pace."""
+        """The names and numbers of the devices if they differ, because the slowest then sets the pace."""
         kinds = {kind: self.kinds.count(kind) for kind in self.kinds}
         return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
 
@@ -235,7 +235,7 @@ class Team:
         _wait(self._hardware)
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return the report of a lost process if the loss caused the error; else the error itself."""
+        """Return the report on a lost process if its loss caused the error; else the error itself."""
         if not _follows_from_loss(error):
             return error
         if STORE_VARIABLE in os.environ:
@@ -277,7 +277,7 @@ def call_others(store: Store, call: Call, size: int) -> None:
 
 
 def answer_call(store: Store, rank: int) -> Call:
-    """Announce this process until the first one calls it.
+    """Announce this process until the first process calls it, and return the call.
 
     Raises:
         MisuseError: If the first process has another version of gpubench or torch.
@@ -296,7 +296,7 @@ def answer_call(store: Store, rank: int) -> Call:
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store on which the other processes of a user's torchrun wait, and release them at the end.
+    """Keep the store at which the other processes of a user's torchrun wait, and release them at the end.
 
     Raises:
         InterruptedRunError: If a process no longer answers; torchrun ends the rest, or restarts all of them.
@@ -318,11 +318,12 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
         place: The place of this process.
         devices: Devices of this machine; empty if the first process is on this machine and sends them.
     """
-    is_ours = STORE_VARIABLE in os.environ  # gpubench's torchrun reports to the parent how a process ended
+    # gpubench's own torchrun, unlike a user's, reports to the parent how a process ended.
+    is_own_torchrun = STORE_VARIABLE in os.environ
     while (call := answer_call(open_store(), place.rank)).setup is not None:
         known = devices or (call.setup.device, *call.setup.peers)
         take_part = functools.partial(_take_part, call, call.setup, place, known)
-        if is_ours or torch.cuda.is_initialized():
+        if is_own_torchrun or torch.cuda.is_initialized():
             take_part()
         else:
             _watch(take_part, PrefixStore(call.key, open_store()), call, place)
@@ -330,8 +331,8 @@ def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
 
 def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place) -> None:
     # Take part in a job in a child process, and report to the first process if the child is killed.
-    # This process ends as the child did, so torchrun reacts as configured. A child that is still in its job
-    # after the next job has begun is hung, and is killed.
+    # This process then ends as the child did, so torchrun reacts as configured. A child that is still running
+    # when the next job has begun is hung, so it is killed.
     child = get_context("fork").Process(target=_begin, args=(take_part, os.getpid()))
     child.start()
     while child.exitcode is None:
@@ -339,7 +340,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
         if child.is_alive() and open_store().get(JOB).decode() != call.key:
             child.kill()
             child.join()
-            if store.check([CUT_OFF]):
+            if store.check([CUT_OFF]):  # another process was lost, so this one fails too
                 raise SystemExit(1)
             return
     if child.exitcode < 0:
@@ -350,6 +351,7 @@ def _watch(take_part: Callable[[], None], store: Store, call: Call, place: Place
 
 
 def _begin(take_part: Callable[[], None], parent_pid: int) -> None:
+    # Run in the child of ``_watch``.
     die_with_parent(parent_pid)
     open_store.cache_clear()  # the cached connection is the parent's
     record(take_part)()
@@ -383,20 +385,20 @@ def _do_announced(call: Call, setup: Setup, place: Place, devices: Sequence[Devi
     for number in itertools.count():
         match _decoder.decode(store.get(str(number))):
             case MeasureCase() as order:
-                work = task = None  # before the next one is built: both may not fit in memory
+                work = task = None  # before the next ones are built, because memory may not suffice for both
                 hardware.release()
                 try:
                     task, work = _built(order, setup.seed + place.rank, hardware)
                 except NotHereError:
                     continue  # the first process fails in the same way, and reports it
-            case Look():
+            case ReferencePass():
                 assert work is not None  # a case always comes before commands on it
                 assert task is not None
-                with switches_for(work.case.precision):
+                with switches_for(work.case.precision):  # the expected loss and the result do not matter here
                     guards.reference_errors(work, task, guards.Expected(0.0, is_whole=True))
             case Steps() as block:
                 assert work is not None
-                _do(work, block, hardware)
+                _run_block(work, block, hardware)
             case AllReduce() as block:
                 _sum_up(block, hardware)
             case Over():
@@ -446,7 +448,7 @@ def _built(order: MeasureCase, seed: int, hardware: Hardware) -> tuple[Task, Wor
         return task, share(move(task, order.case, hardware.device, place_model))
 
 
-def _do(work: Work, block: Steps, hardware: Hardware) -> None:
+def _run_block(work: Work, block: Steps, hardware: Hardware) -> None:
     with switches_for(work.case.precision):
         _wait(hardware)
         for index in range(block.first, block.first + block.count):

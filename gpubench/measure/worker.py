@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from gpubench.measure.case import WorkerContext
 
 RANK = "rank"
-"""The argument of a process that is one rank of a job, unlike the process that represents the whole job."""
+"""The argument of a process that is one rank of a job; another process represents the whole job."""
 LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# Longest wait for killed processes to end.
 KILLED_S: Seconds = 1.0
 
 Serve = Callable[[messages.Command], None]
@@ -86,7 +87,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
 
 
 def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # Serve as the process of a Keras backend; torch is imported only if it is that backend.
+    # Return the function that serves in Keras; torch is imported only if it is the backend.
     began_s = time.perf_counter()
     from gpubench.measure import keras_case
 
@@ -100,7 +101,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # Serve as the process of a device that runs no steps, only micro-benchmarks.
+    # Return the function that serves for an OpenCL device, which runs only micro-benchmarks.
     began_s = time.perf_counter()
     from gpubench.measure.opencl import open_queue, run_micro
 
@@ -118,8 +119,8 @@ def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None = None) -> WorkerContext:
-    """Load torch, open the device, check that it is the probed device, and report that it is ready."""
-    start = time.perf_counter()
+    """Load torch, open the device, check that it is the probed one, and report that this process is ready."""
+    began_s = time.perf_counter()
     import torch
 
     from gpubench.measure.case import WorkerContext
@@ -127,7 +128,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     from gpubench.measure.team import Over, Team
     from gpubench.probe.probe import GpuGroup, open_telemetry
 
-    imported = time.perf_counter()
+    imported_s = time.perf_counter()
     line.send(messages.Phase(name="context"))
     hardware = open_hardware(setup.device)
     findings = check_device(setup.device)
@@ -142,7 +143,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
         if place is None
         else GpuGroup((setup.device, *setup.peers), whole=place.machines == 1)
     )
-    opened = time.perf_counter()
+    opened_s = time.perf_counter()
     cudnn = torch.backends.cudnn.version() if hardware.is_cuda else None
     line.send(
         messages.Ready(
@@ -154,13 +155,13 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
             identity=identity_of(setup.device),
             memory_bytes=hardware.memory_bytes(),
             cudnn_benchmark=torch.backends.cudnn.benchmark if hardware.is_cuda else None,
-            cold_s={"import": imported - start, "context": opened - imported},
+            cold_s={"import": imported_s - began_s, "context": opened_s - imported_s},
             findings=findings,
             packages=versions(Framework.TORCH),
         )
     )
-    others = {"local_processes": place.local_size, "cause_of": team.cause_of} if place and team else {}
-    return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **others)
+    of_job = {"local_processes": place.local_size, "cause_of": team.cause_of} if place and team else {}
+    return WorkerContext.serving(setup, line, telemetry, hardware=hardware, team=team, **of_job)
 
 
 def serve(command: messages.Command, context: WorkerContext, line: ParentChannel) -> None:

@@ -70,7 +70,10 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
-        """Return the changed recipe. Its tokens set the cache size, and its adapters the base weight type."""
+        """Return the recipe with these fields changed.
+
+        The tokens of a generation set the size of its cache, and adapters the weight type of their base.
+        """
         found = msgspec.convert(self.fields | dict(asked), Recipe)
         base = ADAPTER_BASES.get(found.trainable)
         if "trainable" in asked and "weight_type" not in asked and base is not None:
@@ -101,7 +104,7 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The identity of a measured figure. Every comparison of different cases says that they differ.
+    """The identity of a measured figure. A comparison of different cases always says that they differ.
 
     A field added after the first version has a default that describes the earlier measurements. Files omit
     fields with default values, so old files remain readable.
@@ -126,7 +129,7 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
     memory_format: MemoryFormat | None
     batch_size: AtLeastOne
     sample_unit: str
-    gpu_count: AtLeastOne = msgspec.field(default_factory=lambda: 1)  # unlike a default, always written
+    gpu_count: AtLeastOne = msgspec.field(default_factory=lambda: 1)  # so that files always state it
     framework: Framework = Framework.TORCH
     weight_type: WeightType = WeightType.FLOAT32
     checkpointing: Checkpointing = Checkpointing.NONE
@@ -143,8 +146,8 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         """Set the default parallel mode for the number of GPUs."""
-        several = ParallelMode.DDP if self.parallel_mode is ParallelMode.SINGLE else self.parallel_mode
-        mode = ParallelMode.SINGLE if self.gpu_count == 1 else several
+        shared_mode = ParallelMode.DDP if self.parallel_mode is ParallelMode.SINGLE else self.parallel_mode
+        mode = ParallelMode.SINGLE if self.gpu_count == 1 else shared_mode
         msgspec.structs.force_setattr(self, "parallel_mode", mode)
 
     @cached_property

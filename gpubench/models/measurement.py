@@ -21,7 +21,6 @@ from gpubench.precisions import Precision
 from gpubench.spread import (
     CARD,
     HOST,
-    PARTS,
     UNKNOWN_PROCESS,
     USUAL_PROCESS,
     USUAL_PROCESS_HOST_BOUND,
@@ -372,7 +371,10 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def prior(self) -> Prior | None:
-        """The variation between launches, estimated from all cases of the run; None outside of a run."""
+        """The variation between launches, estimated from all cases of the run; None outside of a run.
+
+        The run sets it and other values derived from all its rows: see ``with_run_estimates``.
+        """
         prior: Prior | None = self.__dict__.get("prior_of_run")
         return prior
 
@@ -386,8 +388,8 @@ class Measurement(Record, frozen=True, kw_only=True):
         # The usual difference between processes, if only one was measured.
         if not self.__dict__.get("on_gpu"):
             return UNKNOWN_PROCESS
-        bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
-        return USUAL_PROCESS_HOST_BOUND if bound else USUAL_PROCESS
+        is_host_bound = any(finding.kind is FindingKind.HOST_BOUND for finding in self.findings)
+        return USUAL_PROCESS_HOST_BOUND if is_host_bound else USUAL_PROCESS
 
     @property
     def ledger(self) -> tuple[Component, ...]:
@@ -401,18 +403,18 @@ class Measurement(Record, frozen=True, kw_only=True):
         launches, cases = len(self.launch_step_times_s), self.__dict__.get("cases_of_prior", 0)
         moderated = f", moderated by those of {cases} cases (Smyth 2004)" if self.prior is not None else ""
         source = f"Student's t over {count(launches, 'launch')}{moderated}"
-        process = Component(name=PARTS[1], half_width=self.between_launches, n=launches, source=source)
+        process = Component(name="process", half_width=self.between_launches, n=launches, source=source)
         rounds = sum(len(launch.accepted) for launch in self.launches)
         return (
             Component(
-                name=PARTS[0],
+                name="within process",
                 half_width=median(self.within_launches),
                 n=rounds,
                 source="rounds, correlation included",
             ),
             self._usual_process if self.within_one_process else process,
             Component(
-                name=PARTS[2],
+                name="heat",
                 half_width=self.slowing_to_come,
                 n=launches,
                 source="clock and temperature from launch to launch",

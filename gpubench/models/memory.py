@@ -1,4 +1,4 @@
-"""The memory of a step, counted in three ways, and whether the step fits on a card."""
+"""The memory of a step, as tensors, torch and the device count it, and whether the step fits on a card."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         largest_batch: The largest batch with an upper end that fits; 0 if none does.
         one_may_fit: Whether the lower end of batch 1 fits, but not its upper end.
         ran: Whether the case ran on this model of card; then it fits, whatever the upper end.
-        by_reference: Whether it ran in a run shipped with the package rather than in the user's own.
+        where: Where it ran, in words.
         graph_high_bytes: Upper end of the memory in use in a CUDA graph, if the case is certain to fit only
             in eager steps, which ``need`` then describes; else None [B].
         graph_largest_batch, eager_largest_batch: The largest batches in a CUDA graph and in eager steps if a
@@ -191,7 +191,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
     largest_batch: int
     one_may_fit: bool = False
     ran: bool = False
-    by_reference: bool = False
+    where: str = "here"
     graph_high_bytes: float | None = None
     graph_largest_batch: int | None = None
     eager_largest_batch: int | None = None
@@ -220,10 +220,10 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         """Return the verdict without its figures: ``does not fit; largest batch 96``. Args as in ``text``."""
         if not (self.ran or self.fits):
             return f"{self.verdict}; {self.largest_text()}"
-        fits, graph = fits_text(sharded=sharded), None if self.ran else self.graph_high_bytes
-        if graph is None:
+        fits = fits_text(sharded=sharded)
+        if self.ran or self.graph_high_bytes is None:
             return fits
-        return f"{fits} in eager steps, maybe not in a CUDA graph of {format_bytes(graph)}"
+        return f"{fits} in eager steps, maybe not in a CUDA graph of {format_bytes(self.graph_high_bytes)}"
 
     def needs_text(self) -> str:
         """Return the figures, and whether the case ran: ``it ran here; needs 17.2 to 18.9 of 24 GiB``."""
@@ -233,8 +233,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         words = f"needs {format_range(device.low, device.high, self.card.listed_bytes)}"
         if self.need.untraced is not None:
             words += f"; not traced: {self.need.untraced}"
-        where = "in a reference run" if self.by_reference else "here"
-        return f"it ran {where}; {words}" if self.ran else words
+        return f"it ran {self.where}; {words}" if self.ran else words
 
     def likely_text(self) -> str:
         """Return the expected value and its interval: ``needs 6.0 (4.8 to 6.8) GiB, has 24 GiB``."""
@@ -255,14 +254,14 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         in_graph = f"{graph:,} in a CUDA graph, " if graph else ""
         return f"largest batch {in_graph}{eager:,} in eager steps{'' if graph else ' alone'}"
 
-    def after_a_run(self, batch_size: int, *, by_reference: bool = False) -> MemoryFit:
-        """Return the answer after a run on this model of card at this batch; see ``by_reference``."""
+    def after_a_run(self, batch_size: int, where: str = "here") -> MemoryFit:
+        """Return the answer after a run on this model of card at this batch; see ``where``."""
         return msgspec.structs.replace(
             self,
             verdict=Verdict.FITS,
             largest_batch=max(self.largest_batch, batch_size),
             ran=True,
-            by_reference=by_reference,
+            where=where,
             graph_largest_batch=None,
             eager_largest_batch=None,
         )

@@ -46,6 +46,7 @@ class Estimate(Record, frozen=True, kw_only=True):
         capped_time, capped_energy: Factors by which ``power_limit_w`` changes a job's time and energy.
         published: Published readings of this card, in words. Comparable ones widen the interval.
         most_samples_per_s: Limit set by the peak of the GPU; None for a measurement.
+        origin: Who measured it, on what and when, if the run was added with ``results add``.
     """
 
     case: Case
@@ -77,6 +78,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     capped_energy: Interval = UNKNOWN_INTERVAL
     published: str | None = None
     most_samples_per_s: float | None = None
+    origin: str | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -97,7 +99,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     @property
     def at_peak(self) -> bool:
         """Whether ``high`` is the limit set by the GPU's peak, not the end of the 90 % interval."""
-        return None not in {self.high, self.most_samples_per_s} and self.high == self.most_samples_per_s
+        return self.high is not None and self.high == self.most_samples_per_s
 
     def flat(self) -> dict[str, Any]:
         """Return the estimate as in ``predict show --json``."""
@@ -117,8 +119,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An offer in a ranking: its expected price, its throughput, and the time and cost of the job.
 
     Attributes:
-        rank: Shared by the rows of a band (``gpubench.recommend.objective.bands``). None if not ranked.
-        tie: Whether the row cannot be distinguished from the first of its band.
+        rank: Shared by the rows of a band, a leader and the rows that tie with it, with further offers of
+            their GPUs in between (``gpubench.recommend.objective.bands``). None if not ranked.
+        tie: Whether the row cannot be distinguished from the leader of its band.
         estimate: For one GPU; ``parts`` has the estimate of each workload if several are combined.
         usd_per_hour: Expected price of the instance with a 90 % interval; every figure of the row is based on
             it. For a list price it is the listed price.
@@ -550,8 +553,8 @@ class Ranking(Record, frozen=True, kw_only=True):
         shared_ranks = self.shared_ranks
         lines = []
         for row in self.rows[:LINES_IN_REPR]:
-            offer, tie = row.offer, "=" if row.rank in shared_ranks else " "
-            price = f"{labels().gpus_at(offer)}, {format_usd(row.usd_per_hour.value)}/h"
+            tie = "=" if row.rank in shared_ranks else " "
+            price = f"{labels().gpus_at(row.offer)}, {format_usd(row.usd_per_hour.value)}/h"
             best = "" if row.p_best is None else f", P(best) {format_chance(row.p_best)}"
             job = "" if row.cost_usd.value is None else f", the job {format_usd(row.cost_usd.value)}"
             lines.append(f"  {row.rank}{tie} {price}{job}{best}")
@@ -589,9 +592,9 @@ class Ranking(Record, frozen=True, kw_only=True):
     @property
     def shared_ranks(self) -> frozenset[int]:
         """Ranks that several offers share."""
-        of = Counter(row.rank for row in self.rows)
+        counts = Counter(row.rank for row in self.rows)
         return frozenset(
-            row.rank for row in self.rows if row.rank is not None and (row.tie or of[row.rank] > 1)
+            row.rank for row in self.rows if row.rank is not None and (row.tie or counts[row.rank] > 1)
         )
 
     def to_frame(self) -> DataFrame:

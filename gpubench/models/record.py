@@ -84,6 +84,7 @@ def html_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 def _brief(value: Any) -> str:
     """Return the repr of a value; a long one is abbreviated, as in ``<181 Row>`` or ``<Environment>``."""
+    # An item of a tuple takes at least three characters, with its separator.
     is_long = isinstance(value, tuple | list | dict) and len(value) > _MOST_FIELD_CHARACTERS // 3
     if not is_long and len(text := repr(value)) <= _MOST_FIELD_CHARACTERS:
         return text

@@ -17,7 +17,7 @@ from gpubench.models.case import AtLeastOne, Case, Positive
 from gpubench.models.measurement import BatchChoice, Measurement, Status
 from gpubench.models.record import PROTOCOL, Record, headed, html_table, shown, views
 from gpubench.precisions import Precision
-from gpubench.units import count
+from gpubench.units import count, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -317,6 +317,7 @@ def uncontrolled(row: Measurement, rows: Sequence[Measurement]) -> tuple[Finding
         rows: All rows of its run.
     """
     timed = [launch for launch in row.launches if launch.rounds]
+    # The operators that have no control in some launch.
     names = {name for launch in timed for name in launch.precision_errors.keys() - launch.control_errors}
     if row.case.precision is not Precision.FP32 or row.step_time_s is None:
         return ()
@@ -355,21 +356,21 @@ def with_run_estimates(
     means = [each for row in rows if len(each := row.launch_step_times_s) > 1]
     variances = [stats.variance_of(each) / fmean(each) ** 2 for each in means]
     prior = stats.prior_of(variances, [len(each) - 1 for each in means])
-    known = {
+    estimates = {
         "prior_of_run": prior,
         "cases_of_prior": len(means),
         "on_gpu": on_gpu,
         "slowing": heat.slowing_of([row.moments for row in rows]),
     }
-    return tuple(_with(row, known, uncontrolled(row, rows) if has_tf32 else ()) for row in rows)
+    return tuple(_with_estimates(row, estimates, uncontrolled(row, rows) if has_tf32 else ()) for row in rows)
 
 
-def _with(row: Measurement, known: dict[str, Any], found: Iterable[Finding]) -> Measurement:
-    new = tuple(each for each in found if each not in row.findings)
-    if not new and known.items() <= row.__dict__.items():
+def _with_estimates(row: Measurement, estimates: dict[str, Any], findings: Iterable[Finding]) -> Measurement:
+    new = tuple(each for each in findings if each not in row.findings)
+    if not new and estimates.items() <= row.__dict__.items():
         return row
     twin = msgspec.structs.replace(row, findings=(*row.findings, *new)) if new else copy(row)
-    twin.__dict__.update(row.__dict__ | known)
+    twin.__dict__.update(row.__dict__ | estimates)
     return twin
 
 
@@ -388,6 +389,7 @@ class Run(Record, frozen=True, kw_only=True):
         finished_at: When the run ended or was stopped; None while it is running or if it was killed.
         interrupted: Whether it was stopped before everything was measured.
         quality: Training to a target quality, if requested; the file then has no cases.
+        added_from: Who shared it, or the file that it was added from; None for a run of this results folder.
     """
 
     schema_version: int = RUN_VERSION
@@ -409,6 +411,7 @@ class Run(Record, frozen=True, kw_only=True):
     quality: Annotated[tuple[TimeToQuality, ...], _ROWS] = ()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    added_from: str | None = None
 
     def __post_init__(self) -> None:
         """Give each row the run's estimates of the spread between launches and of the slowdown from heat."""
@@ -430,6 +433,14 @@ class Run(Record, frozen=True, kw_only=True):
         title = f"Run {self.run_id} on {self.device.name or self.device.gpu_key or self.device.backend}"
         rows = [(each.label, _rate(each)) for each in self.measurements]
         return html_table(title, ("case", "throughput (95 %)"), rows)
+
+    @property
+    def origin(self) -> str | None:
+        """Who measured an added run, on what and when; None for a run of this results folder."""
+        if self.added_from is None:
+            return None
+        machine = (self.device.name, self.environment.cpu, self.started_at[:10])
+        return ", ".join(plain(each, 60) for each in (self.added_from, *machine) if each)
 
     @property
     def case_count(self) -> int:
@@ -467,6 +478,5 @@ _CASES_IN_REPR = 8
 
 
 def _rate(each: Measurement) -> str:
-    if each.status is not Status.OK:
-        return str(each.status)
-    return each.interval.rate(each.case.sample_unit)
+    is_measured = each.status is Status.OK
+    return each.interval.rate(each.case.sample_unit) if is_measured else str(each.status)

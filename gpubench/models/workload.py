@@ -66,7 +66,8 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
     """The memory alive in a step at one separately traced batch size.
 
     Attributes:
-        moments: Candidates for the peak, for any share of the gradients held; none grows with the batch.
+        moments: Candidates for the peak, whatever share of the gradients is held. Their bytes are all fixed,
+            because the batch is.
         saved_bytes: Memory left alive by the forward pass and the loss.
     """
 
@@ -76,7 +77,7 @@ class MemoryPoint(Record, frozen=True, kw_only=True):
 
 
 # A growth exponent that falls by at most this much between pairs of points counts as constant.
-_STEEPER = 0.01
+_EXPONENT_TOLERANCE = 0.01
 
 
 class StepMemory(Record, frozen=True, kw_only=True):
@@ -144,14 +145,14 @@ class StepMemory(Record, frozen=True, kw_only=True):
         low, high = (self.points[at].saved_bytes for at in (place, place + 1))
         return self._chord(place, batch_size, low, high)
 
-    def changed(self, of: Callable[[MemoryLine], MemoryLine], **fields: Any) -> StepMemory:
+    def changed(self, change: Callable[[MemoryLine], MemoryLine], **fields: Any) -> StepMemory:
         """Return the step with a function applied to each of its moments, and other fields replaced."""
         points = tuple(
-            msgspec.structs.replace(point, moments=tuple(map(of, point.moments))) for point in self.points
+            msgspec.structs.replace(point, moments=tuple(map(change, point.moments))) for point in self.points
         )
-        kept = self.keeping and self.keeping.changed(of, **fields)
-        lines = tuple(map(of, self.lines))
-        return msgspec.structs.replace(self, lines=lines, points=points, keeping=kept, **fields)
+        keeping = self.keeping and self.keeping.changed(change, **fields)
+        lines = tuple(map(change, self.lines))
+        return msgspec.structs.replace(self, lines=lines, points=points, keeping=keeping, **fields)
 
     def is_on_lines(self, batch_size: int) -> bool:
         """Whether the lines are valid at this batch size."""
@@ -203,7 +204,7 @@ class StepMemory(Record, frozen=True, kw_only=True):
             math.log(peaks[b] / peaks[a]) / math.log(self.points[b].batch_size / self.points[a].batch_size)
             for a, b in pairwise(around)
         ]
-        return all(one <= two + _STEEPER for one, two in pairwise(exponents))
+        return all(one <= two + _EXPONENT_TOLERANCE for one, two in pairwise(exponents))
 
 
 class BlockSizes(Record, frozen=True, kw_only=True):
@@ -239,8 +240,8 @@ CheckpointingFrom = tuple[tuple[int, Checkpointing], ...]
 
 def checkpointing_over(by_fewest: CheckpointingFrom, gpu_count: int) -> Checkpointing | None:
     """Return the checkpointing of a job on this many GPUs; None to keep the recipe's."""
-    held = [how for fewest, how in by_fewest if gpu_count >= fewest]
-    return held[-1] if held else None
+    reached = [how for fewest, how in by_fewest if gpu_count >= fewest]
+    return reached[-1] if reached else None
 
 
 class WorkloadProfile(Record, frozen=True, kw_only=True):
@@ -398,10 +399,9 @@ class WorkloadProfile(Record, frozen=True, kw_only=True):
     def memory_format_at(self, precision: Precision) -> MemoryFormat | None:
         """Return the faster image layout that works; None for other inputs.
 
-        It is channels_last, except at strict fp32 and for a workload that fails with it.
-
-        With channels_last, VGG16 on an H200 reaches 3045 images/s instead of 2086 at amp-fp16, but is 7 %
-        slower at strict fp32.
+        That is channels_last, except at strict fp32 and for a workload that fails with it. With
+        channels_last, VGG16 on an H200 reaches 3045 images/s instead of 2086 at amp-fp16, but is 7 % slower
+        at strict fp32.
         """
         if not self.is_image:
             return None

@@ -89,7 +89,7 @@ USUAL_DRIFT = 0.27
 """Standard deviation of the logarithm of a list price after a year, from eight prices with two dates (2024
 to 2026): five moved (AWS p5 and p4d down by 44 and 33 %, Lambda H100 and B200 up by 33 and 34 %, Verda H100
 up by 15 % in six weeks), three did not (AWS p3 twice, Paperspace A4000)."""
-USUAL_CHANGES = 8
+USUAL_CHANGES = 8  # weight of the usual drift, as a number of observed changes
 
 DAYS_PER_YEAR = 365.25
 HOURS_PER_YEAR = 8760.0
@@ -120,8 +120,8 @@ def change_of(old: Offer, new: Offer) -> PriceChange | None:
 def drift_of(changes: Iterable[PriceChange]) -> float:
     """Return the standard deviation of the logarithm of a list price after a year.
 
-    Each change in the table has the weight of one observation; the usual drift has the weight of eight. A
-    price that stayed the same for a year counts as much as one that moved.
+    Each change counts as one observation, and the usual drift as eight (``USUAL_CHANGES``). A price that
+    stayed the same for a year counts as much as one that moved.
     """
     known = list(changes)
     variance = sum(change.log_ratio**2 / change.years for change in known)

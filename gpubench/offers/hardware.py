@@ -16,14 +16,14 @@ from gpubench.folders import data_table
 from gpubench.models import PriceCondition
 from gpubench.names import counted, normalize
 from gpubench.offers.dates import price_day
-from gpubench.options import FIGURE, figure
+from gpubench.options import FIGURE, GROUPED, figure
 from gpubench.specs import find_spec, load_specs, usual_spec
 from gpubench.units import plain
 
 # --- prices of cards -------------------------------------------------------------------------------------
 
 PLANNING_VALUE = "planning value"
-"""The ``statistic`` of a planning price, for which no listing was observed."""
+"""The ``statistic`` of a price that is a planning figure: no listing was observed."""
 CONDITIONS = frozenset(
     {PriceCondition.NEW, PriceCondition.USED, PriceCondition.UNSTATED, PriceCondition.LAUNCH_PRICE}
 )
@@ -113,11 +113,11 @@ def card_prices() -> tuple[CardPrice, ...]:
 # --- a machine in one line -------------------------------------------------------------------------------
 
 
-# Spellings of "30,000 USD" without the unit behind: "$30,000", "USD 30,000", "30k".
+# Other spellings of "30,000 USD": "$30,000", "USD 30,000", "30k".
 _DOLLARS = re.compile(rf"(?:\$|usd) ?({FIGURE})(?: usd)?|(?<![\d.,])({FIGURE})(?<=[kKM])$", re.IGNORECASE)
 _NUMBER = rf"(?P<value>{FIGURE})"
 _FORMS: tuple[tuple[str, str, float], ...] = (
-    # field, pattern of a complete part, factor; labeled prices come before the bare one
+    # field, pattern of a complete part, factor to the field's unit; labeled prices come before the bare one
     ("resale_usd", rf"resale {_NUMBER} usd", 1.0),
     ("host_usd", rf"host {_NUMBER} usd", 1.0),
     ("upkeep_usd_per_hour", rf"upkeep {_NUMBER} usd/h", 1.0),
@@ -142,8 +142,8 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "tariff_usd_per_kwh": (0.0, 10.0),
     "upkeep_usd_per_hour": (0.0, 1e4),
 }
+# Fields that are sums of money, in which a point may separate thousands.
 _SUMS = frozenset({"purchase_usd", "host_usd", "resale_usd"})
-_GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)  # 1.800 is 1,800 in much of Europe
 _EXAMPLE = (
     "'2x nvidia-geforce-rtx-4090-24gb, 3800 USD, host 1500 USD, resale 900 USD, 3 years, 60 %, 380 W, "
     "PUE 1.2, 0.25 USD/kWh'"
@@ -157,7 +157,7 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
         spec: Parts separated by commas: the GPU (``2x NAME`` for two), then optional parts in any order: its
             price in USD (without one it is already owned), ``host``, ``resale`` and ``upkeep`` in USD, years,
             percent of hours used, W, PUE, USD/kWh.
-        own_keys: Devices that only occur in the user's own runs: ``cpu``, a Mac, a laptop's GPU.
+        own_keys: Devices that occur only in the user's own runs: ``cpu``, a Mac, a laptop's GPU.
 
     Returns:
         Key and number of the GPUs, and the given values: ``purchase_usd`` of all GPUs without the host (0 if
@@ -176,7 +176,8 @@ def parse_owned(spec: str, own_keys: Collection[str] = ()) -> tuple[str, int, di
     gpu_count = 1 if stated is None else stated
     known, words = find_spec(name), {*normalize(name).replace("-", " ").split()}
     own = [key for key in {*own_keys} - {*load_specs()} if words and words <= {*key.split("-")}]
-    key = known.key if known is not None else own[0] if len(own) == 1 else name
+    own_key = own[0] if len(own) == 1 else name
+    key = own_key if known is None else known.key
     if key not in own_keys:
         gpu = usual_spec(name)
         key = gpu.key
@@ -204,7 +205,7 @@ def _read(part: str) -> tuple[str, float]:
         if found:
             value = figure(found["value"]) * factor
             low, high = _LIMITS[field]
-            if field in _SUMS and _GROUPED.fullmatch(found["value"]):
+            if field in _SUMS and GROUPED.fullmatch(found["value"]):
                 raise MisuseError(f"--have: {part!r} can mean thousands: write {value * 1000:.0f} USD")
             if not low <= value <= high:
                 raise MisuseError(f"--have: {_words(field)} {part!r} is outside {low:g} to {high:g}")

@@ -31,37 +31,38 @@ class ListedOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_providers(wanted: Iterable[str], there: Iterable[str]) -> frozenset[str]:
-    """Return the requested providers in lowercase, or reject an unknown one, which would hide every price.
+    """Return the requested providers in lowercase.
 
     Raises:
         MisuseError: If a provider is unknown, with similar known ones.
     """
     known = sorted({provider.casefold() for provider in there})
     found = {name: find_provider(name, known) for name in wanted}
-    for name in sorted(name for name, provider in found.items() if provider is None):
-        raise unknown_name("provider", name, nearest(name, known, cutoff=0.0))
+    if unknown := sorted(name for name, provider in found.items() if provider is None):
+        raise unknown_name("provider", unknown[0], nearest(unknown[0], known, cutoff=0.0))
     return frozenset(provider for provider in found.values() if provider)
 
 
 def known_regions(
-    wanted: Iterable[str], there: Iterable[str | None], more: Iterable[str] = ()
+    wanted: Iterable[str], there: Iterable[str | None], others: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Return the requested regions in lowercase: known regions, parts of the world, and ``more``.
+    """Return the requested regions in lowercase: those of offers, parts of the world, or ``others``.
 
     Raises:
         MisuseError: If no offer is in a region, with similar known ones.
     """
-    known = sorted({region.casefold() for region in there if region} | {*more})
+    known = sorted({region.casefold() for region in there if region} | {*others})
     names = tuple(name.casefold() for name in wanted)
     for name in names:
         if not any(is_in(region, name) for region in known):
-            near = nearest(name, known) or ("none; eu, us and asia are known too",)
-            raise unknown_name("region", name, near)
+            raise unknown_name(
+                "region", name, nearest(name, known) or ("none; eu, us and asia are known too",)
+            )
     return names
 
 
 def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> tuple[ListedOffer, ...]:
-    """Return the offers that pass a filter, cheapest GPU-hour first.
+    """Return the requested offers, cheapest GPU-hour first.
 
     Args:
         offers: Every known offer, because each price that is not the user's own is compared with the others.
@@ -81,7 +82,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             (not providers or offer.provider.casefold() in providers)
             and (not regions or any(is_in(offer.region or ANY_REGION, name) for name in regions))
             and (not wanted.sellers or offer.seller in wanted.sellers)
-            and (not gpus or not gpus.isdisjoint(((offer.gpu_key, None), (offer.gpu_key, offer.gpu_count))))
+            and (not gpus or bool(gpus & {(offer.gpu_key, None), (offer.gpu_key, offer.gpu_count)}))
         )
 
     market, old = every.once(AskedPrices), outdated(every, today)
@@ -91,8 +92,12 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
         if passes(offer)
     ]
-    listed.sort(key=lambda row: (row.offer.provider, row.offer.instance))
-    return tuple(sorted(listed, key=lambda row: row.offer.usd_per_gpu_hour or math.inf))
+    return tuple(
+        sorted(
+            listed,
+            key=lambda row: (row.offer.usd_per_gpu_hour or math.inf, row.offer.provider, row.offer.instance),
+        )
+    )
 
 
 def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
@@ -102,27 +107,28 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     without a day does not rank if there is one with a day for the same GPU, pricing, provider, region and
     count.
     """
-    there = [
+    rankable = [
         (offer, (offer.gpu_key, offer.pricing), (offer.provider, offer.region, offer.gpu_count))
         for offer in offers.where(~(offers.by_user | offers.is_owned))
         if offer.kind not in NOT_RANKED
     ]
-    ages = [age_days(offer.price_date, today) for offer, *_ in there]
-    newer = {paid for (_, paid, _), age in zip(there, ages, strict=True) if age <= NOT_CURRENT_AFTER_DAYS}
-    reasons = {
-        offer_key(
-            offer
-        ): f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones for this GPU"
-        for (offer, paid, _), age in zip(there, ages, strict=True)
-        if age > NOT_CURRENT_AFTER_DAYS and paid in newer
-    }
+    is_old = [age_days(offer.price_date, today) > NOT_CURRENT_AFTER_DAYS for offer, *_ in rankable]
+    have_newer = {gpu for (_, gpu, _), old in zip(rankable, is_old, strict=True) if not old}
+    reasons = dict.fromkeys(
+        (
+            offer_key(offer)
+            for (offer, gpu, _), old in zip(rankable, is_old, strict=True)
+            if old and gpu in have_newer
+        ),
+        f"its price is over {NOT_CURRENT_AFTER_DAYS} days old, and there are newer ones for this GPU",
+    )
     dated = {  # an outdated price supersedes no other
-        (paid, place)
-        for offer, paid, place in there
+        (gpu, place)
+        for offer, gpu, place in rankable
         if has_day(offer.price_date) and offer_key(offer) not in reasons
     }
-    for offer, paid, place in there:
-        if (paid, place) in dated and not has_day(offer.price_date):
+    for offer, gpu, place in rankable:
+        if (gpu, place) in dated and not has_day(offer.price_date):
             reasons.setdefault(
                 offer_key(offer), "its price has no day, unlike another price for this GPU there"
             )
@@ -144,6 +150,7 @@ def _listed(offer: Offer, today: date, doubt: str | None, old: str | None) -> Li
 
 # --- parts of the world ----------------------------------------------------------------------------------
 
+# Words in the names of regions: parts of the world, countries and their codes, cities, clouds' own names.
 _WORDS = {
     "eu": """
         eu france germany sweden poland italy spain finland netherlands belgium
@@ -171,7 +178,7 @@ _WORDS = {
 _WORLD_OF = {word: world for world, words in _WORDS.items() for word in words.split()}
 _EUROPEAN = frozenset({"eu", "europe", "not eu"})
 _NAMES = {"eu": {"eu"}, "europe": {"eu", "europe"}, "us": {"us"}, "usa": {"us"}, "asia": {"asia"}}
-# London and Zurich at Google and Amazon; the names look like those of regions in the European Union.
+# London and Zurich at Google and Amazon; by their names, they could be in the European Union.
 _OUTSIDE_THE_EU = re.compile(r"(europe-west[26]|eu-west-2|eu-central-2)(?!\d).*")
 _GOOGLE_IN_EUROPE = re.compile(r"europe-[a-z]+\d.*")
 # Australia and New Zealand, which Amazon and Oracle list under Asia Pacific.

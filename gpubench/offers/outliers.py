@@ -2,10 +2,9 @@
 
 There are two tests. First, a fetched price that jumps from the last known price of the same instance is set
 aside. Second, an unconfirmed price far below or far above the others is listed with the reason, and is not
-ranked by default. It is compared with other hosts of the same source and with other providers; if nobody else
-sells the GPU, with the GPUs that cost the least per unit of memory bandwidth. Only an independent source can
-confirm a price: another provider, in a table by another author, because one file can contain any number of
-provider names.
+ranked by default. "The others" are other hosts of the same source and other providers; if nobody else sells
+the GPU, they are the GPUs that cost the least per unit of memory bandwidth. A price can be confirmed only by
+another provider, in a table by another author: one file can contain any number of provider names.
 """
 
 import math
@@ -31,9 +30,9 @@ from gpubench.offers.table import (
     Offers,
     OfferTable,
     SetAside,
-    alike,
     kinds_of,
     offer_key,
+    places_by_kind,
 )
 from gpubench.specs import load_specs
 from gpubench.units import count, format_number, format_usd, plain
@@ -56,6 +55,7 @@ ADMITTED_BY = "the setting accept-outliers"
 
 _ROUNDING = 1e-9
 
+# In words: the prices compared are of the same kind and pricing, of any kind, or of any kind and pricing.
 _LOOSENED = ("", ", on clouds and marketplaces together", ", at any pricing")
 
 
@@ -64,7 +64,7 @@ class Standard(NamedTuple):
 
     Attributes:
         low, high: Prices outside this range are doubtful.
-        unless: The missing confirmation, in words.
+        unless: What would have confirmed a price outside the range, in words.
         is_contestable: Whether the prices of other providers can confirm a price outside the range.
         providers: Number of other providers behind it; 0 if it is not a median of providers.
     """
@@ -80,13 +80,13 @@ class Standard(NamedTuple):
 
 
 class _Asks(NamedTuple):
-    """Current prices for one GPU, including every card that an ambiguous name can mean; arrays (N,).
+    """Columns over N current prices, usually for one GPU and the variants that its name can mean.
 
     Attributes:
-        usd: Price per GPU-hour.
+        usd: Price [USD per GPU-hour].
         gpus: Number of GPUs in the offer.
-        pricing, is_host: The pricing, and whether a host asks it (hosts may ask a sixth of a cloud's price).
-        provider, origin: Indexes of the provider and the table.
+        is_host: Whether a marketplace host asks the price; it may be a sixth of a cloud's.
+        pricing, provider, origin: Codes of the pricing, of the provider, and of the table's author.
     """
 
     usd: NDArray[Any]
@@ -98,7 +98,7 @@ class _Asks(NamedTuple):
 
 
 class _Author(NamedTuple):
-    """The author of a price, by index. Origin 0, the shipped table, is trusted; provider -1 is unknown."""
+    """The author of a price, as codes. Origin 0, the shipped table, is trusted; provider -1 is unknown."""
 
     provider: int
     origin: int
@@ -106,6 +106,7 @@ class _Author(NamedTuple):
 
 @cache
 def _name(provider: str) -> str:
+    # Spellings of one provider may differ in case, spaces and punctuation.
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", provider).casefold()))
 
 
@@ -124,12 +125,16 @@ class AskedPrices:
             lambda key, author: not self._is_independent(self._asks(*_variants_of(key)), author).any()
         )
         self._least = cache(self._find_least)
-        self._names = {name: at for at, name in enumerate(dict.fromkeys(map(_name, every.provider.values)))}
-        self._tables = {name: at for at, name in enumerate(dict.fromkeys((UNSTATED, *every.origin.values)))}
-        self._pricings = {pricing: at for at, pricing in enumerate(Pricing)}
+        self._provider_codes = {
+            name: at for at, name in enumerate(dict.fromkeys(map(_name, every.provider.values)))
+        }
+        self._origin_codes = {
+            name: at for at, name in enumerate(dict.fromkeys((UNSTATED, *every.origin.values)))
+        }
+        self._pricing_codes = {pricing: at for at, pricing in enumerate(Pricing)}
         is_sold = ~every.is_owned & ~every.kind.is_in(NOT_RANKED.__contains__) & (every.usd_per_gpu_hour > 0)
         sold = np.flatnonzero(is_sold)
-        by_gpu = alike(every.gpu_key.codes[sold])
+        by_gpu = places_by_kind(every.gpu_key.codes[sold])
         self._rows = {every.gpu_key.values[code]: sold[places] for code, places in by_gpu.items()}
         index = (every[at] for at in np.flatnonzero(every.kind.equals("index")).tolist())
         self._hosts = {
@@ -141,7 +146,7 @@ class AskedPrices:
     @cached_property
     def _origins(self) -> dict[Any, int]:
         origins = zip(self._every, self._every.origin.cells(), strict=True)
-        return {offer_key(each): self._tables[name] for each, name in origins if name != UNSTATED}
+        return {offer_key(each): self._origin_codes[name] for each, name in origins if name != UNSTATED}
 
     @cached_property
     def _columns(self) -> _Asks:
@@ -149,10 +154,10 @@ class AskedPrices:
         return _Asks(
             usd=every.usd_per_gpu_hour,
             gpus=every.gpu_count.figures(int),
-            pricing=every.pricing.figures(self._pricings.__getitem__),
+            pricing=every.pricing.figures(self._pricing_codes.__getitem__),
             is_host=every.kind.equals("marketplace"),
-            provider=every.provider.figures(lambda each: self._names[_name(each)]),
-            origin=every.origin.figures(self._tables.__getitem__),
+            provider=every.provider.figures(lambda each: self._provider_codes[_name(each)]),
+            origin=every.origin.figures(self._origin_codes.__getitem__),
         )
 
     def _find_asks(self, *gpu_keys: str) -> _Asks:
@@ -162,7 +167,7 @@ class AskedPrices:
 
     def _author(self, offer: Offer) -> _Author:
         origin = self._origins.get(offer_key(offer), 0)
-        return _Author(self._names.get(_name(offer.provider), -1), origin)
+        return _Author(self._provider_codes.get(_name(offer.provider), -1), origin)
 
     # --- the doubts about a price ------------------------------------------------------------------------
 
@@ -209,21 +214,25 @@ class AskedPrices:
             return 'a "starting at" price'
         author = self._author(offer)
         standard = self._standard_of(offer.gpu_key, offer.pricing, offer.kind, author)
-        is_taken = author.origin in {self._tables.get(BY_USER), 0 if offer.seller == "cloud" else None}
-        if not is_taken and (standard is None or self._is_alone(offer.gpu_key, author)):
+        is_trusted = author.origin == self._origin_codes.get(BY_USER) or (
+            author.origin == 0 and offer.seller == "cloud"
+        )
+        if not is_trusted and (standard is None or self._is_alone(offer.gpu_key, author)):
             return "the only listing" if offer.kind == "marketplace" else "unconfirmed price"
         usd = offer.usd_per_gpu_hour
-        if standard is None or usd * _WITNESS_RATIO >= standard.usd or self._confirmed_by(offer, author, usd):
+        if standard is None or usd * _WITNESS_RATIO >= standard.usd:
             return None
-        return _times(offer, standard)
+        # A private host that asks as little does not confirm a company's price in the user's own table.
+        is_confirmed = self._confirmed_by(offer, author, usd, same_kind=author.origin != 0)
+        return None if is_confirmed else _times(offer, standard)
 
     def doubted(self, offers: Offers) -> Flags:
         """Return which prices are likely mistakes.
 
         Args:
-            offers: A selection of the constructor's offers, or of those with others to own joined to them.
+            offers: A selection of the constructor's offers, or of these followed by others (``joined``).
         """
-        return offers.spread(self._every, self._flags)
+        return offers.flagged_in(self._every, self._flags)
 
     @cached_property
     def _flags(self) -> Flags:
@@ -236,6 +245,7 @@ class AskedPrices:
         _, firsts = np.unique(codes, return_index=True)
         limits = [self._limits(every[at]) for at in firsts.tolist()]
         low, high = np.array(limits).reshape(-1, 2).T[:, codes]
+        # Only prices outside the limits of their kind are checked one by one.
         suspects: Flags = (usd <= low) | (usd >= high) | has_median
         for at in np.flatnonzero(suspects).tolist():
             suspects[at] = self._doubted_by(every[at]) is not None
@@ -247,7 +257,7 @@ class AskedPrices:
         found = list(self._standards(offer))
         low, high = (
             max((each.low for each in found), default=0.0),
-            min((e.high for e in found), default=math.inf),
+            min((each.high for each in found), default=math.inf),
         )
         return low * (1 + _ROUNDING), high * (1 - _ROUNDING)
 
@@ -289,11 +299,11 @@ class AskedPrices:
             yield Standard(usd, words, words, usd / _WITNESS_RATIO, unless=unless)
 
     def _is_cleared(self, offer: Offer, standard: Standard) -> bool:
-        """Return whether other providers confirm a price that is outside the range of its reference.
+        """Return whether a price outside the range of its reference is plausible after all.
 
-        A high price is compared with the median of its kind. If that median is a single provider's price, yet
-        another provider of any kind must confirm it; otherwise one absurdly low price could discredit an
-        honest one.
+        It is plausible if other providers confirm it. A high price is also plausible if its reference is the
+        price of a single provider that no other provider confirms: otherwise one absurdly low price could
+        discredit an honest one.
         """
         usd, author, is_lone = offer.usd_per_gpu_hour, self._author(offer), standard.providers == 1
         if is_lone and usd > standard.high and len(self._confirmed_by(offer, author, standard.usd)) < 2:
@@ -319,7 +329,7 @@ class AskedPrices:
         self, gpu_key: str, pricing: Pricing, is_host: bool, loosened: int, origin: int
     ) -> dict[int, float]:
         asks = self._asks(*_variants_of(gpu_key))
-        paid = asks.pricing == self._pricings[pricing]
+        paid = asks.pricing == self._pricing_codes[pricing]
         scope = (paid & (asks.is_host == is_host), paid, np.ones(len(paid), dtype=bool))[loosened]
         is_another_author = (origin == 0) | (asks.origin != origin)
         return _price_by_provider(asks, scope & is_another_author)
@@ -328,12 +338,12 @@ class AskedPrices:
         # Return a provider's lowest price per GPU-hour by number of GPUs, in ascending order.
         asks = self._asks(gpu_key)
         own = (asks.provider == author.provider) & (asks.origin == author.origin)
-        own &= asks.pricing == self._pricings[pricing]
+        own &= asks.pricing == self._pricing_codes[pricing]
         return {int(n): float(asks.usd[own & (asks.gpus == n)].min()) for n in np.unique(asks.gpus[own])}
 
     def _is_independent(self, asks: _Asks, author: _Author) -> Flags:
-        # Return which prices can confirm this author's: those of another provider, in the shipped table or in
-        # another author's table.
+        # Return which prices can confirm this author's: those of another provider in another table. Shipped
+        # prices can also confirm each other.
         is_another: Flags = (asks.provider != author.provider) & (asks.origin != (author.origin or -1))
         return is_another
 
@@ -342,10 +352,10 @@ class AskedPrices:
     ) -> set[int]:
         """Return the providers that confirm a price, including those that leave the form factor open.
 
-        Private hosts and rental companies count as different kinds.
+        With ``same_kind``, only hosts confirm a host's price, and only companies that of a company.
         """
         asks = self._asks(*_variants_of(offer.gpu_key, or_ambiguous=True))
-        paid = [self._pricings[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
+        paid = [self._pricing_codes[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
         near = (asks.usd >= usd / _WITNESS_RATIO) & (asks.usd <= usd * _WITNESS_RATIO)
         near &= ((asks.pricing == paid[0]) | (asks.pricing == paid[1])) & self._is_independent(asks, author)
         if same_kind:
@@ -358,7 +368,7 @@ class AskedPrices:
         found = []
         for gpu_key in self._rows:
             spec, asks = load_specs().get(gpu_key), self._asks(gpu_key)
-            shipped = (asks.pricing == self._pricings[Pricing.ON_DEMAND]) & (asks.origin == 0)
+            shipped = (asks.pricing == self._pricing_codes[Pricing.ON_DEMAND]) & (asks.origin == 0)
             prices = _price_by_provider(asks, shipped).values()
             if spec is not None and spec.memory_bandwidth_bytes_per_s and len(prices) > 1:
                 found.append(median(prices) / spec.memory_bandwidth_bytes_per_s)
@@ -374,7 +384,7 @@ def _variants_of(gpu_key: str, *, or_ambiguous: bool = False) -> tuple[str, ...]
 
 
 def _price_by_provider(asks: _Asks, which: Flags) -> dict[int, float]:
-    # Return one price per provider [USD per GPU-hour].
+    # Return the median price of each provider [USD per GPU-hour].
     providers, usd = asks.provider[which], asks.usd[which]
     return {each: median(usd[providers == each].tolist()) for each in np.unique(providers).tolist()}
 

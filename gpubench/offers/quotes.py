@@ -44,7 +44,12 @@ from gpubench.units import GIB, figure_in, listing, plain
 
 
 class Sorted(NamedTuple):
-    """The offers of an answer, the offers without a usable price, and the parts for which it is complete."""
+    """The sorted quotes of an answer.
+
+    Attributes:
+        unusable: Offers that are identified, but have an unusable price or another unusable value.
+        claims: The parts for which the answer is complete.
+    """
 
     table: OfferTable
     unusable: tuple[Offer, ...]
@@ -83,6 +88,7 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
             continue
         key, dropped = offer_key(offer), quote
         before = offers.get(key)
+        # Two rows of a table may give one name to different machines.
         if before and quote.row and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
             named = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
             offer = msgspec.structs.replace(offer, instance=named)
@@ -90,14 +96,14 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
         if (other := offers.get(key)) is not None:
             if price_day(offer.price_date) > price_day(other.price_date):
                 dropped, other = rows[key], None
-            set_aside[_aside(dropped, _SECOND.format(PRICING_WORDS[offer.pricing].replace(" ", "-")))] = None
+            set_aside[_aside(dropped, _TWICE.format(PRICING_WORDS[offer.pricing].replace(" ", "-")))] = None
         if other is None:
             offers[key], rows[key] = offer, quote
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
     return Sorted(table, tuple(unusable), tuple(claims))
 
 
-_SECOND = "a second {} price of this instance in this region; the newer one is kept, else the first"
+_TWICE = "a second {} price of this instance in this region; the newer one is kept, else the first"
 
 
 def _aside(quote: Quote, reason: str) -> SetAside:
@@ -120,10 +126,10 @@ def _offer(quote: Quote, retrieved_at: str | None, latest: date) -> Offer:
         msgspec.convert(msgspec.structs.asdict(quote), Quote)
     if (tpu := tpu_slice(quote.gpu)) is not None:  # one "v5litepod-8" is eight chips
         quote = msgspec.structs.replace(quote, gpu=f"tpu-{tpu[0]}", gpu_count=tpu[1], gpu_memory_gib=None)
-    # Rows of a table often have the same facts, which are then read once.
+    # Quotes often differ only in region and price, rows of a table also in instance: the rest is read once.
     own = {"instance": "", "row": ""} if is_table else {}
-    alike = msgspec.structs.replace(quote, region=None, price="", **own)
-    facts = _facts(alike, retrieved_at, latest)
+    shared = msgspec.structs.replace(quote, region=None, price="", **own)
+    facts = _facts(shared, retrieved_at, latest)
     offer = msgspec.structs.replace(
         facts,
         instance=read_field("instance", quote.instance if is_table else _instance(quote, facts.gpu_key)),
@@ -196,8 +202,8 @@ def _instance(quote: Quote, key: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) -> str:
-    # Return the key of a GPU by its name, else by the name of the instance, which often contains it.
-    # Google's types include the form factor, unlike its short names: V100 is nvidia-tesla-v100.
+    # Return the key of a GPU, found by its name or else by the name of the instance, which often contains it.
+    # Google's long names include the form factor, unlike its short ones: V100 is nvidia-tesla-v100.
     google = (f"nvidia-tesla-{gpu.lower()}",) if provider == "gcp" else ()
     for name in (*google, gpu, instance):
         if name and (key := offered_gpu_key(name, memory_gib)) is not None:
@@ -239,8 +245,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def find_machine(provider: str, instance: str) -> Machine | None:
     """Return the machine that an instance name means; None if it is not in the table.
 
-    An instance in the table may end in ``*``; it then matches every name with that prefix. The longest match
-    is returned.
+    An instance in the table that ends in ``*`` matches every name with that prefix; the longest match counts.
     """
     name, rows = instance.lower(), _machines()
     if (provider, name) in rows:
@@ -344,7 +349,7 @@ def _check_together(offer: Offer) -> None:
             f"pricing {offer.pricing!s} with term_years {offer.term_years}: a reserved price needs a term, "
             "and no other price has one"
         )
-    # A marketplace host is vetted or not; a list price is that of a company or of vetted hosts.
+    # A marketplace's price is asked by a host, vetted or not; any other by a company, or for vetted hosts.
     allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
     if offer.seller not in allowed:
         raise ImplausibleError(
@@ -371,7 +376,7 @@ def check(struct: Offer | Coverage, latest: date = date.max) -> None:
         for field, values in (
             ("pricing", struct.pricings),
             ("gpu_key", struct.gpu_keys),
-            ("source", struct.vendors),
+            ("source", struct.vendors),  # vendors follow the rules of any text that must not be empty
         ):
             for value in values:
                 _check_field(field, value)

@@ -66,9 +66,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a refresh; ``path`` is None if no source answered and nothing was written.
+    """The result of a refresh.
 
-    ``notes`` name earlier snapshots that were unreadable, so an older one was used.
+    Attributes:
+        path: The snapshot; None if no source answered, so none was written.
+        notes: The unreadable snapshots in place of which an older one was used.
     """
 
     path: Path | None
@@ -128,7 +130,7 @@ def refresh(
 
 
 def _before(folder: Path) -> Refreshed:
-    # Return the sources of the newest snapshot, with its invalid rows.
+    # Return the state before the refresh: the sources of the newest snapshot, and its invalid rows.
     require_writable(folder, hint=WRITE_HINT)
     newest, notes = newest_snapshot(folder)
     sources = {name: each.source for name, each in newest.items()}
@@ -197,7 +199,7 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
 
 
 def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[Offer, ...]:
-    # Give marketplace offers their previous names: without an instance type, GPU and count identify an offer.
+    # Give marketplace offers their previous names: GPU and count identify an offer without an instance type.
 
     def identity(offer: Offer) -> tuple[Any, ...] | None:
         has_no_type = offer.kind == "marketplace" and offer.region is None
@@ -287,7 +289,7 @@ def _published_digest(place: str, transport: Transport) -> str:
 
 
 def _chosen(read: Mapping[str, ReadSource], only: Iterable[str]) -> dict[str, ReadSource]:
-    # Return the requested sources that have ever answered.
+    # Return the requested sources of a snapshot that have ever answered.
     found = {
         name: each
         for name, each in read.items()
@@ -338,7 +340,8 @@ def _merge(
     listed = [*table.offers, *(offer for offer in earlier if offer_key(offer) in named)]
     claims, unknown = _split_claims(answer.source.covers, listed)
     covered = _covered(claims, before, earlier)
-    covers, reason, gone = (*claims, *_earlier_claims(last, unknown)), None, covered - named
+    gone, reason = covered - named, None
+    covers = (*claims, *_earlier_claims(last, unknown))
     if len(named) < LEAST_SHARE * len(covered):
         reason = (
             f"lists {count(len(named), 'offer')} where {len(covered)} were known: considered incomplete, "
@@ -346,10 +349,10 @@ def _merge(
         )
         covers, gone = last.covers if last else (), set()
     elif unlisted := _covered(unknown, before, earlier):
-        its = [cover for cover in unknown if _covered([cover], before, earlier)]
         words = (
             [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]
-            for cover in its
+            for cover in unknown
+            if _covered([cover], before, earlier)
         )
         names = dict.fromkeys(chain.from_iterable(words))
         reason = (
@@ -373,22 +376,23 @@ def _split_claims(
 ) -> tuple[tuple[Coverage, ...], tuple[Coverage, ...]]:
     """Split the claims of completeness into those with at least one listed offer and those without.
 
-    If an answer claims to be complete for some offers but lists none of them, they may be gone or renamed.
+    A claim without a listed offer proves little: its offers may be gone or renamed.
     """
     confirmed: list[Coverage] = []
     unknown: list[Coverage] = []
     for cover in covers:
         found = {offer.pricing for offer in listed if cover.applies_to(offer)}
-        for some, pricings in ((confirmed, found), (unknown, set(cover.pricings) - found)):
+        for claims, pricings in ((confirmed, found), (unknown, set(cover.pricings) - found)):
             if pricings:
-                its = tuple(pricing for pricing in cover.pricings if pricing in pricings)
-                some.append(msgspec.structs.replace(cover, pricings=its))
+                in_order = tuple(pricing for pricing in cover.pricings if pricing in pricings)
+                claims.append(msgspec.structs.replace(cover, pricings=in_order))
     return tuple(confirmed), tuple(unknown)
 
 
 def _covered(
     covers: Sequence[Coverage], before: Mapping[OfferKey, Offer], earlier: Iterable[Offer]
 ) -> set[OfferKey]:
+    # Return the earlier offers that an answer would list if they were still on sale.
     return {
         offer_key(offer)
         for offer in earlier
@@ -397,7 +401,7 @@ def _covered(
 
 
 def _earlier_claims(last: SourceOffers | None, unknown: Iterable[Coverage]) -> Iterator[Coverage]:
-    # Yield the earlier claims where the new answer lists no offers, so that retired offers stay retired.
+    # Yield the earlier claims for which the new answer lists no offers, so that retired offers stay retired.
     for new in unknown:
         for old in last.covers if last else ():
             pricings = tuple(pricing for pricing in old.pricings if pricing in new.pricings)
@@ -465,11 +469,11 @@ def import_offers(
     known = known_before(folder)
     table, _ = sort_outliers(table, known, accept=accept_outliers)
     require_usable(table, file.name)
-    # Catalogs are named by their contents, because those of all clouds have the same file name.
-    of = [file.resolve().parent.name, file.stem]
+    # Catalogs are named after their clouds, because their files may all have one name.
+    names = [file.resolve().parent.name, file.stem]
     if format_ != "own":
-        of = sorted({offer.provider for offer in table.offers})
-    safe = [re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in of if each]
+        names = sorted({offer.provider for offer in table.offers})
+    safe = [re.sub(r"[^A-Za-z0-9._-]", "_", each)[:60] for each in names if each]
     path = folder / IMPORTED / f"{'-'.join([format_, *safe])}.json"
     replaced = None
     if path.exists():

@@ -104,7 +104,7 @@ def load_offers(
     """Return every known offer.
 
     Refreshed offers override shipped ones, imported offers override both, and the file ``extra`` overrides
-    all of them.
+    all of them. Prices dated after ``as_of`` are left out.
     """
     root = results_root(results)
     require_folder(root)
@@ -140,7 +140,7 @@ def _load(folder: Path, extra: Path | None, as_of: date | None, present: date, _
     table = overlay([shipped, *tables])
     if table.retired or any(len(each.offers) for each in tables):
         return table
-    return msgspec.structs.replace(table, offers=shipped.offers)  # with what was already computed from them
+    return msgspec.structs.replace(table, offers=shipped.offers)  # keeps what was computed from these
 
 
 def load_dated(
@@ -148,8 +148,8 @@ def load_dated(
 ) -> tuple[OfferTable, date, str | None]:
     """Return every known offer, and the day as of which ages are computed: the requested day, else today.
 
-    If the newest price or the shipped tables are dated more than a day after today, the later of the two
-    dates is used as today's. The arguments are those of ``load_offers``.
+    If the newest price or the shipped tables are dated more than a day after today, the clock must be wrong,
+    and the later of the two dates is used. The arguments are those of ``load_offers``.
 
     Returns:
         The offers, the day, and a note if the clock is far from the newest price.
@@ -314,7 +314,7 @@ def write_json(path: Path, document: Any) -> Path:
 
 # --- checks of a stored table ----------------------------------------------------------------------------
 
-# How far a stored date may be ahead of the clock, which may be slow; later dates are invalid.
+# How many days a stored date may be ahead of the clock, which may be slow; later dates are invalid.
 _DAYS_AHEAD = 366
 
 
@@ -340,7 +340,7 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
 def valid_sources(written: SnapshotAsWritten, latest: date) -> Mapping[str, ReadSource]:
     """Return the sources of a snapshot with their valid offers and coverages.
 
-    A source with a row that cannot be identified is not considered complete.
+    A source is not considered complete if one of its rows cannot be identified.
 
     Args:
         written: The snapshot.
@@ -354,26 +354,26 @@ def valid_sources(written: SnapshotAsWritten, latest: date) -> Mapping[str, Read
     for name, source in written.sources.items():
         if source.retrieved_at is not None:
             check_stamp(source.retrieved_at, latest)
-        table, named = _valid_offers(source.offers, name, latest)
+        table, identities = _valid_offers(source.offers, name, latest)
         covers, bad = _valid_rows(source.covers, Coverage, latest)
-        no_claims = [SetAside(plain(f"{name}: coverage {at + 1}"), reason) for at, reason in bad.items()]
+        bad_covers = [SetAside(plain(f"{name}: coverage {at + 1}"), reason) for at, reason in bad.items()]
         valid = SourceOffers(
             state=source.state,
             retrieved_at=source.retrieved_at,
             reason=source.reason,
             offers=tuple(table.offers),
-            covers=() if None in named else tuple(covers),
+            covers=() if None in identities else tuple(covers),
             retired=source.retired,
         )
-        unusable = frozenset(filter(None, named))
-        read[name] = ReadSource(valid, (*table.set_aside, *no_claims), unusable)
+        unusable = frozenset(filter(None, identities))
+        read[name] = ReadSource(valid, (*table.set_aside, *bad_covers), unusable)
     return read
 
 
 def _valid_offers(
     rows: Sequence[msgspec.Raw], name: str, latest: date
 ) -> tuple[OfferTable, Sequence[OfferKey | None]]:
-    # Return the valid offers, and the identity of each other offer, None if it cannot be identified.
+    # Return the valid offers, and the identity of each invalid one; None if it cannot be identified.
     offers, bad = _valid_rows(rows, Offer, latest)
     identities: list[OfferKey | None] = []
     set_aside = []
@@ -391,7 +391,7 @@ def _valid_offers(
 def _valid_rows(
     rows: Iterable[msgspec.Raw], shape: type[_T], latest: date
 ) -> tuple[list[_T], dict[int, str]]:
-    # Return the valid rows, and for each other row, by its index, the reason why it is invalid.
+    # Return the valid rows, and for each invalid row, by its index, the reason.
     kept: list[_T] = []
     bad: dict[int, str] = {}
     for at, row in enumerate(rows):

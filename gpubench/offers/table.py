@@ -54,9 +54,9 @@ class Column(NamedTuple, Generic[T]):
         """Return which cells equal this value."""
         return self.is_in(lambda each: each == value)
 
-    def figures(self, of: Callable[[T], float]) -> Floats:
+    def figures(self, number_of: Callable[[T], float]) -> Floats:
         """Return a number for each cell, computed once per distinct value."""
-        return np.fromiter(map(of, self.values), float, len(self.values))[self.codes]
+        return np.fromiter(map(number_of, self.values), float, len(self.values))[self.codes]
 
     @property
     def present(self) -> list[T]:
@@ -76,7 +76,7 @@ def _column_of(cells: Iterable[T]) -> Column[T]:
 
 
 def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
-    """Combine several columns into one, with values in order of first occurrence."""
+    """Combine columns into one; its values are the distinct combinations, in order of first occurrence."""
     codes = columns[0].codes
     for column in columns[1:]:
         codes = codes * len(column.values) + column.codes
@@ -86,8 +86,8 @@ def kinds_of(*columns: Column[Any]) -> Column[tuple[Any, ...]]:
     return Column(np.argsort(in_order)[kinds], tuple(values))
 
 
-def alike(kinds: Indices) -> Mapping[int, Indices]:
-    """Group positions by kind, in order of first occurrence."""
+def places_by_kind(kinds: Indices) -> Mapping[int, Indices]:
+    """Return the positions of each kind; kinds are in order of first occurrence."""
     by_kind = np.argsort(kinds, kind="stable")
     parts = np.split(by_kind, np.flatnonzero(np.diff(kinds[by_kind])) + 1) if len(kinds) else []
     return {int(kinds[part[0]]): part for part in sorted(parts, key=lambda part: int(part[0]))}
@@ -116,7 +116,7 @@ class Offers(Sequence[Offer]):
         self, whole: Sequence[Offer], origins: Column[str], rows: Indices, columns: dict[str, Column[Any]]
     ) -> None:
         self._whole, self._origins, self._rows, self._columns = whole, origins, rows, columns
-        self._made: dict[Callable[[Offers], Any], Any] = {}
+        self._made: dict[Callable[[Offers], Any], Any] = {}  # the results of ``once``
 
     def __getattr__(self, name: str) -> Column[Any]:
         # Return the column of a field; it is computed once for all selections from a table.
@@ -132,11 +132,14 @@ class Offers(Sequence[Offer]):
         if isinstance(offers, Offers):
             return offers
         every = tuple(offers)
-        told = _column_of([UNSTATED] * len(every) if origins is None else origins)
-        return cls(every, told, np.arange(len(every)), {})
+        of_each = _column_of([UNSTATED] * len(every) if origins is None else origins)
+        return cls(every, of_each, np.arange(len(every)), {})
 
     def joined(self, others: Offers) -> Offers:
-        """Append other offers; if these are of another table, the offers of this one keep their places."""
+        """Return these offers followed by others.
+
+        If the others are from another table, the result is from a new table, which starts with this one.
+        """
         if others._whole is self._whole:  # the columns can be reused
             return self._at(np.concatenate([self._rows, others._rows]))
         return Offers(
@@ -172,17 +175,17 @@ class Offers(Sequence[Offer]):
         """Return the offers that are flagged."""
         return self._at(self._rows[flags])
 
-    def places(self, among: Offers) -> Flags:
+    def are_in(self, others: Offers) -> Flags:
         """Return which of these offers are also in another selection from the same table."""
-        return np.isin(self._rows, among._rows)
+        return np.isin(self._rows, others._rows)
 
-    def spread(self, among: Offers, flags: Flags) -> Flags:
-        """Return another selection's flags at these rows; False for rows that it lacks.
+    def flagged_in(self, others: Offers, flags: Flags) -> Flags:
+        """Return which of these offers are flagged in another selection; False if they are not in it.
 
-        Both are of the same table, or these of a table to which others were joined.
+        The other selection is from the same table, or from the table with which this one starts (``joined``).
         """
         every = np.zeros(len(self._whole), dtype=bool)
-        every[among._rows] = flags
+        every[others._rows] = flags
         return every[self._rows]
 
     def once(self, make: Callable[[Offers], M]) -> M:
@@ -262,7 +265,7 @@ _FEW = msgspec.Meta(max_length=1_000)
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope in which a source's answer is complete: an unlisted offer within it is not on sale."""
+    """The scope in which a source's answer is complete: an offer in it that is not listed is not on sale."""
 
     provider: str
     day: str
@@ -322,7 +325,7 @@ def up_to(table: OfferTable, day: date, file: str = "") -> OfferTable:
 
 
 def require_usable(table: OfferTable, name: str) -> None:
-    """Raise MisuseError if the user's table has no offers, since only other tables would be used."""
+    """Raise MisuseError if the user's table has no offers: otherwise its failure would go unnoticed."""
     if len(table.offers):
         return
     why = ""
@@ -344,7 +347,7 @@ offer_key: Callable[[Offer], OfferKey] = attrgetter("provider", "instance", "reg
 def overlay(tables: Iterable[OfferTable]) -> OfferTable:
     """Merge tables, least trusted first. A later offer replaces an earlier one with the same key.
 
-    A later table that is complete retires earlier offers that it does not list.
+    Where a later table is complete (``covers``), earlier offers that it does not list are retired.
     """
     below: dict[OfferKey, Offer] = {}
     origins: dict[OfferKey, str] = {}
@@ -428,23 +431,24 @@ def asks_of(offers: Iterable[Offer]) -> Mapping[AskKey, Asks]:
     """
     every = Offers.of(offers)
     sold, is_index = every.usd_per_gpu_hour > 0, every.kind.equals("index")
-    of_asks = every.kind.equals("marketplace") | (is_index & ~every.ask_count.equals(None))
-    found = grouped(((offer.gpu_key, offer.pricing), offer) for offer in every.where(sold & of_asks))
-    clouds = every.where(sold & ~of_asks & ~is_index & every.seller.equals("cloud"))
+    by_hosts = every.kind.equals("marketplace") | (is_index & ~every.ask_count.equals(None))
+    asked = grouped(((offer.gpu_key, offer.pricing), offer) for offer in every.where(sold & by_hosts))
+    clouds = every.where(sold & ~by_hosts & ~is_index & every.seller.equals("cloud"))
     kinds = kinds_of(clouds.gpu_key, clouds.pricing, clouds.provider)
     usd = clouds.usd_per_gpu_hour
     by_provider = grouped(
-        (kinds.values[kind][:2], float(np.median(usd[places]))) for kind, places in alike(kinds.codes).items()
+        (kinds.values[kind][:2], float(np.median(usd[places])))
+        for kind, places in places_by_kind(kinds.codes).items()
     )
     listed = {key: median(each) for key, each in by_provider.items()}
-    return {key: _asks(each, listed.get(key)) for key, each in found.items()}
+    return {key: _asks(each, listed.get(key)) for key, each in asked.items()}
 
 
 def _asks(offers: list[Offer], list_usd: float | None) -> Asks:
     """Return the distribution of hosts' prices.
 
-    Its ends follow from the spread of the prices; the fewer there are, the more it is shrunk toward the usual
-    spread.
+    Its ends follow from the spread of the prices; the fewer prices there are, the more that spread is shrunk
+    toward the usual one.
 
     Example: for one host at 0.20 and clouds at 1.00, the host has a weight of 1 in 1.5, so the middle is
     0.20^(2/3) x 0.56^(1/3) = 0.282.

@@ -75,6 +75,7 @@ HEADINGS: Mapping[str, str] = {
     "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
 }
 """Other names for gpubench's columns, most likely first; see ``_heading``."""
+# Words in column names: that a price is for an hour, that a column has prices, and words to ignore.
 _OF_AN_HOUR = frozenset({"h", "hr", "hour", "hourly"})
 _PRICE = frozenset({"price", "cost", "rate", "fee"})
 _WITHOUT_MEANING = frozenset({"usd", "us", "total", "in", "of", "the", "gb", "gib"})
@@ -84,7 +85,7 @@ _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
 DOLLARS = frozenset({"", "USD"})
-# Marks of dollars per hour, and thousands separators if a point is the decimal separator.
+# What to remove from a price: marks of dollars per hour, and commas that separate thousands ("1,234.50").
 _MONEY = re.compile(
     r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
 )
@@ -234,37 +235,47 @@ def _renamed(table: Table) -> Table:
         meant = [column for column, words in headings.items() if words in wanted]
         if meant and name not in present:
             column = min(meant, key=lambda each: wanted.index(headings[each]))
-            ours[column] = name
+            is_of_any_pricing = (
+                name == "on_demand_usd_per_h" and not {"demand", "ondemand"} & headings[column]
+            )
+            ours[column] = "price_usd_per_hour" if is_of_any_pricing and "pricing" in present else name
             del headings[column]
     return table._replace(columns=[ours.get(column, column) for column in table.columns])
 
 
+@lru_cache(maxsize=10_000)
 def _heading(column: str) -> frozenset[str]:
     # Return the words of a column name that identify it, in any order: "$/GPU/hr" is a price per GPU.
     words = re.findall(r"[^\W\d_]+|[€£¥]", column.lower().replace("#", " number "))
     meaning = {"price" if word in _PRICE else word for word in words if word not in _WITHOUT_MEANING}
-    hourly = not meaning.isdisjoint(_OF_AN_HOUR)
-    return frozenset(meaning - _OF_AN_HOUR - {"per"} | {"price"} if hourly else meaning)
+    is_hourly = not meaning.isdisjoint(_OF_AN_HOUR)  # what is stated per hour is a price
+    return frozenset((meaning - _OF_AN_HOUR - {"per"}) | {"price"}) if is_hourly else frozenset(meaning)
 
 
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
-    alike = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
+    repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
     facts = lru_cache(maxsize=10_000)(
-        lambda column, count, *cells: _facts(table, dict(zip(alike, cells, strict=True)), column, count)
+        lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
     )
     for number, row in _cells(table):
         where = f"{table.name}:{number} {' '.join(filter(None, map(row.__getitem__, first)))}".rstrip()
-        priced = [column for column in prices if row[column]] or [_PER_GPU][: bool(row.get(_PER_GPU))]
+        if row.get("spot_usd_per_h", "").lower() in _NO:
+            row["spot_usd_per_h"] = ""
+        priced = [column for column in prices if row[column]] or ([_PER_GPU] if row.get(_PER_GPU) else [])
+        why_not = None if priced else "no price"
         if row[None]:
-            yield SetAside(where, "more cells than the header has columns")
-        elif not priced:
-            yield SetAside(where, "no price")
-        for column in () if row[None] else priced:
+            why_not = "more cells than the header has columns"
+        elif row.get("spot_usd_per_h", "").lower() in _YES:
+            why_not = "its price is a spot price: put it into a column spot_usd_per_h"
+        if why_not is not None:
+            yield SetAside(where, why_not)
+            continue
+        for column in priced:
             try:
                 instance = row.get("instance") or row["gpu_key"]
                 count = _count_in(instance, counted(row["gpu_key"])[1])
-                quote = facts(column, count, *map(row.__getitem__, alike))
+                quote = facts(column, count, *map(row.__getitem__, repeated))
                 _check_instance(instance, count, quote)
                 yield msgspec.structs.replace(
                     quote,
@@ -273,23 +284,32 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
                     price=_price(quote, row[column], row.get(_PER_GPU, ""), is_whole=column != _PER_GPU),
                     row=where,
                 )
-            except ValueError as reason:
-                yield SetAside(where, str(reason))
+            except ValueError as error:
+                yield SetAside(where, str(error))
 
 
-# Columns whose cells differ from row to row; the facts in the others are read once for rows with equal cells.
+_PRICINGS = re.compile(r"[ -]")
+# gpubench's columns, each of which has a rule of its own; a note may say anything.
+_UNDERSTOOD = frozenset(
+    {*HEADINGS, *PRICES, *HostFacts.__struct_fields__, *PAGES, "pricing", "term_years", "kind", "source"}
+    | {"currency", "usd_per_unit", "rate_date", "ram_bytes", "ask_count", "ask_median_usd_per_hour"}
+    | {"seller", "is_floor"}
+)
+# Columns that usually differ from row to row; rows that are equal in all others are read once.
 _OFTEN_DIFFERENT = frozenset({*PRICES, _PER_GPU, "instance", "region"})
 
 
 def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int | None) -> Quote:
-    # Return the quote of a row without what is in the often different columns, except for the number of GPUs
-    # in the name of its instance.
+    # Return the quote of a row without the cells of ``_OFTEN_DIFFERENT``. ``column`` is the column of its
+    # price, ``in_instance`` the number of GPUs in the name of its instance.
     get = row.get
     kind, note = read_kind(get("kind", "")), get("note")
     source = get("source") or f"own price file {plain(table.name)}"
-    pricing, term_years = PRICES.get(column) or (get("pricing") or Pricing.ON_DEMAND, get("term_years"))
+    stated_pricing = _PRICINGS.sub("_", get("pricing", "").lower()) or Pricing.ON_DEMAND
+    pricing, term_years = PRICES.get(column) or (stated_pricing, get("term_years"))
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     usual = stated or in_instance
+    # Without a column of counts, it is 1 unless a name contains it; an empty cell means an unknown count.
     gpu_count = get("gpu_count", str(usual or 1)) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
@@ -298,6 +318,14 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
+    is_on_demand = (
+        pricing == Pricing.ON_DEMAND and kind != "serverless"
+    )  # serverless jobs may always be interrupted
+    if is_on_demand and (said := _said_otherwise(row)) is not None:
+        raise ValueError(
+            f"{said}, but its price would rank as one on demand in US dollars: add a column pricing (and "
+            "term_years) or currency"
+        )
     ram_bytes = figure_in(get("ram_bytes", ""))
     stated_facts = {field: row[field] for field in HostFacts.__struct_fields__ if get(field)}
     page = next((cell for cell in map(get, PAGES) if cell and _ADDRESS.match(cell)), "")
@@ -321,13 +349,16 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         ask_count=get("ask_count"),
         ask_median=get("ask_median_usd_per_hour") or None,
         seller=get("seller", "").lower() or None,  # type: ignore[arg-type]  # a wrong one is reported
-        is_floor=msgspec.convert(floor, bool, strict=False) if (floor := get("is_floor")) else None,
+        is_floor=msgspec.convert(floor, bool, strict=False)
+        if (floor := get("is_floor"))
+        else _floor_in(note),
         host=msgspec.structs.replace(NO_HOST, **stated_facts) if stated_facts else NO_HOST,
     )
 
 
 def _price(quote: Quote, cell: str, per_gpu: str, *, is_whole: bool) -> str:
-    # Return the price of an instance from its cell, or from the price per GPU, and compare the two.
+    # Return the price of an instance from its cell, or from the price per GPU. Raise if the two disagree.
+    # ``is_whole`` says that the cell is the price of the whole instance.
     if quote.usd_per_unit is None:
         cell, per_gpu = _in_dollars(cell), _in_dollars(per_gpu)
     whole = (figure_in(per_gpu) or 0.0) * (figure_in(str(quote.gpu_count)) or 0.0) if per_gpu else 0.0
@@ -362,6 +393,49 @@ _NOT_ON_DEMAND = re.compile(
 )
 
 
+_FLOOR = re.compile(r"(?:price )?(?:from(?! \w*[a-z])|starting (?:at|from|price)|starts at)\b", re.IGNORECASE)
+
+
+def _floor_in(note: str | None) -> bool | None:
+    # Return True if a note begins like "starting at $2"; None for any other note.
+    return True if note and _FLOOR.match(note) else None
+
+
+# A clause of a cell that says how a price is paid, that nothing is on sale, or that dollars are not meant.
+_SOLD_OTHERWISE = re.compile(
+    r"(?:(?:an?|this|is|prices?|only|for|on|as)\s+)*"
+    r"(?:spot|pre-?emptible|interruptible|reserved|sold out|out of stock|(?:not |un)available)"
+    r"(?:\s+(?:instances?|machines?|vms?|servers?|capacity|prices?|pricing|rates?|tier|only|by default))*"
+)
+_NOT_IN_DOLLARS = re.compile(
+    r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|[€£¥])"
+)
+# A cell with a long commitment, and the headings of a commitment and of a sum paid in advance.
+_LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
+_TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
+_PAID_FIRST = frozenset({"upfront", "setup"})
+_YES, _NO = frozenset({"yes", "y", "true", "x"}), frozenset({"no", "n", "false"})
+
+
+def _said_otherwise(row: Mapping[str, str]) -> str | None:
+    # Return the cell that contradicts a price on demand in US dollars, with its heading; None if none does.
+    in_dollars = row.get("currency", "").upper() in DOLLARS
+    for heading in row:
+        cell = row[heading].lower()
+        if heading in _UNDERSTOOD or not cell:
+            continue
+        words, clauses = _heading(heading), [clause.strip() for clause in re.split(r"[;,.()]", cell)]
+        is_contradicted = (
+            any(map(_SOLD_OTHERWISE.fullmatch, clauses))
+            or (in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
+            or (not words.isdisjoint(_TERMS) and _LONG.search(cell))
+            or (not words.isdisjoint(_PAID_FIRST) and re.search("[1-9]", cell))
+        )
+        if is_contradicted:
+            return f"its {plain(heading, 40)} is {plain(row[heading], 40)!r}"
+    return None
+
+
 def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> None:
     # Raise if the name of an instance contradicts the number of GPUs, the GPU or the pricing.
     wrong = _contradicted_by(instance, quote.gpu, quote.pricing)
@@ -391,7 +465,7 @@ def _gib(text: str) -> str:
 
 @lru_cache
 def _memory_of_one(gpu: str, memory_gib: str, count: str) -> float | None:
-    # Return the memory of one GPU from a cell that states it for one or for all; large values are in MiB.
+    # Return the memory of one GPU [GiB] from a cell that states it for one or all; large values are in MiB.
     size, gpus = figure_in(memory_gib), figure_in(count)
     if size is not None and size >= _LEAST_MIB:
         size /= 1024
@@ -535,10 +609,10 @@ def _number(text: str) -> float | None:
 
 def _over_zones(quotes: Iterable[Quote]) -> Iterator[Quote]:
     # Yield one quote per instance, region and pricing: the median if zones of a region differ.
-    alike = grouped(
+    groups = grouped(
         ((each.instance, each.region, each.gpu, str(each.gpu_count), each.pricing), each) for each in quotes
     )
-    for group in alike.values():
+    for group in groups.values():
         prices = [_number(str(quote.price)) for quote in group]
         known = [price for price in prices if price is not None]
         if len(group) == 1 or len(known) < len(group):

@@ -22,7 +22,7 @@ from gpubench.units import count, plain
 MAX_BODY_BYTES = 64 * 1024**2
 REQUEST_TIMEOUT_S = 60.0
 """Time limit of one request including its body; a slow server cannot delay a refresh by more than this."""
-SILENCE_TIMEOUT_S = 15.0
+SILENCE_TIMEOUT_S = 15.0  # without a byte received
 MAX_RETRIES = 3
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 20.0
@@ -79,17 +79,17 @@ class HttpTransport:
         for attempt in range(most):
             try:
                 status, retry_after_s, answer = self._in_time(url, params, body, headers)
+                cause = f"HTTP {status}"
             except (requests.RequestException, ValueError) as error:  # a ValueError: an invalid URL
                 if not _was_cut(error):
                     raise SourceError(f"{host} is not reachable ({_words(error)})") from None
-                status, retry_after_s, answer = None, None, f"connection broke ({_words(error)})".encode()
+                status, retry_after_s, cause = None, None, f"connection broke ({_words(error)})"
             if status is not None and status < 300:
                 return answer
             if status is not None and status < 500 and status != 429:
                 raise SourceError(f"{host} refused the request: HTTP {status}")
             if attempt < most - 1:
                 self._sleep(min(LONGEST_PAUSE_S, retry_after_s or FIRST_PAUSE_S * 2**attempt))
-        cause = answer.decode() if status is None else f"HTTP {status}"
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *request: Any) -> _Answer:
@@ -139,8 +139,10 @@ class HttpTransport:
     def _send(self, request: requests.PreparedRequest, url: str) -> requests.Response:
         # Send a request with the proxy and certificates of the environment; no proxy for this machine.
         no_proxy = {"no_proxy": _host(url)} if url.startswith("http:") else {}
-        around = self._session.merge_environment_settings(url, no_proxy, stream=True, verify=None, cert=None)
-        return self._session.send(request, timeout=SILENCE_TIMEOUT_S, allow_redirects=False, **around)
+        settings = self._session.merge_environment_settings(
+            url, no_proxy, stream=True, verify=None, cert=None
+        )
+        return self._session.send(request, timeout=SILENCE_TIMEOUT_S, allow_redirects=False, **settings)
 
 
 class _Session(requests.Session):

@@ -41,6 +41,7 @@ DISTURBED = frozenset(
         FindingKind.MEMORY_SPILLED,
     }
 )
+"""Findings that make a measurement unusable as a reading."""
 UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
 EAGER_LIMIT = 1.10
 """Ratio of eager to CUDA-graph step time above which an eager step counts as host-bound."""
@@ -52,6 +53,7 @@ class Reading:
 
     Attributes:
         noise: Log half-width of the throughput's interval, including the spread between cards and hosts.
+        origin: That of its run: who measured it, on what and when; None if the run was not added.
     """
 
     spec: GpuSpec
@@ -73,6 +75,7 @@ class Reading:
     per_token_s: float | None = None
     power_w: float | None = None
     micro: tuple[MicroResult, ...] = ()
+    origin: str | None = None
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
@@ -148,6 +151,7 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
         power_w=m.mean_power_w,
         per_token_s=m.per_token_s,
         micro=run.micro,
+        origin=run.origin,
     )
 
 
@@ -213,11 +217,11 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """Return, for each GPU, the reading closest to this case that a prediction may start from.
 
     The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ;
-    a difference in execution counts most, one in batch least. If no reading matches, one that runs its matrix
-    products on the same units is accepted: AMP for BF16 weights, and vice versa. A host-bound reading says
-    nothing about a GPU and is never an anchor. A training step that fuses chains of operators and one that
-    does not never anchor each other. The user's measurements are never mixed with others, because another
-    harness adds its own error.
+    a difference in execution counts most, one in batch least. If no reading has the same arithmetic, one that
+    runs its matrix products on the same units is accepted: AMP for BF16 weights, and vice versa. A host-bound
+    reading says nothing about a GPU and is never an anchor. Nor is a reading that fuses chains of operators
+    an anchor for a training step that does not, or the reverse. The user's measurements are never mixed with
+    others, because another harness adds its own error.
     """
     of_gpu = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]
     usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [

@@ -1,4 +1,4 @@
-"""The result of ``gpubench.predict``, the reasons for its figures, and joint draws from them."""
+"""The result of ``gpubench.predict``, the reasons for its figures, and random draws of them."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
         estimates: The estimates to draw. A prediction without an interval is constant; a measurement too
             short to have one is drawn with a half-width of 5 %.
         n: Number of draws.
-        seed: Equal seeds give equal draws, so a GPU has the same error for every workload.
+        seed: With equal seeds, a GPU has the same error in every call, whatever the workload.
         common_share: Share of the variance that predictions from one starting point have in common; None uses
             the calibration's.
 
@@ -212,7 +212,10 @@ def most_of(estimate: Estimate) -> float:
 
 
 def log_deviation(estimate: Estimate) -> float:
-    """Return the standard deviation of the log throughput, from the interval; 0 for a host-bound guess."""
+    """Return the standard deviation of the log throughput, from the interval.
+
+    It is 0 for a prediction without an interval (a host-bound one).
+    """
     if estimate.low is None or estimate.high is None or estimate.low <= 0:
         return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95
     if estimate.at_peak:

@@ -29,11 +29,11 @@ SHIPPED = "calibration.json"
 JOBS = "scaling.csv"
 # Tables of the package that the fit reads.
 INPUTS = (JOBS, "gpus.csv", "mlperf.csv")
-# Begins the name of an input that is the profile of a workload.
+# Prefix of the names of inputs that are profiles: "profile of vgg16".
 PROFILE = "profile of "
 # Smallest typical log error assumed for a pair of GPUs.
 LEAST_SCALE = 0.02
-# Largest log slowdown attributed to the card; beyond it, the level is wrong for the workload.
+# Largest log slowdown attributed to the card; if it is larger, the level is wrong for the workload.
 MOST_SLOW = 0.8
 
 
@@ -44,9 +44,9 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
         base: Added for every pair.
         gap: Added for each e-fold by which the bandwidth ratio differs from the peak ratio.
         crossing: Added if only one of the two GPUs has tensor cores for the step's arithmetic.
-        slow: Added for each e-fold by which the measured GPU is slower than its level, as under a power
-            limit, on a shared card or on a slow host. Faster readings err no more than others. This term is
-            fitted separately, so it never narrows an interval.
+        slow: Added for each e-fold by which the measured GPU is slower than its level (its prediction from
+            datasheets), as under a power limit, on a shared card or on a slow host. Faster readings err no
+            more than others. This term is fitted separately, so it never narrows an interval.
     """
 
     base: float
@@ -59,14 +59,15 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """One fit, and its errors on unseen harnesses and GPUs.
 
     Attributes:
-        host_s_per_operator: Host time per kernel by source [s].
+        host_s_per_operator: Host time per operator, by source [s].
         deviations: By architecture, log factors on compute, tensor cores and bandwidth relative to the
             datasheet.
-        scale: Typical error of a ratio between two GPUs, which ``factor`` multiplies; None for levels.
+        scale: Typical error of a ratio between two GPUs; None for predictions from datasheets alone.
         other_vendors: Log half-width of the 90 % interval for other vendors' GPUs, which are never fitted, by
             ``group_names``. Half precision has an entry of its own, named by ``halved``, if it has rows.
-        factor: Half-width of the 90 % interval: for ratios in units of the scale, for levels as a log.
-            ``known`` is for GPUs of an architecture with fitted rows, ``stranger`` for all others.
+        factor: Half-width of the 90 % interval: a multiple of the typical error for ratios, a log for
+            predictions from datasheets. ``known`` is for GPUs of an architecture with fitted rows,
+            ``stranger`` for all others.
     """
 
     coefficients: Coefficients
@@ -81,7 +82,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             spec: The GPU.
-            usual: For ratios, the scale of the pair.
+            usual: For ratios, the typical error of the pair; 1 for predictions from datasheets.
             half: Whether the step computes in half precision.
         """
         for name in group_names(spec):
@@ -93,7 +94,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         return self.same_gpu(spec, usual)
 
     def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """Return the log half-width of a ratio between two cases on one GPU; its level cancels out."""
+        """Return the log half-width of a ratio between two cases on one GPU, with this typical error."""
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -133,7 +134,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingShares(msgspec.Struct, frozen=True, kw_only=True):
-    """The fit for scaling to several GPUs (see ``scaling``).
+    """The fit for scaling to several GPUs (``gpubench.predict.scaling``).
 
     Attributes:
         logs: Logs of the shares, in the order of ``scaling.SHARES``.
@@ -176,7 +177,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stale(self) -> tuple[str, ...]:
-        """Tables and profiles that have changed since the fit.
+        """Names of the tables and profiles that have changed since the fit.
 
         A table that is not installed is represented by its hash in the shipped calibration.
         """
@@ -185,7 +186,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name, current in now.items() if self.inputs.get(name) != current)
 
 
-def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
+def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, slowdown: Floats | float) -> Floats:
     """Return the typical |log error| of each pair, (n,).
 
     Args:
@@ -193,21 +194,21 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, beyond: F
         own: (n,) GPUs that were measured, or one.
         target: (n,) GPUs that are predicted.
         mode: (n,) arithmetic that most of the step uses.
-        beyond: (n,) log ratio of the measured time to the level's; NaN if unknown.
+        slowdown: (n,) log of the measured GPU's time over that of its level; NaN if unknown.
     """
-    features = pair_features(own, target, mode, beyond)
+    features = pair_features(own, target, mode, slowdown)
     usual = features @ np.array([scale.base, scale.gap, scale.crossing, scale.slow])
     return np.asarray(np.maximum(usual, LEAST_SCALE), dtype=float)
 
 
-def pair_features(own: Chips, target: Chips, mode: Indices, beyond: Floats | float) -> Floats:
-    """Return what multiplies each of the four terms of ``Scale``, for each pair, (n, 4)."""
+def pair_features(own: Chips, target: Chips, mode: Indices, slowdown: Floats | float) -> Floats:
+    """Return the factors on the four terms of ``Scale`` for each pair, (n, 4)."""
     each = np.arange(len(mode))
     measured = each if len(own.bandwidth) == len(each) else np.zeros_like(each)
     peaks = np.log(own.peaks[measured, mode] / target.peaks[each, mode])
     gap = np.abs(np.log(own.bandwidth[measured] / target.bandwidth) - peaks)
     crossing = own.tensor[measured, mode] != target.tensor[each, mode]
-    slow = np.broadcast_to(np.fmin(np.fmax(beyond, 0.0), MOST_SLOW), len(each))
+    slow = np.broadcast_to(np.fmin(np.fmax(slowdown, 0.0), MOST_SLOW), len(each))
     return np.stack([np.ones(len(each)), gap, crossing.astype(float), slow], axis=1)
 
 
@@ -247,7 +248,7 @@ def installed_inputs(names: Iterable[str]) -> dict[str, str]:
 
 
 def _hash_of_profile(name: str) -> str:
-    # By itself, so other workloads do not matter; and without its memory, which no fit reads.
+    # Without the memory, which no fit reads
     profile = load_profiles().get(name)
     work = profile and msgspec.structs.replace(profile, memory=())
     return hash_of(msgspec.json.encode(work, order="sorted"))

@@ -1,8 +1,8 @@
 """The capacity of a card: the longest context of decoders with 1 to 70 billion parameters, by kind of use.
 
-For each decoder, the package ships traces of a step on one sequence (data/capacity.json, written by ``python
--m tools.make capacity``). A trace gives the memory as a linear function of the sequence
-length. As everywhere, the upper end of the interval must fit.
+For each decoder, the package ships traces of a step on one sequence (data/capacity.json, written by
+``python -m tools.make capacity``). A trace gives the memory as a linear function of the sequence length. A
+context fits if the upper end of its memory's interval fits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WORDS = (
 
 
 class Member(Record, frozen=True, kw_only=True):
-    """One way to train or run one decoder, and its traced step.
+    """One way to train or run one decoder, and the memory of its traced step.
 
     Attributes:
         way: full, LoRA, QLoRA, or decoding at a number of bits.
@@ -67,7 +67,7 @@ class Capacity(Record, frozen=True, kw_only=True):
     """The capacity of one card, for each model and kind of use.
 
     Attributes:
-        speed_untold: Why no speed is predicted for these models; None if one is.
+        speed_untold: Why no speed is predicted for these models; None if it is predicted.
     """
 
     gpu_key: str

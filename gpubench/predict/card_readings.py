@@ -1,4 +1,4 @@
-"""Published training rates of standard workloads on a card, to compare with predictions."""
+"""Published training rates of standard workloads on one card, to compare with predictions."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def reading_of(workload: str, gpu_key: str, precision: Precision) -> CardReading
     return _readings().get((workload, gpu_key, math))
 
 
-# A batch size that differs by more than this factor may explain a different rate.
+# If the batch sizes differ by more than this factor, that alone may explain a different rate.
 _FAR = 4
 
 
-def within(predicted: Interval, reading: CardReading, batch_size: int) -> Interval:
-    """Return an interval widened to include a reading; an interval without ends is unchanged.
+def including(predicted: Interval, reading: CardReading, batch_size: int) -> Interval:
+    """Return an interval widened to include a published rate; an interval without ends is unchanged.
 
-    Throughput rises with the batch size. A faster rate at a far larger batch therefore does not contradict
-    the prediction, nor does a slower rate at a far smaller one. Neither widens the interval.
+    Throughput rises with the batch size. A faster rate at a far larger batch therefore does not widen the
+    interval, nor does a slower rate at a far smaller batch.
 
     Args:
         predicted: The prediction at ``batch_size``.
@@ -64,9 +64,9 @@ def within(predicted: Interval, reading: CardReading, batch_size: int) -> Interv
     """
     if predicted.low is None or predicted.high is None:
         return predicted
-    rate, batches = reading.samples_per_s, reading.batch_size / batch_size
+    rate, batch_ratio = reading.samples_per_s, reading.batch_size / batch_size
     return Interval(
         predicted.value,
-        low=predicted.low if batches * _FAR < 1 else min(predicted.low, rate),
-        high=predicted.high if batches > _FAR else max(predicted.high, rate),
+        low=predicted.low if batch_ratio < 1 / _FAR else min(predicted.low, rate),
+        high=predicted.high if batch_ratio > _FAR else max(predicted.high, rate),
     )

@@ -52,7 +52,7 @@ class Chips:
         product: (n,) share of the peak that large matrix products on tensor cores reach at the full clock, as
             measured on the GPU or its nearest relative.
         product_best: (n,) the best share measured in the GPU's family.
-        product_read: (n,) whether the family has a measured share; if not, both shares are assumed.
+        product_measured: (n,) whether the family has a measured share; if not, both shares are assumed.
         nvidia: (n,) whether the GPU is from NVIDIA.
     """
 
@@ -66,7 +66,7 @@ class Chips:
     clock: Floats
     product: Floats
     product_best: Floats
-    product_read: Flags
+    product_measured: Flags
     nvidia: Flags
 
 
@@ -93,7 +93,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
         clock=np.array([each.clock for each in powers], dtype=float),
         product=np.array([each.share for each in products], dtype=float),
         product_best=np.array([each.best for each in products], dtype=float),
-        product_read=np.array([each.is_read for each in products], dtype=bool),
+        product_measured=np.array([each.is_measured for each in products], dtype=bool),
         nvidia=np.array([capability_of(spec) is not None for spec in specs], dtype=bool),
     )
 
@@ -115,10 +115,10 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
     ]
     wide = [0.0] * len(Mode)
     if spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s:
-        clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
+        sm_clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
         rates = {Mode.TF32: spec.tf32_tensor_flops_per_s, Mode.HALF: spec.fp16_tensor_flops_per_s}
         for mode, rate in rates.items():
-            wide[mode] = log(rate / clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
+            wide[mode] = log(rate / sm_clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
     return peaks, [False, tf32 is not None, half is not None], wide
 
 
@@ -175,9 +175,9 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
 
 # --- large matrix products, as measured ---------------------------------------------------------------------
 
-UNREAD_SHARE = 0.75
+UNMEASURED_SHARE = 0.75
 """Assumed share of the peak in large products if no GPU of the family was measured."""
-UNREAD_GEFORCE_SHARE = 0.85
+UNMEASURED_GEFORCE_SHARE = 0.85
 """The same for GeForce cards. Their rated peak is half of what the tensor cores could do, so it is easier to
 reach."""
 _POWER_EXPONENT = 0.48  # fitted: the clock of a measured card grows as its power to this exponent
@@ -188,7 +188,7 @@ class ProductRate(NamedTuple):
 
     share: float
     best: float
-    is_read: bool
+    is_measured: bool
 
 
 @cache
@@ -204,28 +204,29 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
         without: Key of a GPU to leave out of the measurements.
     """
     is_geforce, own = spec.line == "GeForce", power_and_clock(spec)
-    family = [] if is_geforce else [each for each in _products_read() if _family(each) == _family(spec)]
-    measured = [each for each in family if each.key != without]
-    share = UNREAD_GEFORCE_SHARE if is_geforce else UNREAD_SHARE
+    others = [each for each in _measured_products() if each.key != without]
+    measured = [] if is_geforce else [each for each in others if _family(each) == _family(spec)]
+    share = UNMEASURED_GEFORCE_SHARE if is_geforce else UNMEASURED_SHARE
     if not measured:
-        return ProductRate(share=share, best=share, is_read=False)
+        return ProductRate(share=share, best=share, is_measured=False)
 
     def distance(each: GpuSpec) -> tuple[bool, bool, float]:
         other = power_and_clock(each)
-        gap = 0.0 if own == other else abs(own.power - other.power)
+        gap = 0.0 if own == other else abs(own.power - other.power)  # both can be infinite
         return each != spec, each.compute_capability != spec.compute_capability, gap
 
     nearest = min(measured, key=distance)
     power, clock = power_and_clock(nearest)
+    throttle = exp(min(0.0, _POWER_EXPONENT * power - clock))  # share of its full clock when it was measured
     return ProductRate(
-        share=_products_read()[nearest][0] / exp(min(0.0, _POWER_EXPONENT * power - clock)),
-        best=max(_products_read()[each][1] for each in measured),
-        is_read=True,
+        share=_measured_products()[nearest][0] / throttle,
+        best=max(_measured_products()[each][1] for each in measured),
+        is_measured=True,
     )
 
 
 @cache
-def _products_read() -> Mapping[GpuSpec, tuple[float, float]]:
+def _measured_products() -> Mapping[GpuSpec, tuple[float, float]]:
     # The typical and the best reading of each GPU in data/product_rates.csv, as shares of the peak.
     rows = [(load_specs()[row["gpu_key"]], row) for row in data_rows("product_rates.csv")]
     peak = {spec: spec.fp16_tensor_flops_per_s or np.nan for spec, _ in rows}
@@ -267,7 +268,7 @@ class _Lineage(NamedTuple):
 
 @cache
 def _lineages() -> Mapping[str, _Lineage]:
-    """Return family and age of each architecture for which they are known.
+    """Return the families and the age of each architecture, if known.
 
     NVIDIA is one family, ordered by lowest compute capability. Other vendors do not number their GPUs that
     way, so each of their product lines (AMD's Instinct and Radeon) is a family. Its architectures are ordered

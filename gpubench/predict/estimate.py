@@ -28,7 +28,7 @@ from gpubench.predict import memory
 from gpubench.predict.anchors import Reading, measured_here, peaks_of, readings_of
 from gpubench.predict.answers import Predictions
 from gpubench.predict.calibration import load_calibration
-from gpubench.predict.card_readings import reading_of, within
+from gpubench.predict.card_readings import including, reading_of
 from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.power import capped, power_of
@@ -104,17 +104,15 @@ def _widened(answer: Estimate) -> Estimate:
     reading = reading_of(answer.case.workload, answer.gpu_key, answer.case.precision)
     if reading is None or answer.case.task is not TaskKind.TRAIN:
         return answer
-    wider, words = (
-        within(answer.interval, reading, answer.case.batch_size),
-        reading.words(answer.case.sample_unit),
-    )
+    words = reading.words(answer.case.sample_unit)
+    wider = including(answer.interval, reading, answer.case.batch_size)
     if wider != answer.interval:
         words = f"{words}; the interval was widened to include it"
     return msgspec.structs.replace(answer, low=wider.low, high=wider.high, published=words)
 
 
 def _limited(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
-    """Return an answer with the cost and savings of a power limit, or why they are unknown.
+    """Return an answer with the time that a power limit costs and the energy it saves, or why not.
 
     Raises:
         MisuseError: If the limit is invalid for a named GPU.
@@ -122,9 +120,9 @@ def _limited(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Esti
     if isinstance(answer, Refusal):
         return answer
     spec, power = load_specs()[answer.gpu_key], answer.power_w
-    is_read = power.value is not None and not power.bounded
+    is_measured = power.value is not None and not power.bounded
     try:
-        time, energy = capped(spec, limit_w, power.value if is_read else None)
+        time, energy = capped(spec, limit_w, power.value if is_measured else None)
     except MisuseError as error:
         if is_named:
             raise
@@ -149,7 +147,7 @@ def estimate(
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
         most_sharing: Largest number of GPUs over which to shard (FSDP) a case that does not fit on one.
-        may_fit: Whether to answer for a case that may not fit, instead of refusing it.
+        may_fit: Whether to answer, instead of refusing, if it is uncertain that the case fits.
 
     Returns:
         For each GPU key, in the order of ``specs``, an estimate, or a refusal with its reason.
@@ -175,7 +173,7 @@ def _estimates(
     most_sharing: int,
     may_fit: bool,
 ) -> dict[str, Estimate | Refusal]:
-    # Answers a checked question as ``estimate`` does, but without comparing another execution mode.
+    # Answers a checked question as ``estimate`` does, but does not compare a compiled step with its graph.
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     to_predict: list[_ToPredict] = []
@@ -189,10 +187,11 @@ def _estimates(
         if reading is not None:
             answers[spec.key] = _measured(reading, fit)
             continue
-        if fit is not None and _takes_smaller(question, fit, may_fit=may_fit):
+        if fit is not None and _takes_largest_batch(question, fit, may_fit=may_fit):
             case = msgspec.structs.replace(case, batch_size=fit.largest_batch)
             fit = memory.fit_of(question, case, spec, peaks)
-        found = _placed(question, _ToPredict(spec, case, fit), peaks, most_sharing, may_fit=may_fit)
+        on_one = _ToPredict(spec, case, fit)
+        found = _on_fewest_gpus(question, on_one, peaks, most_sharing, may_fit=may_fit)
         if isinstance(found, Refusal):
             answers[spec.key] = found
         else:
@@ -258,11 +257,11 @@ class _ToPredict:
     fewest_gpus: int = 1
 
 
-def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
+def _takes_largest_batch(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
     """Whether a case takes the largest batch that fits, because the default batch does not.
 
-    A language model trained in full is sharded instead, and a batch of less than half the default is not
-    used.
+    A language model whose weights are all trained is sharded instead. A batch of less than half the default
+    is not used.
     """
     is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
     is_default = question.batch_size is None and question.task is TaskKind.TRAIN
@@ -271,10 +270,10 @@ def _takes_smaller(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool
     return is_default and is_refused and not is_sharded and 2 * fit.largest_batch >= question.batch
 
 
-def _placed(
+def _on_fewest_gpus(
     question: Question, on_one: _ToPredict, peaks: Sequence[Reading], most_sharing: int, *, may_fit: bool
 ) -> _ToPredict | Refusal:
-    """Return the case on one GPU, or on the fewest up to ``most_sharing`` that can hold it."""
+    """Return the case on one GPU, or on the fewest up to ``most_sharing`` that can hold it, or why not."""
     spec, case, fit = on_one.spec, on_one.case, on_one.fit
     reason = domain_gap(spec, case.precision)
     if reason is None and case.execution.facts.host_s_per_operator is None:
@@ -289,10 +288,12 @@ def _placed(
         fewest_gpus, shared = sharing
         if shared.fits:
             return replace(on_one, fit=shared, fewest_gpus=fewest_gpus)
-        batch = shared.largest_batch
-        one = "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 fits on each"
-        there = f"largest batch {batch:,} each" if batch else one
-        reason = f"{reason}; over {fewest_gpus} GPUs with FSDP: {there}"
+        largest = f"largest batch {shared.largest_batch:,} each"
+        if not shared.largest_batch:
+            largest = (
+                "a batch of 1 may fit on each" if shared.one_may_fit else "not even a batch of 1 fits on each"
+            )
+        reason = f"{reason}; over {fewest_gpus} GPUs with FSDP: {largest}"
     return Refusal(gpu_key=spec.key, reason=reason)
 
 
@@ -311,17 +312,16 @@ def estimate_at_largest_batch(
     """
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
-    of_batch: dict[int, list[GpuSpec]] = {}
-    finders: dict[str, str] = {}
+    specs_by_batch: dict[int, list[GpuSpec]] = {}
+    finders: dict[str, str] = {}  # by GPU key, the run that found the largest batch
     for spec in specs:
         case = case_for(question, spec)
         if isinstance(case, Refusal):
             answers[spec.key] = case
             continue
         searched = (r for r in readings if r.at_largest_batch and r.spec.key == spec.key)
-        alike = (r for r in searched if msgspec.structs.replace(r.case, batch_size=case.batch_size) == case)
-        found = next(alike, None)
-        if found is not None:
+        same = (r for r in searched if msgspec.structs.replace(r.case, batch_size=case.batch_size) == case)
+        if (found := next(same, None)) is not None:
             largest, finders[spec.key] = found.case.batch_size, found.run_id
         elif spec.memory_bytes is not None:
             largest = memory.largest_batch(question, case, spec, peaks)
@@ -330,11 +330,11 @@ def estimate_at_largest_batch(
             answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
             continue
         # If not even one sample fits, ``estimate`` refuses the batch of 1.
-        of_batch.setdefault(max(1, largest), []).append(spec)
-    for batch, group in of_batch.items():
-        asked = msgspec.structs.replace(question, batch_size=batch)
+        specs_by_batch.setdefault(max(1, largest), []).append(spec)
+    for batch, group in specs_by_batch.items():
+        at_batch = msgspec.structs.replace(question, batch_size=batch)
         found_there = estimate(
-            asked, group, own=own, reference=reference, most_sharing=most_sharing, may_fit=may_fit
+            at_batch, group, own=own, reference=reference, most_sharing=most_sharing, may_fit=may_fit
         )
         answers |= {
             key: msgspec.structs.replace(answer, batch_choice="largest", batch_found_by=finders.get(key))
@@ -346,9 +346,13 @@ def estimate_at_largest_batch(
 
 
 def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
-    known = None
+    known, where, method = None, "here", "measured on this GPU"
+    if reading.basis == "reference":
+        where, method = "in a reference run", "reference shipped with gpubench"
+    elif reading.origin is not None:
+        where, method = "in an added run", f"measured in an added run ({reading.origin})"
     if fit is not None and reading.peak_memory_bytes is not None:
-        known = fit.after_a_run(reading.case.batch_size, by_reference=reading.basis == "reference")
+        known = fit.after_a_run(reading.case.batch_size, where)
     return Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
@@ -356,7 +360,8 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         low=reading.low,
         high=reading.high,
         basis=reading.basis,
-        method="measured on this GPU" if reading.basis == "measured" else "reference shipped with gpubench",
+        method=method,
+        origin=reading.origin,
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
         memory_text=None if known is None else known.text(),
@@ -388,9 +393,9 @@ def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
 
 
 def _predicted(
-    question: Question, asked: _ToPredict, prediction: Prediction, peaks: Sequence[Reading]
+    question: Question, open_case: _ToPredict, prediction: Prediction, peaks: Sequence[Reading]
 ) -> Estimate:
-    spec, case, fit = asked.spec, asked.case, asked.fit
+    spec, case, fit = open_case.spec, open_case.case, open_case.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
     token, decode = None, question.profile.decode
     if decode is not None:
@@ -421,7 +426,7 @@ def _predicted(
         memory_text=None if fit is None else fit.text(),
         fits_memory=None if fit is None or not fit.fits else True,
         largest_batch=None if fit is None else fit.largest_batch,
-        fewest_gpus=asked.fewest_gpus,
+        fewest_gpus=open_case.fewest_gpus,
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,

@@ -54,8 +54,10 @@ def fit_of(
     fit = memory.judge_fit(
         question.profile, case, card, **known_of(question, case, spec.key, readings, accumulate)
     )
-    has_run = accumulate == 1 and any(r.spec.key == spec.key and r.case == case for r in readings)
-    return fit.after_a_run(case.batch_size) if has_run else fit
+    ran = next((each for each in readings if each.spec.key == spec.key and each.case == case), None)
+    if ran is None or accumulate > 1:
+        return fit
+    return fit.after_a_run(case.batch_size, "in an added run" if ran.origin else "here")
 
 
 def known_of(
@@ -70,23 +72,23 @@ def known_of(
 
 
 def doubts(
-    made: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
+    plan: Plan, profiles: Mapping[str, WorkloadProfile], device: DeviceProfile, runs: Sequence[Run]
 ) -> tuple[str, ...]:
     """Return a line for each case of a plan that may not fit on the device.
 
     The cases run anyway: the device decides. A case with a batch still to be searched is not checked.
 
     Args:
-        made: The plan.
+        plan: The cases to run.
         profiles: By workload reference.
         device: The device that the plan will run on. A CPU is never checked, since it can swap.
         runs: Earlier runs of this user.
     """
     card = card_of_device(device)
-    if card is None or made.on_cpu:
+    if card is None or plan.on_cpu:
         return ()
     lines = []
-    for planned in (each for each in made.cases if each.batch_choice != "largest"):
+    for planned in (each for each in plan.cases if each.batch_choice != "largest"):
         case, profile = planned.case, profiles[planned.reference]
         question = Question(
             profile=profile, precision=case.precision, task=case.task, framework=case.framework
@@ -118,8 +120,8 @@ def sharded_fit_of(
     """
     profile = question.profile
     is_quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
-    is_whole = case.task is not TaskKind.TRAIN or profile.blocks is None
-    if is_whole or is_quantized or case.precision.facts.scales_gradients:
+    has_nothing_to_shard = case.task is not TaskKind.TRAIN or profile.blocks is None
+    if has_nothing_to_shard or is_quantized or case.precision.facts.scales_gradients:
         return None
     return fit_of(question, profile.shared_by(case, gpu_count, ParallelMode.FSDP), spec, readings)
 
@@ -138,10 +140,10 @@ def fewest_sharing(
         return fit is not None and fit.fits
 
     best: tuple[int, MemoryFit] | None = None
-    # With the same recipe, each GPU needs less memory the more GPUs there are
+    # In each group of counts the checkpointing is the same, so each GPU needs less memory the more there are
     by_fewest = question.profile.checkpointing_from
-    for _, alike in groupby(range(2, most + 1), lambda count: checkpointing_over(by_fewest, count)):
-        counts = list(alike)
+    for _, group in groupby(range(2, most + 1), lambda count: checkpointing_over(by_fewest, count)):
+        counts = list(group)
         at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
         fit = tried[counts[at]]
         if fit is None or fit.fits:
@@ -164,11 +166,11 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
     It is the geometric mean over peaks on the same number of GPUs if there are any, else on one. Of those,
     peaks with the same use of autocast are preferred. Small steps are ignored.
     """
-    alike = [reading for reading in readings if _alike(reading.case, case)]
-    if case.gpu_count > 1 and not alike:
-        alike = [reading for reading in readings if _alike(reading.case, case.on_one_gpu)]
-    scales: dict[bool, list[float]] = {True: [], False: []}
-    for reading in alike:
+    usable = [reading for reading in readings if _setup(reading.case) == _setup(case)]
+    if case.gpu_count > 1 and not usable:
+        usable = [reading for reading in readings if _setup(reading.case) == _setup(case.on_one_gpu)]
+    scales: dict[bool, list[float]] = {True: [], False: []}  # by whether autocast is used
+    for reading in usable:
         peak, card_class = reading.peak_memory_bytes or 0, class_of(reading.spec)
         scale = memory.scale_of(question.profile, reading.case, peak, card_class)
         if peak and scale is not None:
@@ -177,9 +179,8 @@ def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> flo
     return geometric_mean(scales[is_amp] or scales[not is_amp] or [1.0])
 
 
-def _alike(one: Case, two: Case) -> bool:
-    ones = one.gpu_count, one.parallel_mode, one.recipe
-    return ones == (two.gpu_count, two.parallel_mode, two.recipe)
+def _setup(case: Case) -> tuple[object, ...]:
+    return case.gpu_count, case.parallel_mode, case.recipe
 
 
 def measured_peak(
@@ -196,12 +197,12 @@ def measured_peak(
         and accumulate == 1
         and reading.case.batch_size == case.batch_size
         and same_arithmetic(reading.case, case)
-        and _alike(reading.case, case)
+        and _setup(reading.case) == _setup(case)
     ]
     if not same:
         return None
-    alike = [reading for reading in same if reading.case.execution is case.execution]
-    most = max(alike or same, key=lambda reading: reading.peak_memory_bytes or 0)
+    same_execution = [reading for reading in same if reading.case.execution is case.execution]
+    most = max(same_execution or same, key=lambda reading: reading.peak_memory_bytes or 0)
     return MeasuredMemory(
         allocated_bytes=most.peak_memory_bytes or 0,
         reserved_bytes=most.peak_reserved_bytes,

@@ -259,7 +259,7 @@ def answer_memory(
     refused: list[Refusal] = []
     untold: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool, str], list[tuple[GpuSpec, Case]]] = {}
-    read_on = {reading.spec.key for reading in readings}
+    measured_on = {reading.spec.key for reading in readings}
     for spec in specs:
         case, card = memory_case_for(question, spec), card_of(spec)
         if isinstance(case, Refusal):
@@ -268,7 +268,7 @@ def answer_memory(
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
             asked_for = msgspec.structs.replace(case, **changes)
-            own_group = spec.key if spec.key in read_on else ""  # its readings do not apply to other cards
+            own_group = spec.key if spec.key in measured_on else ""  # its peaks do not apply to other cards
             groups.setdefault((card, case.precision.is_amp, own_group), []).append((spec, asked_for))
             if reason := why_speed_untold(spec, case.precision):
                 untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
@@ -415,27 +415,27 @@ def _on_several(
         modes.append((ParallelMode.FSDP, " with FSDP"))
     for mode, words in modes:
         for gpu_count in (n for n in MACHINE_SIZES if n <= case.batch_size or mode is ParallelMode.FSDP):
-            each = -(-case.batch_size // gpu_count)
+            batch = -(-case.batch_size // gpu_count)  # rounded up
             split = question.profile.shared_by(
-                msgspec.structs.replace(case, batch_size=each), gpu_count, mode
+                msgspec.structs.replace(case, batch_size=batch), gpu_count, mode
             )
-            as_here = msgspec.structs.replace(split, checkpointing=case.checkpointing)
-            ways = dict.fromkeys((split, as_here))  # two if jobs of that size change the checkpointing
-            cut = min(accumulate, each)
-            fits = (
+            as_asked = msgspec.structs.replace(split, checkpointing=case.checkpointing)
+            ways = dict.fromkeys((split, as_asked))  # two if jobs of that size change the checkpointing
+            micro_batches = min(accumulate, batch)
+            judged = (
                 judge_fit(
                     question.profile,
                     way,
                     fit.card,
-                    **of_question.known_of(question, way, None, readings, cut),
+                    **of_question.known_of(question, way, None, readings, micro_batches),
                 )
                 for way in ways
             )
-            found = next(((way, shared) for way, shared in zip(ways, fits, strict=True) if shared.fits), None)
+            found = next((pair for pair in zip(ways, judged, strict=True) if pair[1].fits), None)
             if found is not None:
                 way, shared = found
                 how = f", {_CHECKPOINTING_WORDS[way.checkpointing]}" if len(ways) > 1 else ""
-                yield Fix(what=f"{gpu_count} GPUs{words}, batch {each:,} on each{how}", fit=shared)
+                yield Fix(what=f"{gpu_count} GPUs{words}, batch {batch:,} on each{how}", fit=shared)
                 break
 
 
@@ -473,8 +473,9 @@ def answers_of(request: MemoryRequest, *, with_fixes: bool = True) -> MemoryAnsw
                 "gpu_count": request.count,
                 "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
                 **{
-                    name: Checkpointing(asked[name])  # possible for every model
-                    for name in {"checkpointing"} & asked.keys() - set(question.profile.settings)
+                    name: Checkpointing(asked[name])
+                    for name in ("checkpointing",)  # applies to every model, even without such a setting
+                    if name in asked and name not in question.profile.settings
                 },
             },
             accumulate=request.accumulate,

@@ -1,7 +1,8 @@
-"""The prediction: the roofline as a ratio from measured GPUs, or on its own if there are none.
+"""Predicts throughput with the roofline model, starting from measured GPUs if there are any.
 
-A measured GPU from which a ratio starts is an anchor. The prediction for a GPU from datasheets alone is its
-level. Two facts about the user's machine are used: the card's micro-benchmarks, and the speed of the host.
+A measured GPU that a prediction starts from is an anchor: the roofline gives the ratio between its speed and
+the target's. Without anchors, the roofline predicts from datasheets alone; that prediction is the GPU's
+level. Two measurements of the user's machine are used: the card's micro-benchmarks, and the host's speed.
 """
 
 from __future__ import annotations
@@ -42,18 +43,20 @@ from gpubench.units import format_percent
 # workload or its software. In the published pairs, with each target's harness and GPU left out, it is 0.28
 # where the measured card is faster than its level and 0.34 where it is slower.
 OWN_SHARE = 0.3
-# Log deviation up to which that share applies: a level's half-width. The share then falls, to 0 at twice that
-# deviation, where the level is wrong for the workload.
+# Log deviation up to which OWN_SHARE applies: a level's half-width. Beyond it, the share falls linearly to 0
+# at twice that deviation, where the level is wrong for the workload.
 OWN_LIMIT = 0.4
 # Log deviation above which a measured card is reported as slow: one standard deviation of a level.
 SLOW_LIMIT = 0.25
-SAME_GPU_SHARE = 0.5  # of the usual scale, if only batch, layout or execution change
+# Share of a pair's typical error that applies if the anchor is the same GPU, measured in another case.
+SAME_GPU_SHARE = 0.5
 SMALLEST_PUBLISHED = 1_200_000  # parameters; the narrow layers of smaller models use little of the chip
-SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5  # factors on the log half-width below that, from readings of an H200
+# Factors on the log half-width for smaller models, without and with anchors; from readings of an H200.
+SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5
 # Log half-width of the rate of large products if no GPU of the family was measured. The A100, L40S and RTX
 # PRO 6000, each left out in turn, are predicted within a factor of 1.12 (tests/predict/test_products.py).
-UNREAD_WIDTH = 0.25
-HELD = "limited to the best rate of matrix products in its family, so the interval is widened"
+UNMEASURED_WIDTH = 0.25
+LIMITED_WORDS = "limited to the best rate of matrix products in its family, so the interval is widened"
 DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution or kind of AMP
 
 
@@ -81,8 +84,8 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Batch:
-    """Log seconds per sample and log half-widths of n GPUs, from one anchor or from the level."""
+class _LogTimes:
+    """Log seconds per sample and log half-widths of n GPUs, predicted from one anchor or from datasheets."""
 
     log_sample_s: Floats
     half_width: Floats
@@ -114,16 +117,18 @@ def _predict(
     calibration: Calibration,
 ) -> list[Prediction]:
     anchors = choose_anchors(readings, case)
-    host = _host(question, case, readings)
+    host_s = _host(question, case, readings)
     fitted = calibration.of(question.task)
     learned = fitted.ratio if anchors else fitted.level
     is_small = question.profile.parameters < SMALLEST_PUBLISHED
-    times = _times(question, case, specs, learned, host)
-    # How far each anchor is from its level; this is not known for networks this small
-    beyond = [math.nan if is_small else _beyond(question, each, fitted.level, host) for each in anchors]
+    times = _times(question, case, specs, learned, host_s)
+    # How much slower each anchor is than its level; unknown (NaN) for networks smaller than any published
+    slowdowns = [
+        math.nan if is_small else _log_slowdown(question, each, fitted.level, host_s) for each in anchors
+    ]
     from_each = [
-        _from_anchor(question, anchor, specs, case, learned, times=times, beyond=distance, host=host)
-        for anchor, distance in zip(anchors, beyond, strict=True)
+        _from_anchor(question, anchor, specs, case, learned, times=times, slowdown=each, host_s=host_s)
+        for anchor, each in zip(anchors, slowdowns, strict=True)
     ]
     start = _combine(from_each) if anchors else _from_level(specs, case, learned, times)
     if is_small:
@@ -134,16 +139,18 @@ def _predict(
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
     speed = np.exp(-start.log_sample_s)
     speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
-    most = case.batch_size / least_step_s(work, chips, arithmetic, as_read=True)
-    above = np.log(np.maximum(speed / most, 1.0))
-    wide = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
-    widths = np.hypot(start.half_width, np.where(chips.product_read, 0.0, UNREAD_WIDTH * wide)) + above
+    # The best rate measured in the family, which is below the peak, limits the likely speed
+    most = case.batch_size / least_step_s(work, chips, arithmetic, at_best_rate=True)
+    excess = np.log(np.maximum(speed / most, 1.0))
+    wide_share = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
+    of_products = np.where(chips.product_measured, 0.0, UNMEASURED_WIDTH * wide_share)
+    widths = np.hypot(start.half_width, of_products) + excess
     return [
         Prediction(
             samples_per_s=float(min(speed[i], most[i])),
             half_width=float(widths[i]),
             most_samples_per_s=case.batch_size / float(least_s[i]),
-            method=_method(anchors, beyond, case, is_small=is_small, is_held=bool(above[i] > 0)),
+            method=_method(anchors, slowdowns, case, is_small=is_small, is_limited=bool(excess[i] > 0)),
             evidence=tuple(a.run_id for a in anchors),
             anchored=bool(anchors),
             compute_share=float((1 - host_share[i]) * times.compute_s[i] / times.gpu_s[i]),
@@ -155,7 +162,7 @@ def _predict(
 
 
 def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    # Host seconds per operator: measured on this machine, else the default; 0 inside a graph.
+    # Host seconds per operator: measured on this machine, else the default; 0 unless steps are eager.
     if case.execution is not Execution.EAGER:
         return 0.0
     operators = float(_work(question, case).operators[0])
@@ -163,7 +170,7 @@ def _host(question: Question, case: Case, readings: Sequence[Reading]) -> float:
 
 
 def _work(question: Question, case: Case) -> Work:
-    # One step of the question at the batch of a case, with the casts of its precision.
+    # One step of the question's workload at the batch and precision of a case.
     profile = question.profile
     casts = cast_bytes_of(profile, question.task) if case.precision.is_amp else 0.0
     return work_of(profile.operators_of(question.task), case.batch_size, casts)
@@ -175,9 +182,9 @@ def _arithmetic(case: Case, n: int) -> Arithmetic:
     The savings from compiling come from published rows for forward passes, and from the profile's chains for
     training.
     """
-    joined = fuses_chains(case)
-    compiled = case.execution is Execution.COMPILE and not joined
-    return arithmetic_of(case.precision, case.memory_format, n, compiled=compiled, joined=joined)
+    fused = fuses_chains(case)
+    compiled = case.execution is Execution.COMPILE and not fused
+    return arithmetic_of(case.precision, case.memory_format, n, compiled=compiled, chains_fused=fused)
 
 
 def _times(
@@ -185,11 +192,11 @@ def _times(
     case: Case,
     specs: Sequence[GpuSpec],
     learned: Learned,
-    host: float,
+    host_s: float,
     *,
     measured: Reading | None = None,
 ) -> Times:
-    # The roofline of one case on n GPUs; a measured one is corrected by its own micro-benchmarks.
+    # The roofline of one case on n GPUs. With `measured`, the only GPU is corrected by its micro-benchmarks.
     chips, deviations = chips_of(specs), deviations_of(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
         throttle = log_throttle(chips, learned.coefficients)[0]
@@ -200,15 +207,15 @@ def _times(
         chips,
         _arithmetic(case, len(specs)),
         learned.coefficients,
-        host_s_per_operator=host if case.execution is Execution.EAGER else 0.0,
+        host_s_per_operator=host_s if case.execution is Execution.EAGER else 0.0,
         deviations=deviations,
     )
 
 
-def _from_level(specs: Sequence[GpuSpec], case: Case, learned: Learned, times: Times) -> _Batch:
+def _from_level(specs: Sequence[GpuSpec], case: Case, learned: Learned, times: Times) -> _LogTimes:
     # Predict from datasheets alone.
     half = bool(_arithmetic(case, 1).half[0])
-    return _Batch(
+    return _LogTimes(
         log_sample_s=np.log(times.step_s / case.batch_size),
         half_width=np.array([learned.half_width(spec, half=half) for spec in specs]),
     )
@@ -222,90 +229,94 @@ def _from_anchor(
     learned: Learned,
     *,
     times: Times,
-    beyond: float,
-    host: float,
-) -> _Batch:
-    """Predict from a measurement, without the part that is specific to the measured card."""
-    others = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
-    shift = _beyond(question, anchor, learned, host) - own_part(beyond) * others
+    slowdown: float,
+    host_s: float,
+) -> _LogTimes:
+    """Predict from a measurement, for other chips without the part that is specific to the measured one."""
+    is_other_chip = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
+    shift = _log_slowdown(question, anchor, learned, host_s) - own_part(slowdown) * is_other_chip
     arithmetic = _arithmetic(case, len(specs))
     work = _work(question, case)
     assert learned.scale is not None  # only levels have none
     mode = np.broadcast_to(leading_mode(work, arithmetic), len(specs))
-    same = np.array([spec.key == anchor.spec.key for spec in specs])
-    slow = np.where(same, 0.0, beyond)
-    scale = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode, slow)
+    same_gpu = np.array([spec.key == anchor.spec.key for spec in specs])
+    slow = np.where(same_gpu, 0.0, slowdown)
+    typical = pair_scale(learned.scale, chips_of([anchor.spec]), chips_of(specs), mode, slow)
     half = bool(arithmetic.half[0])
     widths = np.array(
         [
             learned.same_gpu(spec, SAME_GPU_SHARE * usual)
             if is_same
             else learned.half_width(spec, usual, half=half)
-            for spec, usual, is_same in zip(specs, scale, same, strict=True)
+            for spec, usual, is_same in zip(specs, typical, same_gpu, strict=True)
         ]
     )
-    unlike = len(differences(anchor, case).keys() - {"batch_size"})  # the roofline scales by batch
-    variance = anchor.noise**2 + unlike * DIFFERENCE_NOISE**2
-    return _Batch(
+    n_differences = len(differences(anchor, case).keys() - {"batch_size"})  # the roofline scales by batch
+    variance = anchor.noise**2 + n_differences * DIFFERENCE_NOISE**2
+    return _LogTimes(
         log_sample_s=shift + np.log(times.step_s / case.batch_size),
         half_width=np.sqrt(widths**2 + variance),
     )
 
 
-def _beyond(question: Question, anchor: Reading, learned: Learned, host: float) -> float:
-    # Log of the measured time over the roofline's.
-    there = msgspec.structs.replace(question, profile=question.profile.at_precision(anchor.case.precision))
-    times = _times(there, anchor.case, [anchor.spec], learned, host, measured=anchor)
+def _log_slowdown(question: Question, anchor: Reading, learned: Learned, host_s: float) -> float:
+    # Log of the anchor's measured time over its roofline's.
+    as_measured = msgspec.structs.replace(
+        question, profile=question.profile.at_precision(anchor.case.precision)
+    )
+    times = _times(as_measured, anchor.case, [anchor.spec], learned, host_s, measured=anchor)
     return -math.log(anchor.samples_per_s) - math.log(float(times.step_s[0]) / anchor.case.batch_size)
 
 
-def own_part(beyond: Floats | float) -> Floats:
+def own_part(slowdown: Floats | float) -> Floats:
     """Return the card-specific part of log deviations from the level; 0 where the deviation is NaN."""
-    known = np.nan_to_num(beyond)
+    known = np.nan_to_num(slowdown)
     return np.asarray(OWN_SHARE * known * np.clip(2 - np.abs(known) / OWN_LIMIT, 0.0, 1.0))
 
 
-def _combine(batches: Sequence[_Batch]) -> _Batch:
+def _combine(from_each: Sequence[_LogTimes]) -> _LogTimes:
     """Average the logs with weights 1 / width^2.
 
     The width does not shrink with the number of anchors, because most of the error is the target's.
     """
-    widths = np.stack([b.half_width for b in batches])
+    widths = np.stack([times.half_width for times in from_each])
     weights = widths**-2 / np.sum(widths**-2, axis=0)
-    return _Batch(
-        log_sample_s=np.sum(weights * np.stack([b.log_sample_s for b in batches]), axis=0),
+    return _LogTimes(
+        log_sample_s=np.sum(weights * np.stack([times.log_sample_s for times in from_each]), axis=0),
         half_width=np.sum(weights * widths, axis=0),
     )
 
 
 def _method(
-    anchors: Sequence[Reading], beyond: Sequence[float], case: Case, *, is_small: bool, is_held: bool
+    anchors: Sequence[Reading], slowdowns: Sequence[float], case: Case, *, is_small: bool, is_limited: bool
 ) -> str:
     of_each = [(anchor.spec.short_name, ", ".join(differences(anchor, case).values())) for anchor in anchors]
-    start = f"ratio from {' and '.join(f'{name} ({how})' if how else name for name, how in of_each)}"
+    names = [f"{name} ({how})" if how else name for name, how in of_each]
+    start = f"ratio from {' and '.join(names)}"
     if not anchors:
         start = "not anchored: no GPU measurement of this workload to start from"
-    for anchor, distance in zip(anchors, beyond, strict=True):
-        if distance > SLOW_LIMIT:
-            slow = f"{anchor.spec.short_name} ran at {format_percent(math.exp(-distance))} of its usual speed"
+    for anchor, slowdown in zip(anchors, slowdowns, strict=True):
+        if slowdown > SLOW_LIMIT:
+            slow = f"{anchor.spec.short_name} ran at {format_percent(math.exp(-slowdown))} of its usual speed"
             start = f"{start}; the {slow}, which widens the intervals of other GPUs"
     if is_small:
         start = f"{start}; smaller than every published model, so the interval is widened"
-    return f"{start}; {HELD}" if is_held else start
+    return f"{start}; {LIMITED_WORDS}" if is_limited else start
 
 
 # --- facts about the user's own machine --------------------------------------------------------------------
 
-# A card that reaches a smaller share of its datasheet than usual in micro-benchmarks is throttled, for
-# example by its power limit. Without a correction, predictions of other cards from it would be too slow.
+# A card that reaches a smaller share of its datasheet's rates than usual in micro-benchmarks is throttled,
+# for example by its power limit. Without a correction, predictions of other cards from it would be too slow.
+# By number format: the arithmetic, and the share of the peak that a GEMM usually reaches.
 _USUAL_GEMM = {
     facts.format.name: (Mode[facts.predicted_as.upper()], facts.format.usual_share)
     for facts in (precision.facts for precision in Precision)
     if facts.predicted_as and facts.format.usual_share
 }
-_USUAL_COPY = 0.89
+_USUAL_COPY = 0.89  # the same for the bandwidth of a device copy
 _BELIEF = 0.5  # exponent: half of a log difference counts, as the usual shares are known from one card
-_LEAST, _MOST = 0.5, 1.2  # beyond these, the measurement is assumed to be wrong, not the card
+_LEAST, _MOST = 0.5, 1.2  # limits of a correction; a larger one is blamed on the measurement
 _PREFIX = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
@@ -313,10 +324,10 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[flo
     """Return the datasheet figures of one card, corrected by the results of its micro-benchmarks.
 
     Args:
-        chip: One GPU.
+        chip: The card's GPU, a table with one row.
         micro: Its micro-benchmarks; kinds other than GEMM and device copy are ignored.
-        expected: Factors on its peaks and on its bandwidth that the calibration already applies to this GPU,
-            for its power limit and its architecture's deviation.
+        expected: The factors on its peaks and on its bandwidth that the calibration already applies, for the
+            usual power limit and the architecture's deviation.
     """
     peaks, bandwidth = chip.peaks.copy(), chip.bandwidth.copy()
     best: dict[Mode, float] = {}
@@ -336,21 +347,24 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[flo
 
 
 def host_s_per_operator(readings: Sequence[Reading], operators: float) -> float | None:
-    """Return the host time per kernel on the user's machine [s], from cases run both eager and as a graph.
+    """Return the host time per operator on the user's machine [s], from cases run both eager and as a graph.
+
+    A graph takes no host time, so the eager step's is what ``HOST_POWER`` 2 adds: sqrt(eager^2 - graph^2).
+    None if no case was run both ways, or if eager steps were not slower.
 
     Args:
         readings: Newest first; the newest graph reading of a case counts.
-        operators: Kernels per step.
+        operators: Operators per step.
     """
     own = [r for r in readings if r.basis == "measured"]
-    graph_s = {
+    graph_step_s = {
         _without_execution(r): r.case.batch_size / r.samples_per_s
         for r in reversed(own)
         if r.case.execution is Execution.GRAPH
     }
     found = []
     for r in own:
-        gpu_s, step_s = graph_s.get(_without_execution(r)), r.case.batch_size / r.samples_per_s
+        gpu_s, step_s = graph_step_s.get(_without_execution(r)), r.case.batch_size / r.samples_per_s
         if r.case.execution is Execution.EAGER and gpu_s is not None and step_s > gpu_s:
             found.append(math.sqrt(step_s**2 - gpu_s**2) / operators)
     return median(found) if found else None

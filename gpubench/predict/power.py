@@ -19,11 +19,13 @@ from gpubench.models.record import Record
 from gpubench.units import Watts
 
 POWER_FILE = "power_law.json"
-DEEP = 0.6
+DEEP_SHARE = 0.6
 """Limits below this share of board power are far from most measurements and get wider intervals."""
+LEAST_SHARE = 1 / 3
+"""The lowest measured limit, as a share of board power."""
 
 Ends = Annotated[tuple[float, float], "log"]
-"""Log distance of the lower and of the upper end from the law."""
+"""Log distances from the law's value to the lower and upper ends of an interval."""
 
 
 class Errors(Record, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class PowerLaw(Record, frozen=True, kw_only=True):
         share: Ratio of a training job's uncapped mean power to board power, then its 5th and 95th percentiles
             over jobs and cards.
         errors: By key: ``read`` if the uncapped power was measured, else ``assumed``. For limits below
-            ``DEEP``, `` deep`` is appended.
+            ``DEEP_SHARE``, `` deep`` is appended.
         readings, cards: Numbers of readings and of cards behind the fit.
     """
 
@@ -88,32 +90,34 @@ def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
     return slower, -_step(math.log(power_knee) - log_ratio, power_sharpness)
 
 
-def _step(beyond: float, sharpness: float) -> float:
-    # Zero well below the knee, `beyond` well above it
-    return math.log1p(math.exp(sharpness * beyond)) / sharpness
+def _step(below_knee: float, sharpness: float) -> float:
+    # Softplus of the log distance below the knee: about 0 above the knee, about that distance far below it
+    return math.log1p(math.exp(sharpness * below_knee)) / sharpness
 
 
-def power_of(spec: GpuSpec, read_w: Watts | None = None) -> Interval:
+def power_of(spec: GpuSpec, measured_w: Watts | None = None) -> Interval:
     """Return the mean power of a training job without a power limit [W].
 
     Args:
         spec: The card.
-        read_w: Power measured for this job on this model of card; None uses the usual share of board power.
+        measured_w: Power measured for this job on this model of card; None takes the usual share of board
+            power.
     """
-    if read_w is not None:
-        return Interval(read_w)
+    if measured_w is not None:
+        return Interval(measured_w)
     if spec.tdp_w is None:
         return Interval(None)
     return Interval(*(share * spec.tdp_w for share in load_power_law().share))
 
 
-def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped:
+def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Capped:
     """Return the time and energy of a job under a power limit, relative to no limit.
 
     Args:
         spec: The card.
         limit_w: The limit [W].
-        read_w: Measured mean power of the job without a limit; None uses the usual share of board power [W].
+        measured_w: Measured mean power of the job without a limit [W]; None takes the usual share of board
+            power.
 
     Raises:
         MisuseError: If the board power of the card is unknown, or the limit is not from ``LEAST_SHARE`` of it
@@ -128,18 +132,14 @@ def capped(spec: GpuSpec, limit_w: Watts, read_w: Watts | None = None) -> Capped
             f"--power-limit {limit_w:g}: {spec.short_name} has a limit of {board_w:g} W by default, and the "
             f"lowest measured limit is {math.ceil(least_w):g} W: give one between the two"
         )
-    usual_w = law.share[0] * board_w if read_w is None else read_w
+    usual_w = law.share[0] * board_w if measured_w is None else measured_w
     slower, less_power = log_factors(law, limit_w / usual_w)
-    kind = "assumed" if read_w is None else "read"
-    errors = law.errors[kind if limit_w >= DEEP * board_w else f"{kind} deep"]
+    kind = "assumed" if measured_w is None else "read"
+    errors = law.errors[kind if limit_w >= DEEP_SHARE * board_w else f"{kind} deep"]
     time = _around(slower, errors.time)
     # No job is faster under a limit than without one
     bounded = Interval(time.value, max(1.0, time.low or 1.0), time.high)
     return Capped(bounded, _around(slower + less_power, errors.energy))
-
-
-LEAST_SHARE = 1 / 3
-"""The lowest measured limit, as a share of board power."""
 
 
 def _around(log_factor: float, ends: Ends) -> Interval:

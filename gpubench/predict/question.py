@@ -70,15 +70,15 @@ def question_of(
     Raises:
         MisuseError: If the precision contradicts the requested type of the weights.
     """
-    at = precision_of(precision, profile)
-    check_weights(profile.name, profile.recipe, asked, (at,), profile.offered)
+    resolved = precision_of(precision, profile)
+    check_weights(profile.name, profile.recipe, asked, (resolved,), profile.offered)
     trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
     reads_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
     infers_eagerly = rest.get("task") is TaskKind.INFER and reads_in_inference
     # These steps are never captured in a CUDA graph
     if profile.is_eager_only or trained_eagerly or infers_eagerly:
         rest["execution"] = Execution.EAGER
-    return Question(profile=profile.at_precision(in_memory(at)), precision=at, **rest)
+    return Question(profile=profile.at_precision(in_memory(resolved)), precision=resolved, **rest)
 
 
 def task_of(profile: WorkloadProfile, asked: str, *, named: bool) -> TaskKind:

@@ -44,18 +44,16 @@ CHAIN_SAVED = 0.6
 
 It was chosen to match measurements of adapters with fused kernels on an A100 and of compiled GPT-2.
 """
-JOINED_FREES = 0.5
-"""Share of the products of usual width that run at the measured rate if chains are joined.
+FUSED_AT_MEASURED_RATE = 0.5
+"""Share of the products of usual width that run at the measured rate if chains of operators are fused.
 
-It was chosen to match compiled GPT-2 on 16 cards, where joining the chains removes half of the products'
-slowdown.
+It was chosen to match compiled GPT-2 on 16 cards, where fusing removes half of the products' slowdown.
 """
 USUAL_WIDTH = 512.0
 """Width of the products of published networks; for m x k times k x n, it is 1 / (1/m + 1/n + 1/k).
 
-That is twice the ratio of FLOPs to bytes, at 4 bytes per element. The fit gives the slowdown of a product of
-that width, in addition to its traffic. The wider the product, the smaller the slowdown: one of infinite width
-runs at the measured rate.
+That is twice the ratio of FLOPs to bytes, at 4 bytes per element. The fitted rate is that of products of this
+width. Wider products are faster: the rate approaches the one measured for large products as the width grows.
 """
 ABOVE_STATED_CLOCK = 1.1
 """Largest ratio of the actual clock to the datasheet's: consumer cards boost a few percent above it."""
@@ -69,7 +67,7 @@ HOST_S_PER_OPERATOR: Mapping[str, float] = {
     "": EAGER_HOST_S_PER_OPERATOR,
     "fused": EAGER_HOST_S_PER_OPERATOR,
 }
-"""Host time per operator if it was not measured [s], by the execution that a row states ("" if none)."""
+"""Host time per operator if it was not measured [s], by the execution of a published row ("" if none)."""
 DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's log factors on arithmetic, on tensor-core arithmetic, and on memory bandwidth.
 
@@ -137,7 +135,7 @@ class Work:
         wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``. It runs at the measured
             rate instead of the fitted one. 0 if the shapes of the products are unknown.
         chain_bytes, chain_operators: (n,) the parts of ``bytes_`` and ``operators`` outside products,
-            convolutions and the optimizer: torch.compile joins chains of these operators.
+            convolutions and the optimizer: torch.compile fuses chains of these operators.
     """
 
     flops: Floats
@@ -159,9 +157,9 @@ class Arithmetic:
         half: (n,) whether activations move at 2 bytes per element.
         channels_last: (n,) layout of images.
         no_optimizer: (n,) whether the step ends with the backward pass.
-        compiled: (n,) whether torch.compile joined the operators; the savings are fitted to forward passes.
-        joined: (n,) whether torch.compile or fused kernels joined the chains of a training step, as listed in
-            its profile.
+        compiled: (n,) whether a forward pass is compiled; the savings are fitted.
+        chains_fused: (n,) whether torch.compile or fused kernels fuse the chains of a training step that its
+            profile lists.
     """
 
     conv: Indices
@@ -170,12 +168,15 @@ class Arithmetic:
     channels_last: Flags
     no_optimizer: Flags
     compiled: Flags
-    joined: Flags
+    chains_fused: Flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds per step, (n,) each; ``gpu_s`` is the sum of the first three, ``step_s`` includes the host."""
+    """Seconds per step, (n,) each; ``step_s`` includes the host.
+
+    ``floor_s`` is the minimum time of each kernel, over all kernels. ``gpu_s`` is the sum of the first three.
+    """
 
     compute_s: Floats
     memory_s: Floats
@@ -194,7 +195,7 @@ def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 
     def total(amounts: Iterable[float], *wanted: OperatorKind) -> float:
         return float(sum(amount for amount, kind in zip(amounts, kinds, strict=True) if kind in wanted))
 
-    # A product without FLOPs, for example of an empty batch, is not wide
+    # A product's share above the usual width is 1 - USUAL_WIDTH / width. One of an empty batch has no FLOPs.
     wide = [
         done * max(0.0, 1 - USUAL_WIDTH * size / (2 * done)) if done else 0.0
         for done, size in zip(flops, sizes, strict=True)
@@ -231,7 +232,7 @@ def arithmetic_of(
     n: int,
     *,
     compiled: bool = False,
-    joined: bool = False,
+    chains_fused: bool = False,
 ) -> Arithmetic:
     """Return the arithmetic of n steps that gpubench times at one precision, always with the optimizer."""
     assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused other precisions
@@ -243,14 +244,14 @@ def arithmetic_of(
         channels_last=np.full(n, memory_format is MemoryFormat.CHANNELS_LAST),
         no_optimizer=np.zeros(n, dtype=bool),
         compiled=np.full(n, compiled),
-        joined=np.full(n, joined),
+        chains_fused=np.full(n, chains_fused),
     )
 
 
 def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
     """Return the arithmetic that most FLOPs of each step use, (n,)."""
-    conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
-    return np.where(conv, arithmetic.conv, arithmetic.matmul)
+    is_conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
+    return np.where(is_conv, arithmetic.conv, arithmetic.matmul)
 
 
 def deviations_of(known: Mapping[str, Sequence[float]], gpu_keys: Sequence[str]) -> Floats:
@@ -282,27 +283,27 @@ def step_times(
         chips: n GPUs or one.
         arithmetic: Their arithmetic.
         coefficients: From the calibration.
-        host_s_per_operator: Host time per kernel; 0 inside a CUDA graph [s].
+        host_s_per_operator: Host time per operator; 0 inside a CUDA graph [s].
         deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
         host_power: Exponent with which GPU and host time add up: 1 for no overlap, infinity for full overlap.
     """
     c = coefficients
     conv_index, conv_s = _conv_s(work, chips, arithmetic, c)
-    index, matmul_s = _matmul_s(work, chips, arithmetic, c)
+    matmul_index, matmul_s = _matmul_s(work, chips, arithmetic, c)
     compute = conv_s + matmul_s + work.flops[..., 3] / (c.depthwise * chips.peaks[..., Mode.FP32])
-    on_tensor = (conv_index >= 2) | (index >= 2)
+    on_tensor = (conv_index >= _ON_TENSOR) | (matmul_index >= _ON_TENSOR)
     slower = c.no_optimizer * arithmetic.no_optimizer
     compute = compute * np.exp(
         slower - log_throttle(chips, c) - deviations[:, 0] - deviations[:, 1] * on_tensor
     )
-    moved = moved_bytes(work, arithmetic.half, joined=arithmetic.joined)
+    moved = moved_bytes(work, arithmetic.half, chains_fused=arithmetic.chains_fused)
     share = np.where(arithmetic.half, c.bandwidth_half, c.bandwidth_fp32)
     saved = deviations[:, 2] + c.cache * chips.l2 + c.fused * arithmetic.compiled
     memory = moved / (share * chips.bandwidth) * np.exp(slower - saved)
-    launched = (work.operators - work.chain_operators * arithmetic.joined) * np.exp(slower)
+    launched = (work.operators - work.chain_operators * arithmetic.chains_fused) * np.exp(slower)
     floor = launched * c.operator_floor_s
     gpu = compute + memory + floor
-    host = launched * host_s_per_operator + 0 * gpu
+    host = launched * host_s_per_operator + 0 * gpu  # 0 * gpu broadcasts to n steps
     return Times(
         compute_s=compute,
         memory_s=memory,
@@ -313,20 +314,20 @@ def step_times(
     )
 
 
-def moved_bytes(work: Work, half: Flags | bool, *, joined: Flags | bool = False) -> Floats:
+def moved_bytes(work: Work, half: Flags | bool, *, chains_fused: Flags | bool = False) -> Floats:
     """Return the bytes that each step reads and writes, (n,).
 
     Args:
         work: n steps or one.
         half: Whether an element takes 2 bytes.
-        joined: Whether chains of operators are joined.
+        chains_fused: Whether chains of operators are fused.
     """
-    unjoined = work.bytes_ - np.where(joined, CHAIN_SAVED * work.chain_bytes, 0.0)
-    moved: Floats = np.where(half, unjoined * HALF_BYTES + work.cast_bytes, unjoined)
+    fp32_bytes = work.bytes_ - np.where(chains_fused, CHAIN_SAVED * work.chain_bytes, 0.0)
+    moved: Floats = np.where(half, fp32_bytes * HALF_BYTES + work.cast_bytes, fp32_bytes)
     return moved + work.optimizer_bytes
 
 
-def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: bool = False) -> Floats:
+def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, at_best_rate: bool = False) -> Floats:
     """Return a lower bound on the time of each step, (n,): its FLOPs at the peak of the datasheet [s].
 
     Convolutions that Winograd may shorten are counted with its largest possible savings. Bytes set no bound,
@@ -336,14 +337,14 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, as_read: b
         work: n steps or one.
         chips: n GPUs or one.
         arithmetic: Their arithmetic.
-        as_read: Whether to assume that tensor cores run at the best rate measured in their family,
+        at_best_rate: Whether to assume that tensor cores run at the best rate measured in their family,
             ``chips.product_best``, and that Winograd saves nothing on NVIDIA's tensor cores. Only one of 165
             published readings of VGG on those is faster than this, by 2 %. On NVIDIA's FP32 pipes, 29 of 73
             readings exceed the peak, by a factor of up to 1.8, and so does VGG on the matrix instructions of
             a Radeon.
     """
-    saves = np.where(_pick(chips.tensor, arithmetic.conv) & chips.nvidia & as_read, 1.0, WINOGRAD_SAVES)
-    tensor_share = chips.product_best if as_read else ABOVE_STATED_CLOCK
+    saves = np.where(_pick(chips.tensor, arithmetic.conv) & chips.nvidia & at_best_rate, 1.0, WINOGRAD_SAVES)
+    tensor_share = chips.product_best if at_best_rate else ABOVE_STATED_CLOCK
     conv = work.flops[..., 0] / saves + work.flops[..., 1]
     least: Floats = work.flops[..., 3] / chips.peaks[..., Mode.FP32] / ABOVE_STATED_CLOCK
     for flops, mode in ((conv, arithmetic.conv), (work.flops[..., 2], arithmetic.matmul)):
@@ -362,7 +363,7 @@ def _conv_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients) -
     index = _efficiency_index(arithmetic.conv, chips)
     efficiency = np.take((c.conv_fp32, c.conv_fp32_dual, c.conv_tf32, c.conv_half), index)
     winograd = np.take((c.winograd_fp32, c.winograd_fp32_dual, c.winograd_tf32, c.winograd_half), index)
-    layout = np.exp(-c.channels_last * (arithmetic.channels_last & (index >= 2)))
+    layout = np.exp(-c.channels_last * (arithmetic.channels_last & (index >= _ON_TENSOR)))
     flops = work.flops[..., 0] / winograd + work.flops[..., 1]
     return index, flops / (efficiency * _usable_peak(arithmetic.conv, index, chips, c.width)) * layout
 
@@ -372,10 +373,13 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
     efficiency = np.take((c.matmul_fp32, c.matmul_fp32_dual, c.matmul_tf32, c.matmul_half), index)
     fitted = efficiency * _usable_peak(arithmetic.matmul, index, chips, c.width_matmul)
     products = work.flops[..., 2]
-    freed = np.where(arithmetic.joined, JOINED_FREES * (products - work.wide_flops), 0.0)
-    wide = np.where(index < 2, 0.0, work.wide_flops + freed)
-    read = _pick(chips.peaks, arithmetic.matmul) * chips.product
-    return index, (products - wide) / fitted + wide / read
+    sped_up = np.where(arithmetic.chains_fused, FUSED_AT_MEASURED_RATE * (products - work.wide_flops), 0.0)
+    at_measured = np.where(index < _ON_TENSOR, 0.0, work.wide_flops + sped_up)
+    measured = _pick(chips.peaks, arithmetic.matmul) * chips.product
+    return index, (products - at_measured) / fitted + at_measured / measured
+
+
+_ON_TENSOR = 2  # the first efficiency index on tensor cores
 
 
 def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
@@ -386,9 +390,8 @@ def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
 
 def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> Floats:
     # The peak, lowered if a multiprocessor's tensor cores are wide: the data paths cannot feed them fully.
-    wide = np.where(index < 2, 0.0, width * _pick(chips.width, mode))
-    result: Floats = _pick(chips.peaks, mode) * np.exp(-wide)
-    return result
+    wide = np.where(index < _ON_TENSOR, 0.0, width * _pick(chips.width, mode))
+    return np.asarray(_pick(chips.peaks, mode) * np.exp(-wide), dtype=float)
 
 
 def _pick(table: NDArray[Any], mode: Indices) -> NDArray[Any]:
@@ -412,11 +415,11 @@ def take(table: _T, rows: NDArray[Any]) -> _T:
 def stack(tables: Sequence[_T]) -> _T:
     """Concatenate dataclasses of arrays by row, along with the dataclasses nested in them."""
 
-    def joined(name: str) -> Any:
+    def concatenated(name: str) -> Any:
         values = [getattr(table, name) for table in tables]
         return stack(values) if is_dataclass(values[0]) else np.concatenate(values)
 
-    return _rebuilt(tables[0], joined)
+    return _rebuilt(tables[0], concatenated)
 
 
 def _rebuilt(like: _T, value_of: Callable[[str], Any]) -> _T:

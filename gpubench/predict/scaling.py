@@ -31,7 +31,7 @@ SHARES = ("waiting", "hidden", "nvlink", "fabric", "pcie", "host")
 """The fitted shares, in the order of ``ScalingShares``: the share of the step lost with each doubling of the
 GPU count, the share of the backward pass that hides the exchange, and the share of each link's one-way rate
 that is reached."""
-_SMALL = 1e-3
+_SMALL = 1e-3  # step of numerical derivatives, in log shares
 
 
 class ScalingEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +113,7 @@ def scaling(
     fitted = load_calibration().scaling
     likely = log_efficiency(fitted.logs, exchange, 1, n)
     width = fitted.factor * usual_error(fitted, exchange, 1, n)
+    # The fit has no jobs with FSDP, nor any on other vendors' GPUs
     if fitted.other_vendors is not None and (sharded or spec.vendor != FITTED_VENDOR):
         width = max(width, fitted.other_vendors) if sharded else fitted.other_vendors
     share, hidden = (math.exp(fitted.logs[SHARES.index(name)]) for name in (exchange.link, "hidden"))
@@ -158,15 +159,15 @@ def log_efficiency(logs: Floats | tuple[float, ...], exchange: Exchange, few: in
     """Return the log ratio of the throughput per GPU on ``many`` GPUs to that on ``few``."""
     shares = dict(zip(SHARES, (math.exp(v) for v in logs), strict=True))
 
-    def longer(n: int) -> float:
-        waits = exposed_s(exchange, n, shares[exchange.link], shares["hidden"])
-        return math.log(1 + shares["waiting"] * math.log2(n) + waits / exchange.step_s)
+    def log_slowdown(n: int) -> float:
+        waits_s = exposed_s(exchange, n, shares[exchange.link], shares["hidden"])
+        return math.log(1 + shares["waiting"] * math.log2(n) + waits_s / exchange.step_s)
 
-    return longer(few) - longer(many)
+    return log_slowdown(few) - log_slowdown(many)
 
 
 def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) -> float:
-    """Return the typical error of ``log_efficiency``, from uncertain shares and from other effects.
+    """Return the typical error of ``log_efficiency``, from the uncertainty of the shares and other effects.
 
     Other effects, such as the harness's data loading and logging, grow with each doubling of the GPU count.
     """
@@ -200,9 +201,13 @@ def link_of(spec: GpuSpec) -> tuple[Link, float]:
 
 
 def exposed_s(exchange: Exchange, n: int, share: float, hidden_share: float) -> float:
-    """Return the exchange time that the step waits for, which is at least that of the last bucket.
+    """Return the exchange time that the step waits for [s], at least that of the last bucket.
 
-    The backward pass hides at most its own duration, even if the fitted share exceeds 1.
+    Args:
+        exchange: What is exchanged, and over which link.
+        n: Number of GPUs.
+        share: Share of the link's rate that is reached.
+        hidden_share: Share of the backward pass that hides the exchange. A fitted share above 1 counts as 1.
     """
     if n == 1 or exchange.hidden_wholly:
         return 0.0

@@ -30,7 +30,7 @@ RATE = "samples_per_s"
 """The column of the measured throughput, next to the columns of its case."""
 # Columns for a human reader, which are ignored
 _REMARKS = frozenset({"source", "note"})
-_SWITCHES = ("lora", "qlora")
+_SWITCHES = ("lora", "qlora")  # columns of yes or no
 
 
 class Forecast(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +159,7 @@ def _coefficients() -> str:
     # Nobody else has the user's own calibration, so nobody else could score its forecasts.
     if (own := own_calibration_path()).is_file():
         raise MisuseError(f"a seal needs the shipped calibration: move your own, {own}, to another folder")
-    # A refit that finds the same coefficients keeps its seals
+    # Without date and inputs, so that seals stay valid if a refit finds the same coefficients
     coefficients = msgspec.structs.replace(load_calibration(), fitted="", inputs={})
     return hash_of(msgspec.json.encode(coefficients, order="sorted"))
 
@@ -205,7 +205,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
 
 
 def _case_of(given: dict[str, str]) -> PredictRequest:
-    """Return the case on a line: the same one for every spelling of a GPU and with defaults spelled out."""
+    """Return the case on a line; neither spellings of a GPU nor defaults that are spelled out change it."""
     switches = {name: given[name].casefold() for name in _SWITCHES if name in given}
     for name, cell in switches.items():
         if cell not in {"yes", "no"}:

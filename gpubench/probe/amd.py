@@ -139,7 +139,7 @@ class AmdReadings(Readings):
             self.refused[field] = f"{function}: N/A"
             return None
         self.refused.pop(field, None)
-        return plausible.taken(convert, answer, field, self.refused, function)
+        return plausible.checked(convert, answer, field, self.refused, function)
 
 
 def _power(answer: Mapping[str, Any]) -> Any:
@@ -179,8 +179,8 @@ class AmdBackend(Backend):
 
     def devices(self) -> BackendReport:
         """List the GPUs; if the compute driver is present without the library, report what to install."""
-        lines = listed()
-        if lines is None and (self.root / "dev/kfd").exists():
+        gpus = listed()
+        if gpus is None and (self.root / "dev/kfd").exists():
             problem = Problem(
                 what="an AMD GPU is present, but AMD's library does not report it",
                 fix=f"{pip_install('amdsmi')}, in the release that matches the installed ROCm; until then, "
@@ -190,28 +190,28 @@ class AmdBackend(Backend):
                 torch_may_know=True,
             )
             return BackendReport(problems=(problem,))
-        places = [line.place for line in lines or ()]
-        found = [
-            _described(line, n, places[:n].count(line.place), places.count(line.place))
-            for n, line in enumerate(lines or ())
+        places = [gpu.place for gpu in gpus or ()]
+        found = [  # GPUs at one place are partitions of one card
+            _described(gpu, n, places[:n].count(gpu.place), places.count(gpu.place))
+            for n, gpu in enumerate(gpus or ())
         ]
         return BackendReport(
             devices=tuple(device for device, _ in found), states=tuple(state for _, state in found)
         )
 
     def open_readings(self, device: DeviceProfile) -> Readings:
-        """Open the readings of one GPU; all are unknown for a GPU that only torch sees.
+        """Open the readings of one GPU; all are unknown for a GPU that only torch sees, and for a partition.
 
-        They are unknown for a partition too, because the library reports power and clocks of the whole card.
+        For a partition, the library would report power and clocks of the whole card.
 
         Raises:
             DeviceGoneError: If the library no longer lists this GPU.
         """
         if device.mig_enabled or ONLY_IN_TORCH in device.unavailable.values():
             return Readings()
-        for line in listed() or ():
-            if f"{line.place}.0" == device.pci_bus_id:
-                return line
+        for gpu in listed() or ():
+            if f"{gpu.place}.0" == device.pci_bus_id:
+                return gpu
         gone = f"GPU {device.index} ({device.name}) is no longer listed by the driver; see dmesg, reboot"
         raise DeviceGoneError(gone, "gpu_lost")
 
@@ -225,7 +225,14 @@ def matrix_formats(architecture: str | None) -> tuple[str, ...]:
 
 
 def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[DeviceProfile, DeviceState]:
-    """Describe one GPU, or a partition of a card (in CPX mode, for example), and its current state."""
+    """Describe one GPU and its current state, or a partition of a card (in CPX mode, for example).
+
+    Args:
+        of: Its readings.
+        index: Its index among all GPUs.
+        part: Its index among the partitions of its card, from 0.
+        parts: Number of these partitions; 1 for a whole card.
+    """
     asic, vram, clocks = "gpu_asic_info", of.smi.AmdSmiMemoryType.VRAM, of.smi.AmdSmiClkType
     name = of.get("name", plausible.text, asic, "market_name")
     serial = of.get("uuid", plausible.text, asic, "asic_serial")

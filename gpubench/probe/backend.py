@@ -1,7 +1,7 @@
 """The types of the probe: problems, readings, the interface of a backend, and a device's identity.
 
-A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``, which converts native units. A
-device's identity is never disclosed, and one device is never mistaken for another.
+A backend is a module ``probe/<vendor>.py`` with an object ``BACKEND``. It converts the units of its driver to
+SI. A device's identity is never disclosed, and one device is never mistaken for another.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def device_id(profile: DeviceProfile) -> str | None:
     """Return an id that only this user can link to the device: a salted hash of its UUID.
 
     Without a UUID, name and PCI bus id are hashed. The salt is random and stored in the user's data folder.
-    None if it cannot be stored: with a new salt, the next process would take this device for another.
+    None if the salt cannot be stored, because a new one would give this device another id next time.
     """
     known = None if uuid_is_blank(profile.uuid) else profile.uuid
     identity = known or "|".join((profile.backend, profile.name or "", profile.pci_bus_id or ""))

@@ -53,7 +53,7 @@ _NARROW_LINK = 4
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     """Use of a device by others; ``refuse`` is False if they only hold memory."""
 
-    finding: Finding  # without process ids, which are meaningless elsewhere
+    finding: Finding  # without process ids, which mean nothing in a stored run
     refuse: bool
     pids: tuple[int, ...] = ()
 
@@ -77,7 +77,8 @@ def preflight(
         ``SHARED_GPU`` and ``POWER_CAPPED`` if they apply.
 
     Raises:
-        NoDeviceError: If the compute mode excludes this run, or others use the device and may not.
+        NoDeviceError: If the compute mode excludes this run, or if others use the device and ``allow_shared``
+            is False.
     """
     mode = readings.compute_mode()
     if mode not in {None, "default"}:
@@ -177,8 +178,9 @@ def limits(device: DeviceProfile, state: DeviceState | None) -> list[str]:
     found = []
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit and default and power_capped(device) is not None:
-        by_nvidia = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
-        restore = by_nvidia if device.is_nvidia else "restore the default with the driver's own tool"
+        restore = "restore the default with the driver's own tool"
+        if device.is_nvidia:
+            restore = f"restore it: nvidia-smi -i {device.index} -pl {default:.0f}"
         found.append(
             f"power limit {format_number(limit)} W of {format_number(default)} W "
             f"({format_percent(limit / default)}); {restore}"

@@ -185,15 +185,15 @@ def memory_bytes(root: Path = Path("/")) -> int:
 def free_memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory that is free in the machine, or in this container if that is less [B].
 
-    The container can still use its limit minus what is charged to it. File pages that the kernel can drop do
-    not count as charged.
+    In the container, that is its limit minus the memory charged to it, without file pages that the kernel can
+    drop.
     """
     free, limit = int(psutil.virtual_memory().available), memory_limit_bytes(root)
     v2, v1 = root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"
     charged = _whole(read_text(v2 / "memory.current") or read_text(v1 / "memory.usage_in_bytes")) or 0
     pages = read_text(v2 / "memory.stat") or read_text(v1 / "memory.stat") or ""
-    dropped = re.findall(r"^(?:total_)?inactive_file ([0-9]{1,20})$", pages, re.MULTILINE)
-    held = charged - max(map(int, dropped), default=0)
+    droppable = re.findall(r"^(?:total_)?inactive_file ([0-9]{1,20})$", pages, re.MULTILINE)
+    held = charged - max(map(int, droppable), default=0)
     return free if limit is None else max(0, min(free, limit - held))
 
 

@@ -66,6 +66,7 @@ from gpubench.probe.nvml import (
 )
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+# Exit codes of a problem: without any GPU, and with a GPU that cannot be used
 _ABSENT, _UNUSABLE = ExitCode.DONE, ExitCode.NO_DEVICE
 _USUAL_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -151,10 +152,10 @@ def loaded_library() -> str | None:
 
 def module_version(root: Path = Path("/")) -> str | None:
     """Return the version of the loaded kernel module."""
-    if plain := read_text(root / "sys/module/nvidia/version"):
-        return plain
-    long = read_text(root / "proc/driver/nvidia/version") or ""
-    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", long)
+    if version := read_text(root / "sys/module/nvidia/version"):
+        return version
+    sentence = read_text(root / "proc/driver/nvidia/version") or ""
+    found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", sentence)
     return found.group() if found else None
 
 
@@ -233,8 +234,8 @@ def _fix(code: int, root: Path = Path("/")) -> str:
 T = TypeVar("T")
 
 _ENERGY = plausible.ENERGY.of("mJ", divisor=1000)
-_HELD = plausible.part(attrgetter("violationTime"), plausible.HELD.of("ns", divisor=10**9))
-_UNCORRECTED, _VOLATILE = 1, 0
+_HELD_S = plausible.part(attrgetter("violationTime"), plausible.HELD_TIME.of("ns", divisor=10**9))
+_UNCORRECTED, _VOLATILE = 1, 0  # kind of error, and counter since the driver was loaded; from nvml.h
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
 
@@ -243,13 +244,13 @@ def _guarded(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable
 
     def decorate(read: Callable[[NvmlReadings], T]) -> Callable[[NvmlReadings], T]:
         @wraps(read)
-        def within(self: NvmlReadings) -> T:
+        def guarded(self: NvmlReadings) -> T:
             answer: T = copy(otherwise)
             with suppress(HungCallError):
                 answer = self._session.guard.call(partial(read, self))
             return answer
 
-        return within
+        return guarded
 
     return decorate
 
@@ -262,14 +263,14 @@ class NvmlReadings(Readings):
         self._session = session
         self._fields = Fields(session, device)
         self._device = device
-        self._answers = self.sample() != Reading()
+        self._has_values = self.sample() != Reading()
 
     @property
     def source(self) -> str:
         """``nvml``; ``none`` if this device refuses every value; ``hung`` if the driver stopped answering."""
         if self._session.guard.hung:
             return "hung"
-        return "nvml" if self._answers else "none"
+        return "nvml" if self._has_values else "none"
 
     @property
     def fault(self) -> str | None:
@@ -302,7 +303,7 @@ class NvmlReadings(Readings):
     def held_clocks_s(self) -> dict[str, float]:
         """Read how long each policy has held the clocks down [s]; unreported policies are omitted."""
         answers = {
-            name: self._fields.get(f"held_clocks_s.{name}", _HELD, "nvmlDeviceGetViolationStatus", policy)
+            name: self._fields.get(f"held_clocks_s.{name}", _HELD_S, "nvmlDeviceGetViolationStatus", policy)
             for policy, name in CLOCK_POLICIES.items()
         }
         return {name: seconds for name, seconds in answers.items() if seconds is not None}
@@ -462,11 +463,11 @@ def _survey(session: Session) -> BackendReport:
     except HungCallError as error:
         problems.append(_hung(error, index))
         if index is not None and index + 1 < count:
-            last = index + 2 == count
-            left = f"GPU {index + 1} was" if last else f"GPUs {index + 1} to {count - 1} were"
+            first, last = index + 1, count - 1
+            skipped = f"GPU {last} was" if first == last else f"GPUs {first} to {last} were"
             problems.append(
                 Problem(
-                    what=f"{left} not queried",
+                    what=f"{skipped} not queried",
                     value=f"GPU {index} did not answer",
                     fix="the NVIDIA driver hangs: look for Xid lines in the kernel log, reboot if necessary",
                     exit_code=_UNUSABLE,
@@ -482,7 +483,10 @@ def _survey(session: Session) -> BackendReport:
 
 
 def _listed(session: Session, problems: list[Problem]) -> tuple[DeviceProfile, str | None, int]:
-    """Return what all GPUs share, NVML's version, and the number of GPUs; 0 adds a Problem."""
+    """Return the profile fields that all GPUs share, NVML's version, and the number of GPUs.
+
+    If that number is 0 or unknown, a Problem is added.
+    """
     driver, of = read_driver(session), Fields(session, None)
     version = of.get("version", plausible.text, "nvmlSystemGetNVMLVersion")
     answer = session.ask("nvmlDeviceGetCount")

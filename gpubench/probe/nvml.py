@@ -1,8 +1,8 @@
 """Guarded access to NVML, and its readings of one NVIDIA device in SI units.
 
-A driver call may never return, so calls run on their own thread, each with a time limit. A slow thread is not
-hung as long as it keeps starting calls. A hung call ends the session. If the driver refuses a call, the
-answer is ``Refused`` with the reason, never an exception, so a missing field affects no other field.
+A driver call may never return, so calls run on their own thread, each with a time limit. The limit restarts
+with each call, so many calls in a row may take longer. A hung call ends the session. If the driver refuses a
+call, the answer is ``Refused`` with the reason, never an exception, so a missing field affects no other.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ class Fields:
         if isinstance(answer, Refused):
             self.unavailable[name] = answer.reason
             return None
-        return plausible.taken(convert, answer, name, self.unavailable, function)
+        return plausible.checked(convert, answer, name, self.unavailable, function)
 
     def memory(self, name: str, convert: Callable[[Any], T]) -> T | None:
         """Query the memory of the device, and convert the answer as ``take`` does."""
@@ -433,10 +433,10 @@ def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, na
 
     Turing without tensor cores (GTX 16 series) has the same compute capability as Turing with them.
     """
-    bare = "GTX 16" in name if spec is None else spec.tensor_core_count == 0
-    if bare:
+    lacks_tensor_cores = "GTX 16" in name if spec is None else spec.tensor_core_count == 0
+    if lacks_tensor_cores:
         return ()
-    return tuple(form for form, takes in _TENSOR_CORE_FORMATS.items() if takes(capability))
+    return tuple(name for name, has_format in _TENSOR_CORE_FORMATS.items() if has_format(capability))
 
 
 def fp32_flops_per_s(device: DeviceProfile) -> float | None:
@@ -513,8 +513,12 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
     """Describe a MIG slice: its own identity, processors and memory, without values of the entire card."""
     of_the_card = "belongs to the whole card, not to the MIG slice"
     fields = (
-        *("gpu_key", "memory_bandwidth_bytes_per_s", "l2_bytes", "cuda_core_count"),
-        *("power_limit_w", "power_limit_default_w"),
+        "gpu_key",
+        "memory_bandwidth_bytes_per_s",
+        "l2_bytes",
+        "cuda_core_count",
+        "power_limit_w",
+        "power_limit_default_w",
     )
     of = Fields(session, piece, dict.fromkeys(fields, of_the_card))
     return DeviceProfile(
@@ -543,7 +547,10 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
 
 
 def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
-    """Return total memory [B], and whether it is the machine's memory; drivers often do not report that."""
+    """Return total memory [B], and whether it is the machine's; each is None if unknown.
+
+    The drivers of systems on a chip often report no memory: the machine's is then taken.
+    """
     total = of.memory("memory_bytes", _TOTAL)
     if capability is None:
         return total, None
@@ -584,7 +591,7 @@ def _nvlinks(of: Fields) -> int | None:
         if up is None:
             if link == 0:
                 return None
-            del of.unavailable["nvlink_count"]  # there are no further links
+            del of.unavailable["nvlink_count"]  # the driver refuses the first link that does not exist
             break
         active += up
     return active

@@ -38,8 +38,8 @@ def ask_listing() -> backend.BackendReport:
     return asked.answer or report([], [f"the process that lists OpenCL devices {asked.how}"])
 
 
-def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> backend.BackendReport:
-    """Return what was found, with a problem for each platform that cannot be used."""
+def report(devices: Sequence[DeviceProfile], failures: Sequence[str]) -> backend.BackendReport:
+    """Return the devices, and a problem for each message of a platform that cannot be used."""
     problems = tuple(
         backend.Problem(
             what="an OpenCL platform cannot be used",
@@ -48,7 +48,7 @@ def report(devices: Sequence[DeviceProfile], seen: Sequence[str]) -> backend.Bac
             exit_code=0,
             backend=NAME,
         )
-        for each in seen
+        for each in failures
     )
     return backend.BackendReport(devices=tuple(devices), states=(None,) * len(devices), problems=problems)
 
@@ -82,7 +82,7 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
     name = plain(device.name.strip(), 120)
     is_cpu = bool(device.type & 2)  # CL_DEVICE_TYPE_CPU
     spec = None if is_cpu else specs.find_spec(name)
-    units = plausible.taken(plausible.SMS, device.max_compute_units, "sm_count", unavailable)
+    units = plausible.checked(plausible.SMS, device.max_compute_units, "sm_count", unavailable)
     return DeviceProfile(
         backend=NAME,
         vendor=plain(device.vendor.strip(), 60) or None,
@@ -92,9 +92,9 @@ def profile_of(device: Any, platform: str, index: int) -> DeviceProfile:
         architecture=plain(device.version.strip(), 120),
         sm_count=None if is_cpu else units,
         core_count=units if is_cpu else None,
-        memory_bytes=plausible.taken(plausible.MEMORY, device.global_mem_size, "memory_bytes", unavailable),
+        memory_bytes=plausible.checked(plausible.MEMORY, device.global_mem_size, "memory_bytes", unavailable),
         unified_memory=bool(device.host_unified_memory),
-        sm_clock_max_hz=plausible.taken(
+        sm_clock_max_hz=plausible.checked(
             plausible.HIGHEST_SM_CLOCK, device.max_clock_frequency, "sm_clock_max_hz", unavailable
         ),
         driver_version=f"{plain(platform.strip(), 60)} {plain(device.driver_version.strip(), 60)}",

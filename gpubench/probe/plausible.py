@@ -1,4 +1,4 @@
-"""Plausibility checks: convert the native units of a reading to SI, and impossible values to unknown.
+"""Plausibility checks: convert a driver's values to SI units, and impossible values to unknown.
 
 Drivers report "not available" as a value with all bits set, in some cases without documenting it, and a
 failing card may report anything. The limits are far above what current cards report and far below values with
@@ -78,7 +78,7 @@ class Choice:
         return self.meaning[native]
 
 
-def taken(
+def checked(
     convert: Callable[[Any], T], native: Any, field: str, refused: dict[str, str], source: str = ""
 ) -> T | None:
     """Return the converted answer; None, with the reason noted under the field, if it is impossible.
@@ -120,7 +120,7 @@ CORES = Gate("core count", "", 1, 10**6, whole=True)
 SMS = Gate("multiprocessor count", "", 1, 10**4, whole=True)
 DEVICES = Gate("device count", "", 0, 1024, whole=True)
 ERRORS = Gate("error count", "", 0, 2**53, whole=True)
-HELD = Gate("time", "s", 0, 1e9)
+HELD_TIME = Gate("time", "s", 0, 1e9)
 EVENT_BITS = Gate("set of clock event reasons", "", 0, 2**64 - 1, whole=True)
 CUDA_RELEASE = Gate("CUDA release", "", 1000, 99_990, whole=True)
 _CAPABILITY = Gate("compute capability", "", 1, 99, whole=True)

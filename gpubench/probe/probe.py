@@ -2,8 +2,7 @@
 
 Installed packages can add backends to the five built-in ones, through entry points of the group
 ``gpubench.backends`` that name their ``BACKEND``. ``UNMEASURED`` lists processors that people ask about but
-on which no training step is timed. For the GPUs of one job, power adds up, and the slowest GPU limits the
-speed.
+on which no training step is timed. ``GpuGroup`` combines the telemetry of several GPUs of one job.
 """
 
 from __future__ import annotations

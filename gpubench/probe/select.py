@@ -45,18 +45,18 @@ def select_device(name: str = "auto") -> tuple[DeviceProfile, str | None]:
         return CPU.profile(), None
     check_form(wanted)
     place = _place(wanted)
-    if place is not None and place[1] == opencl.NAME:
-        return opencl.BACKEND.device(int(place[2] or 0)), None
+    if place is not None and place["backend"] == opencl.NAME:
+        return opencl.BACKEND.device(int(place["index"] or 0)), None
     report = nvidia.BACKEND.devices()
-    if (alone := _by_torch(report, wanted.lower())) is not None:
-        return alone
+    if (only_in_torch := _by_torch(report, wanted.lower())) is not None:
+        return only_in_torch
     # CUDA_VISIBLE_DEVICES, often set for an entire cluster, is ignored on a machine without NVIDIA GPUs.
     broken = unusable(report.problems)
     nvidias = visible_devices(report.devices, os.environ, unusable=broken) if report.devices else ()
     if wanted.lower() == "auto":
         return _automatic(report, nvidias)
     gpus = (*nvidias, *_others())
-    hidden = report.devices and not nvidias and place and place[1] == nvidia.BACKEND.name
+    hidden = report.devices and not nvidias and place and place["backend"] == nvidia.BACKEND.name
     if not gpus or hidden:
         raise NoDeviceError(_no_gpu(report))
     _check_place(place, broken)
@@ -102,16 +102,16 @@ def select_peers(device: DeviceProfile, count: int) -> tuple[DeviceProfile, ...]
     report = nvidia.BACKEND.devices()
     visible = visible_devices(report.devices, os.environ, unusable=unusable(report.problems))
     whole = [d for d in visible if d.index != device.index and not d.mig_enabled]
-    others = sorted(whole, key=lambda other: not _alike(other, device))
+    others = sorted(whole, key=lambda other: not _is_same_model(other, device))
     if len(others) < count - 1:
-        kinds = "" if all(_alike(d, device) for d in others) else " and others"
+        kinds = "" if all(_is_same_model(d, device) for d in others) else " and others"
         raise NoDeviceError(
             f"--gpus {count}: usable here: {len(others) + 1} ({name}{kinds}); see gpubench probe"
         )
     return tuple(others[: count - 1])
 
 
-def _alike(one: DeviceProfile, other: DeviceProfile) -> bool:
+def _is_same_model(one: DeviceProfile, other: DeviceProfile) -> bool:
     return (one.name, one.memory_bytes) == (other.name, other.memory_bytes)
 
 
@@ -147,11 +147,11 @@ def check_form(name: str) -> None:
 def _place(name: str) -> re.Match[str] | None:
     # Match a backend's name with an index counted from 0, as in cuda:1.
     kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != CPU.name)
-    return re.fullmatch(rf"({kinds})(?::([0-9]{{1,9}}))?", name.lower())
+    return re.fullmatch(rf"(?P<backend>{kinds})(?::(?P<index>[0-9]{{1,9}}))?", name.lower())
 
 
 def _by_torch(report: BackendReport, wanted: str) -> tuple[DeviceProfile, str] | None:
-    """If the driver library cannot be queried, return the first GPU that torch can use, and say why.
+    """Return the first GPU that torch can use although its driver library cannot be queried, and say why.
 
     Starting torch takes seconds, so ``auto`` does it only if the machine shows signs of a GPU.
     """
@@ -195,8 +195,8 @@ def _automatic(report: BackendReport, nvidias: Sequence[DeviceProfile]) -> tuple
     if others:  # often a small integrated GPU: measure the CPU, and say why
         problem = torch_problem(others[0])
         return processor, f"{problem.what if problem else 'no usable GPU'}: measuring on the CPU"
-    unasked = [*amd.BACKEND.devices().problems, *report.problems]
-    why = unasked[0].what if unasked else "no GPU found"
+    problems = [*amd.BACKEND.devices().problems, *report.problems]
+    why = problems[0].what if problems else "no GPU found"
     return processor, f"{why}: measuring on the CPU"
 
 
@@ -204,16 +204,16 @@ def _problem_lines(report: BackendReport) -> str | None:
     return "; ".join(problem.line() for problem in report.problems) or None
 
 
-def _check_place(asked: re.Match[str] | None, broken: Mapping[int, str]) -> None:
+def _check_place(place: re.Match[str] | None, broken: Mapping[int, str]) -> None:
     """Reject an index if a GPU at or before it cannot be used, because the indices after that GPU shift.
 
     With CUDA_VISIBLE_DEVICES there is no shift, because indices count the GPUs that it names.
     """
-    if asked is None or asked[1] != nvidia.BACKEND.name or asked[2] is None or CUDA_VARIABLE in os.environ:
+    if place is None or place["backend"] != nvidia.BACKEND.name or place["index"] is None:
         return
-    moved = next((line for index, line in sorted(broken.items()) if index <= int(asked[2])), None)
-    if moved is not None:
-        raise NoDeviceError(f"{moved}; name another GPU by its UUID, see gpubench probe")
+    before = (line for index, line in sorted(broken.items()) if index <= int(place["index"]))
+    if CUDA_VARIABLE not in os.environ and (why := next(before, None)) is not None:
+        raise NoDeviceError(f"{why}; name another GPU by its UUID, see gpubench probe")
 
 
 def _no_gpu(report: BackendReport) -> str:
@@ -231,14 +231,14 @@ def _no_gpu(report: BackendReport) -> str:
 
 def _named(wanted: str, visible: Sequence[DeviceProfile]) -> DeviceProfile:
     """Return the device that an index, a UUID, a key or a name refers to."""
-    if found := _place(wanted):
-        by_torch = [d for d in visible if d.torch_type == found[1]]
-        fitting = [d for d in visible if d.backend == found[1]] or by_torch
-        place = int(found[2] or 0)
-        if place >= len(fitting):
+    if place := _place(wanted):
+        by_torch = [d for d in visible if d.torch_type == place["backend"]]
+        fitting = [d for d in visible if d.backend == place["backend"]] or by_torch
+        index = int(place["index"] or 0)
+        if index >= len(fitting):
             here = ", ".join(_places(fitting or visible))
             raise NoDeviceError(f"--device {wanted}: no such GPU, found {here}; see gpubench probe")
-        return fitting[place]
+        return fitting[index]
     matches = _by_uuid(wanted, visible)
     if not matches and (spec := find_spec(wanted)) is not None:
         matches = [d for d in visible if d.gpu_key == spec.key]
@@ -327,7 +327,7 @@ def _entry(
     if _INDEX.fullmatch(word):
         # By default CUDA numbers the fastest GPU first; the driver numbers by PCI bus.
         by_bus = variable != CUDA_VARIABLE or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        kinds = {d.index: d.name for d in devices}  # one slice represents a partitioned card
+        kinds = {d.index: d.name for d in devices}  # slices of one card share its index, so one counts
         if not by_bus and len(set(kinds.values())) > 1:
             raise MisuseError(
                 f"CUDA_VISIBLE_DEVICES={word}: CUDA numbers the fastest GPU first, and the GPUs here differ; "

@@ -192,6 +192,7 @@ def _too_old(found: re.Match[str], device: DeviceProfile) -> Problem:
 
 
 def _says(what: str, fix: str) -> Callable[[re.Match[str], DeviceProfile], Problem]:
+    # A problem that quotes torch's message
     return lambda found, _: _problem(what, first_words(found.string), fix)
 
 
@@ -269,7 +270,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
 )
 
 
-_LIMIT_S = 90.0
+_LIMIT_S = 90.0  # for the child process: importing torch alone takes seconds
 _UNKNOWN = "fix what torch reports; gpubench measures with this torch"
 _PROGRAM = ("-m", "gpubench.probe.torch_view")
 
@@ -385,8 +386,7 @@ def main() -> None:
     try:
         import torch
 
-        built_for = tuple(torch.cuda.get_arch_list())
-        parent.send(view := replace(view, architectures=built_for, cuda=torch.version.cuda))
+        parent.send(view := View(architectures=tuple(torch.cuda.get_arch_list()), cuda=torch.version.cuda))
         torch.cuda.init()
         parent.send(view := replace(view, device=in_torch(torch.cuda.get_device_properties(0))))
         torch.ones(64, device="cuda").sum().item()

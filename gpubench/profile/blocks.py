@@ -37,13 +37,14 @@ def repeated_blocks(model: nn.Module) -> tuple[nn.Module, ...]:
     """
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     members = [block for each in lists for block in each if list(block.children())]
-    alike = Counter(type(block) for block in members)
-    taken: set[int] = set()
+    per_class = Counter(type(block) for block in members)
+    inside: set[int] = set()  # modules of blocks that were found
     found = []
     for block in members:
-        plain = isinstance(block, nn.ModuleList | nn.Sequential) or not list(block.parameters())
-        if alike[type(block)] > 1 and not plain and id(block) not in taken:
-            taken.update(id(inner) for inner in block.modules())
+        is_container = isinstance(block, nn.ModuleList | nn.Sequential)
+        is_block = per_class[type(block)] > 1 and not is_container and bool(list(block.parameters()))
+        if is_block and id(block) not in inside:
+            inside.update(id(inner) for inner in block.modules())
             found.append(block)
     return tuple(found)
 
@@ -109,15 +110,15 @@ def _selection() -> Any:
 
 # --- linear layers in 4 bits, and their adapters -----------------------------------------------------------
 
-BLOCK = 64
-SCALES = 256
-LEVELS = 16
+BLOCK = 64  # weights per scale
+SCALES = 256  # scales per factor
+LEVELS = 16  # values of a weight
 
 
 def packed(task: Task) -> Task:
     """Return the task with the frozen layers of its blocks in 4 bits."""
-    narrow: dict[nn.Module, nn.Module] = {each: PackedLinear(each) for each in frozen_layers(task.model)}
-    _exchange(task.model, narrow, narrow.__getitem__)
+    in_4_bits: dict[nn.Module, nn.Module] = {each: PackedLinear(each) for each in frozen_layers(task.model)}
+    _exchange(task.model, in_4_bits, in_4_bits.__getitem__)
     return task
 
 
@@ -187,7 +188,7 @@ def _unpacked(shape: tuple[int, int], pairs: Tensor, scales: Tensor, levels: Ten
     return torch.stack((first_scaled, second_scaled), dim=-1).flatten()[: shape[0] * shape[1]].view(shape)
 
 
-RANK = 16
+RANK = 16  # width of an adapter
 
 
 def adapt(task: Task, *, in_4_bits: bool) -> None:

@@ -36,6 +36,7 @@ MOST_FORWARD_FLOPS = 200e9
 """Two cores reach about 150 GFLOP/s."""
 MOST_KEPT_BYTES = 2e9
 _SEED = 0
+_ON_CPU, _READS_ON_CPU = "built and traced on the CPU", "traced with values that a step on the CPU computed"
 
 
 def main() -> None:
@@ -103,12 +104,13 @@ def _profile(
     elif traced.why_on_cpu is None:
         note = check_first_loss(workload, profile)
     else:
-        note = f"built and traced on the CPU, because torch's meta device cannot: {traced.why_on_cpu}"
+        how = _READS_ON_CPU if traced.only_reads_on_cpu else _ON_CPU
+        note = f"{how}, because torch's meta device cannot: {traced.why_on_cpu}"
     if is_own(reference):
         return_home()  # the reference is relative to that folder
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
-    # foreign code sets some of its fields
-    sound = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
+    # Foreign code sets some of its fields, so their types are checked
+    checked = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
     by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
     where = " in inference" if profile.memory else ""
     remarks = {
@@ -123,7 +125,7 @@ def _profile(
         ),
     }
     notes = (f"{profile.name}: {begin}{rest}" for begin, rest in remarks.items() if rest is not None)
-    return sound, tuple(notes), traced.missing_kernel
+    return checked, tuple(notes), traced.missing_kernel
 
 
 def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:

@@ -105,7 +105,7 @@ _grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
 def rules_without_values() -> Iterator[None]:
     """Let grouped matrix products (mixture of experts) take any type on the meta device inside the block."""
     rules = {} if _grouped_mm is None else {"_grouped_mm": partial(_grouped_product, _grouped_mm)}
-    with _registered(rules, only_with_override=True):
+    with _registered(rules, replace_own=True):
         yield
 
 
@@ -117,15 +117,14 @@ def rules_of_losses() -> Iterator[None]:
 
 
 @contextmanager
-def _registered(
-    rules: Mapping[Any, Callable[..., Any]], *, only_with_override: bool = False
-) -> Iterator[None]:
+def _registered(rules: Mapping[Any, Callable[..., Any]], *, replace_own: bool = False) -> Iterator[None]:
+    # Register rules for the meta device; those that replace torch's own only if this torch allows it.
     library = torch.library.Library("aten", "IMPL")
     try:
         allowed = _override(library)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-            for operator, rule in rules.items() if allowed or not only_with_override else ():
+            for operator, rule in rules.items() if allowed or not replace_own else ():
                 library.impl(operator, rule, "Meta", **allowed)
         yield
     finally:
@@ -355,11 +354,11 @@ def _rnn_of(gates: int) -> Callable[..., Any]:
         """Run the layer as cuDNN does, with time steps as the first dimension."""
         del has_biases, dropout
         states = [state] if isinstance(state, Tensor) else list(state)
-        first = x.transpose(0, 1) if batch_first else x
+        by_step = x.transpose(0, 1) if batch_first else x
         directions = 2 if bidirectional else 1
-        outputs = first.shape[:2].numel() * weights[1].shape[1] * directions  # of one layer over all steps
+        outputs = by_step.shape[:2].numel() * weights[1].shape[1] * directions  # of one layer over all steps
         sizes = outputs * gates, layers * outputs * (gates + STATES_KEPT) if train else 0
-        out, *final = _FusedRnn.apply(sizes, directions, len(states), first, *states, *weights)  # type: ignore[no-untyped-call]
+        out, *final = _FusedRnn.apply(sizes, directions, len(states), by_step, *states, *weights)  # type: ignore[no-untyped-call]
         return (out.transpose(0, 1) if batch_first else out, *final)
 
     return run

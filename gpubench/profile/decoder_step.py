@@ -83,8 +83,8 @@ _PEFT_EXTRA: Mapping[bool, tuple[_Widths, _Widths]] = {
 _CHUNKED_SCORE_BYTES = 12
 # The same if all scores are in memory at once: transformers also keeps them in 16 bits and in float32
 _SCORE_BYTES = 18
-# The least of loops that keep all scores in memory, for the lower end: the same four in 16 bits, if the loss
-# is computed from scores of 16 bits. A published loop with models of transformers trains all of Llama 3 8B on
+# The same for the loop that takes the least memory, for the lower end: the score, its logarithm, and the
+# gradients of both, all in 16 bits. A published loop with models of transformers trains all of Llama 3 8B on
 # 16,384 tokens on an 80 GB A100, so it needs less than 18 (VectorInstitute/vectorlm@0703e075).
 _LEAST_SCORE_BYTES = 8
 _NF4_BYTES = 0.5 + 1 / 64 + _HALF / (64 * 256)
@@ -103,7 +103,7 @@ _KEPT_AND_WIDE = {
     "swiglu": (3, 6), "geglu": (3, 6), "gegelu": (3, 6), "clamped_swiglu": (6, 9), "gelu": (1, 3),
     "gelu_new": (4, 8), "relu": (1, 3),
 }  # fmt: skip
-"""Elements that an activation keeps for its backward pass, and elements alive in it, per unit of width."""
+"""Elements per unit of width that an activation keeps for its backward pass, and those alive during it."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
 """Kernels of a norm that work on one number per token."""
 # Elements moved by a sum: two are read, one is written
@@ -203,17 +203,17 @@ class _Tally:
     found: Counter[tuple[OperatorKind, float, float, float, float]] = field(default_factory=Counter)
 
     def moves(self, elements: float, times: float = 1, fixed: float = 0.0) -> None:
-        """Add a kernel that moves ``elements`` per token and ``fixed`` elements once."""
+        """Add kernels that each move ``elements`` per token and ``fixed`` elements once."""
         kind, moved = OperatorKind.MEMORY, _COUNTED * elements * self.tokens
         self.found[kind, 0.0, moved, _COUNTED * fixed, 0.0] += round(times)
 
     def each(self, passes: _Passes, elements: float, times: float = 1) -> None:
-        """Add the kernels of a norm or a rotary embedding."""
+        """Add kernels for each pass, which moves that multiple of ``elements`` per token."""
         for width in passes:
             self.moves(width * elements, times)
 
     def multiplies(self, layer: Linear, times: float = 1, share: float = 1.0) -> None:
-        """Add a matrix product for a share of the tokens."""
+        """Add matrix products with a layer's weights, for a share of the tokens."""
         rows = share * self.tokens
         moved = _COUNTED * rows * (layer.inputs + layer.outputs)
         fixed = float(_COUNTED * layer.weights)
@@ -231,7 +231,7 @@ class _Tally:
         flops = 2.0 * passes * self.tokens**2 * wide
         elements = passes * (wide + decoder.key_width + decoder.value_width)
         scores = round(decoder.heads * self.tokens)
-        if decoder.score_bytes:
+        if decoder.score_bytes:  # scores are stored, so each product is a kernel
             products = 2 * passes
             elements += products * scores
             self.each(_SCORES if passes == 1 else _SCORES_BACKWARD, scores, times)
@@ -264,8 +264,7 @@ class _Step:
     """One training step of a decoder with a recipe."""
 
     def __init__(self, decoder: Decoder, recipe: Recipe) -> None:
-        without_flash = recipe.stack is Stack.NO_FLASH
-        kept = _FLOAT + _HALF if without_flash else decoder.score_bytes
+        kept = _FLOAT + _HALF if recipe.stack is Stack.NO_FLASH else decoder.score_bytes
         self.decoder = msgspec.structs.replace(decoder, score_bytes=kept)
         self.recipe = recipe
         self.is_full = recipe.trainable is Trainable.FULL
@@ -276,7 +275,7 @@ class _Step:
         if recipe.stack is Stack.FUSED:
             self.held_chunks = max(LOSS_CHUNKS, recipe.loss_chunks)
         self.tokens = recipe.context_tokens or min(USUAL_CONTEXT, decoder.context)
-        self.is_slow = decoder.activation == "gelu_new"
+        self.has_gelu_new = decoder.activation == "gelu_new"
         self.head = Linear(inputs=decoder.embedding_width or decoder.width, outputs=decoder.vocabulary)
         self.adapters = 0 if self.is_full else decoder.layers * self._layer_adapters
 
@@ -346,7 +345,7 @@ class _Step:
                 *enter, leave = decoder.network(inner)
                 for layer in enter:
                     self._linear(into, layer, times * copies * share, share=tokens)
-                into.each(_GELU_NEW if self.is_slow else (2,), inner * tokens, times * copies)
+                into.each(_GELU_NEW if self.has_gelu_new else (2,), inner * tokens, times * copies)
                 if decoder.gated:
                     into.moves(_ADD * inner * tokens, times * copies)
                 if not is_again or (self.is_packed and self.by_torch):
@@ -368,7 +367,10 @@ class _Step:
             into.moves(2, _ROOTS * times)
 
     def _networks(self, layers: int) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
-        """Yield the number of layers of each kind, and width, copies and token share of their networks."""
+        """Yield the number of layers of each kind, and their networks.
+
+        A network is its width, its number of copies (experts), and the share of tokens that each copy gets.
+        """
         decoder = self.decoder
         sparse = decoder.sparse_layers
         if layers > sparse:
@@ -390,13 +392,13 @@ class _Step:
             self._linear(into, layer, layers, adapters=layers, is_backward=True)
         self._queries_and_keys(into, layers, _ROTARY_BACKWARD, _NORM_BACKWARD)
         into.attends(decoder, layers, passes=2)
-        into.moves(_ADD * width, 5 * layers)
+        into.moves(_ADD * width, 5 * layers)  # sums of gradients
         for times, networks in self._networks(layers):
             for inner, copies, tokens in networks:
                 for layer in decoder.network(inner):
                     self._linear(into, layer, times * copies, share=tokens, is_backward=True)
-                slow = _GELU_NEW_BACKWARD if self.is_slow else (_ADD,)
-                into.each(slow * (3 if decoder.gated else 1), inner * tokens, times * copies)
+                passes = _GELU_NEW_BACKWARD if self.has_gelu_new else (_ADD,)
+                into.each(passes * (3 if decoder.gated else 1), inner * tokens, times * copies)
         if self.is_full:
             into.moves(width, fixed=decoder.embedding_parameters)
 
@@ -423,23 +425,23 @@ class _Step:
         up = Linear(inputs=ADAPTER_RANK, outputs=layer.outputs)
         for narrow in (down, up):
             into.multiplies(narrow, adapters * (2 if is_backward else 1))
-        into.moves(2 * layer.outputs, adapters)
+        into.moves(2 * layer.outputs, adapters)  # the scale of the adapter, then the sum of both branches
         into.moves(_ADD * (layer.inputs if is_backward else layer.outputs), adapters)
 
     def _loss(self) -> tuple[_Tally, _Tally]:
         """Return head and loss of the forward pass, and their backward pass, which recomputes chunks."""
         chunks, vocabulary = self.recipe.loss_chunks, self.decoder.vocabulary
-        first, rest = _Tally(self.tokens / chunks), _Tally(self.tokens / chunks)
-        for tally, times in ((first, chunks), (rest, chunks if chunks > 1 else 0)):
+        forward, backward = _Tally(self.tokens / chunks), _Tally(self.tokens / chunks)
+        for tally, times in ((forward, chunks), (backward, chunks if chunks > 1 else 0)):
             tally.multiplies(self.head, times)
             tally.moves(2 * vocabulary, 2 * times)
             tally.moves(vocabulary, times)
-        rest.multiplies(self.head, chunks * (2 if self.is_full else 1))
+        backward.multiplies(self.head, chunks * (2 if self.is_full else 1))
         for elements in (2, 3, 2):
-            rest.moves(elements * vocabulary, chunks)
+            backward.moves(elements * vocabulary, chunks)
         if self.is_full:  # the head's gradients are summed over chunks and with those of a tied embedding
-            rest.moves(0.0, chunks - 1 + self.decoder.tied, fixed=_ADD * self.head.weights)
-        return first, rest
+            backward.moves(0.0, chunks - 1 + self.decoder.tied, fixed=_ADD * self.head.weights)
+        return forward, backward
 
     # --- memory ----------------------------------------------------------------------------------------
 
@@ -448,6 +450,7 @@ class _Step:
         decoder = self.decoder
         weights = self._weights_bytes
         trained = float(_HALF * self.trained)
+        # Cosines and sines of the rotary embedding
         tables = 2.0 * _FLOAT * self.tokens * (decoder.rotary_width or decoder.head_width) * decoder.rotary
 
         def lines(score_bytes: int) -> tuple[MemoryLine, ...]:
@@ -473,31 +476,35 @@ class _Step:
         return msgspec.structs.replace(step, least=least)
 
     def _moments(self, base: float, trained: float, score_bytes: int) -> Iterator[MemoryLine]:
-        """Yield the moments of loss, backward pass and update on top of ``base`` bytes, without the batch."""
+        """Yield a line for each moment of loss, backward pass and update that can be the peak.
+
+        Each includes ``base``, the bytes that are alive throughout, but not the batch.
+        """
         decoder, is_full = self.decoder, self.is_full
         head = float(_HALF * self.head.weights)
         stream = self._bytes(decoder.width)
         saved = self.saved_bytes
         at_once = self.held_chunks == 1
         scores = score_bytes * self.tokens * decoder.vocabulary / self.held_chunks
-        kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0  # in both terms
-        yield _line(base, saved - kept_scores + stream + scores)
-        if self.held_chunks > 1 and is_full:
+        # Without chunks, both ``saved`` and ``scores`` include one copy of the scores
+        kept_scores = _FLOAT * self.tokens * decoder.vocabulary if at_once else 0.0
+        yield _line(base, saved - kept_scores + stream + scores)  # the loss
+        if self.held_chunks > 1 and is_full:  # the head's gradient, with one chunk and summed over chunks
             yield _line(base + head, saved + stream + scores)
             yield _line(base + 3 * head, saved + stream)
         layers = self._held(self.recipe.checkpointing) * (decoder.layers - 1) + stream
         at_work = self._at_work
         widest = max(layer.weights for layer in self._widest_network)
-        leaving = widest * _HALF
-        yield _line(base + (head + leaving if is_full else 0.0), layers + at_work)
-        if is_full:
-            done = max(0.0, trained - _HALF * (decoder.embedding_parameters + min(self.layer_parameters)))
-            yield _line(base + done + leaving, stream + at_work, done)
+        widest_bytes = widest * _HALF
+        yield _line(base + (head + widest_bytes if is_full else 0.0), layers + at_work)  # the last layer
+        if is_full:  # the first layer, the embedding, and the update
+            later = max(0.0, trained - _HALF * (decoder.embedding_parameters + min(self.layer_parameters)))
+            yield _line(base + later + widest_bytes, stream + at_work, later)
             tied = 3 * head if decoder.tied else head
             rest = max(0.0, trained - head)
             yield _line(base + rest + tied, stream, rest)
             yield _line(base + trained, 0.0, trained)
-        if self.is_packed:
+        if self.is_packed:  # the last layer while its widest matrix is unpacked
             narrow = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
             yield _line(base + narrow * widest, layers + self._unpacking)
 
@@ -515,14 +522,14 @@ class _Step:
         whole = _HALF * (decoder.counted_parameters + self.adapters)
         if not self.is_packed:
             return float(whole)
-        narrow = sum(layer.weights for layer in decoder.attention) * decoder.layers
-        narrow += sum(
+        packed = sum(layer.weights for layer in decoder.attention) * decoder.layers
+        packed += sum(
             times * copies * layer.weights
             for times, networks in self._networks(decoder.layers)
             for inner, copies, _ in networks
             for layer in decoder.network(inner)
         )
-        return whole - (_HALF - _NF4_BYTES) * narrow + self._upcast_bytes
+        return whole - (_HALF - _NF4_BYTES) * packed + self._upcast_bytes
 
     @property
     def _upcast_bytes(self) -> float:
@@ -548,7 +555,7 @@ class _Step:
         """Bytes that attention keeps: queries, keys, values, its output and the sums of its scores."""
         decoder = self.decoder
         kept = decoder.query_width + decoder.key_width + decoder.value_width
-        middles = 0 if self.is_full else ADAPTER_RANK * len(decoder.attention)
+        middles = 0 if self.is_full else ADAPTER_RANK * len(decoder.attention)  # inside the adapters
         normed = 0.0
         if decoder.query_key_norm != "none":
             normed = self._normed(decoder.query_width + decoder.key_width, "rms")
@@ -567,8 +574,8 @@ class _Step:
         if how is Checkpointing.FULL:
             return stream
         if how is Checkpointing.SELECTIVE:
-            joined = decoder.heads * decoder.head_width
-            kept = 2 * decoder.width + joined + decoder.key_width + self._inner
+            output = decoder.heads * decoder.head_width  # of attention
+            kept = 2 * decoder.width + output + decoder.key_width + self._inner
             return self._bytes(kept) + _FLOAT * self.tokens * decoder.heads
         copies = (1 + self.is_full) * decoder.active_experts  # outputs of experts, and inputs of trained ones
         kept = self._bytes(self._inner_kept * self._inner + copies * decoder.width) + self._attended
@@ -602,6 +609,7 @@ class _Step:
             more_bytes = _HALF + 2 * _FLOAT if self.recipe.stack is Stack.NO_FLASH else _FLOAT
             inside = max(inside, more_bytes * self.tokens**2 * decoder.heads)
         whole = self._held(Checkpointing.NONE)
+        # While the rotary embedding turns back the gradients of queries and keys
         turning = self._bytes(2 * decoder.width + 11 * decoder.query_width + 2 * decoder.value_width)
         return max(whole + inside, turning if decoder.rotary else 0.0)
 

@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
     Attributes:
         gradients: The part in weight gradients.
-        outputs: Model outputs that are already freed, but that a loop with a variable for them would still
+        outputs: Model outputs that this step has freed, and that a loop with a variable for them would still
             hold. They are not in the total.
     """
 
@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""A middle with fewer events could match in several places if one of them may differ."""
+"""If the middle (see ``longer``) has fewer events and one may differ, it could match in several places."""
 
 
 def longer(
@@ -90,9 +90,8 @@ def longer(
         one: The events of the shorter model, in order.
         two: The events of the longer one.
         times: How many more periods the new model has than the shorter one.
-        at: Computes an event of the new model from those of the two. With it, one event of the middle may
-            differ: the one where everything that the layers hold is freed at once. None if no event may
-            differ.
+        at: Computes an event of the middle from those of the two models. One event may then differ: the one
+            where everything that the layers hold is freed at once. None if no event may differ.
 
     Returns:
         The events of the new model; None if the two differ in another way.
@@ -145,11 +144,11 @@ def _inserted(one: Sequence[Any], two: Sequence[Any], differing: Sequence[int]) 
     end = len(one) - after
     middle, more = one[before:end], two[before : len(two) - after]
     for allowed in differing[:1] if len(middle) < LEAST_MIDDLE else differing:
-        for forward in range(len(two) - len(one) + 1):
-            behind = forward + len(middle)
-            there = more[forward:behind]
+        for forward in range(len(two) - len(one) + 1):  # number of events of the additional forward period
+            backward = forward + len(middle)
+            there = more[forward:backward]
             if sum(map(ne, middle, there)) == allowed:
-                return _Inserted(before, more[:forward], there, more[behind:], end)
+                return _Inserted(before, more[:forward], there, more[backward:], end)
     return None
 
 
@@ -229,7 +228,7 @@ TraceAt = Callable[[int], StepTrace | None]
 
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    """Return the step as lines through its moments at the two small batches."""
+    """Return the step as lines through its moments at the two small batches, for both kinds of loop."""
     step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
     kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
     return msgspec.structs.replace(step, keeping=kept)
@@ -262,12 +261,11 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         trace = once(batch_size)
         return None if trace is None else trace.keeping
 
-    kept = _beyond_lines(step.keeping, keeping)
-    return msgspec.structs.replace(_beyond_lines(step, once), keeping=kept)
+    return msgspec.structs.replace(_beyond_lines(step, once), keeping=_beyond_lines(step.keeping, keeping))
 
 
 def without_equal_loop(step: StepMemory) -> StepMemory:
-    """Return the step without ``keeping`` if the extra memory of that loop is within the tolerance."""
+    """Return the step without ``keeping``, the loop that holds outputs, if it takes about the same memory."""
     kept = step.keeping
     batches = (1, *BATCHES, *LADDER)
     if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
@@ -294,7 +292,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         return msgspec.structs.replace(step, largest_traced=BATCHES[-1])
     if is_line:
         return step if large == LARGE_BATCHES[0] else msgspec.structs.replace(step, largest_traced=large)
-    first = _on_line(step, BATCHES[-1])
+    first = _on_line(step, BATCHES[-1])  # the last batch that the lines fit; points follow it
     for batch_size in LADDER:
         if batch_size == large:
             continue
@@ -337,8 +335,8 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
     """Return the lines that are highest at some batch, fitted to the same moments at two batch sizes.
 
-    They are found for every share of the gradients held, because another moment may be the highest if several
-    GPUs shard the gradients.
+    Each share of the gradients that a GPU may hold is considered, because another moment may be the highest
+    if several GPUs shard the gradients.
     """
     if len(one) != len(two):  # the operators differ between batches: only the peaks can be compared
         one, two = [max(one)], [max(two)]
@@ -350,7 +348,10 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
 
 
 def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
-    """Return the lines that are the highest at some batch with this share of their gradients, by slope."""
+    """Return the lines that are the highest at some batch with this share of their gradients, by slope.
+
+    They are the upper envelope of all lines at batches of at least 1.
+    """
     found: dict[float, tuple[tuple[float, float, float], MemoryLine]] = {}
     for line in lines:
         held = line.fixed_bytes - (1 - share) * line.gradient_bytes
@@ -376,6 +377,7 @@ def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
 
 
 def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
+    # A line that does not fall, and is nowhere below the two values
     small, large = BATCHES
     slope = max(0.0, (at_large - at_small) / (large - small))
     fixed = max(at_small - small * slope, at_large - large * slope)

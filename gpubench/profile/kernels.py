@@ -83,9 +83,9 @@ def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
-        # If a grouped product has several matrices on the left and one on the right, each uses some columns
-        rows = left.shape[-right.ndim :]
-        flops = (8.0 if left.is_complex() else 2.0) * math.prod(rows) * right.shape[-1]
+        # In a grouped product, each left matrix multiplies only some columns of a single matrix on the right
+        summed = left.shape[-right.ndim :]
+        flops = (8.0 if left.is_complex() else 2.0) * math.prod(summed) * right.shape[-1]
         return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
 
     return cost
@@ -98,7 +98,7 @@ def _convolution(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Return the data gradient and the weight gradient; the latter includes the bias gradient, a sum."""
+    """Return the data gradient and the weight gradient, which includes the bias gradient."""
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
     kind = _convolution_kind(weight, stride, dilation, transposed, groups)
     flops = _convolution_flops(x, weight, grad, transposed)
@@ -202,7 +202,7 @@ class FusedCalls(TorchFunctionMode):
             return _rnn(self._recorder, name, args)
         if name == "scaled_dot_product_attention":
             return _attention(self._recorder, args, kwargs)
-        # a backward pass recomputes checkpointed layers
+        # A backward pass may recompute checkpointed layers, with calls that this mode does not see
         if name in {"multi_head_attention_forward", "backward"}:
             with self._recording_inside():
                 return func(*args, **kwargs)
@@ -276,7 +276,8 @@ class _Layer:
 
 
 def _is_plain_rnn(args: tuple[Any, ...]) -> bool:
-    # Whether this is a padded batch without projection: (input, hx, weights, bias, ...).
+    # Whether this is a padded batch without projection. Its arguments are: input, state, weights, has_biases,
+    # layers, dropout, training, bidirectional, batch_first.
     per_layer = 4 if len(args) == 9 and args[3] is True else 2
     return (
         len(args) == 9
@@ -304,9 +305,9 @@ class _Stack:
     def dropouts(self) -> Iterator[Kernel]:
         """Yield one kernel between every two consecutive layers; both passes have the same kernels."""
         if self.dropout:
-            one = self.layers[0]
+            layer = self.layers[0]
             for _ in range(len(self.layers) // self.directions - 1):
-                yield memory(3 * one.batch * one.steps * self.width)
+                yield memory(3 * layer.batch * layer.steps * self.width)  # input, output, mask
 
 
 def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -322,6 +323,7 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
     stack = _Stack(recorder, layers, directions, bool(training and dropout))
     out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
     with recorder.pause():
+        # Added to the output, so that gradients of the final state reach the layers
         final = out.new_zeros(layer_count * directions, batch, hidden) + out.sum() * 0
     return (out, final, final.clone()) if name == "lstm" else (out, final)
 

@@ -48,7 +48,7 @@ from gpubench.profile.growth import (
 )
 from gpubench.profile.operators import ReadsAt, groups_of, on_meta, states_of
 from gpubench.profile.quick_fakes import QuickFakeMode, gpu_without_values, numpy_bytes
-from gpubench.profile.values import Known, given
+from gpubench.profile.values import Known, given, numbers_as_1
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
 from gpubench.units import MIB
@@ -92,41 +92,39 @@ def trace_memory(
         Exception: Any error from the model or torch if a step cannot run without values.
     """
     found: list[StepMemory] = []
-    steps: Sequence[tuple[TaskKind, bool]]
-    steps = tuple(itertools.product(workload.tasks, _autocasts(workload.recipe)))
     until_s = time.process_time() + variants_s
     with gpu_without_values() as mode:
-        made = _Made(workload, workload.recipe, mode, reads_at)
-        for task, is_amp in steps:
+        tracer = _Tracer(workload, workload.recipe, mode, reads_at)
+        for kind, is_amp in itertools.product(workload.tasks, _autocasts(workload.recipe)):
             try:
-                found.append(_alike(found, made, task, is_amp, until_s))
+                found.append(_traced_step(found, tracer, kind, is_amp, until_s))
             except Exception as error:
                 if not is_amp or refused is None:
                     raise
                 refused.append(one_line(error))
-        has_blocks = bool(repeated_blocks(made.at(BATCHES[0]).task.model))
+        has_blocks = bool(repeated_blocks(tracer.at(BATCHES[0]).task.model))
         variants = _variants(workload, has_blocks=has_blocks)
         others = [*_rebuilt(workload), *((workload, *each) for each in variants)]
         if ways is not None:
-            others = [each for each in others if each[1] in {*requested, *ways}]
-        for of, recipe, steps in sorted(others, key=lambda each: each[1] not in requested):
+            others = [(of, recipe, steps) for of, recipe, steps in others if recipe in {*requested, *ways}]
+        for of, recipe, steps in sorted(others, key=lambda each: each[1] not in requested):  # requested first
             if time.process_time() >= until_s and recipe not in requested:
                 break
             with suppress(Exception):  # foreign code: a failure costs only this variant
-                made = _Made(of, recipe, mode, reads_at)
-                found += [_alike(found, made, task, is_amp, until_s) for task, is_amp in steps]
+                tracer = _Tracer(of, recipe, mode, reads_at)
+                found += [_traced_step(found, tracer, kind, is_amp, until_s) for kind, is_amp in steps]
     return tuple(found)
 
 
 def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bool:
-    """Return whether a step of ``whole`` up to its loss is what ``Workload.shorter`` (the rest) predicts.
+    """Return whether a step of ``whole``, up to its loss, is what its shorter copies predict.
 
     Memory and operators are compared, and the nodes of the autograd graph. These determine the backward pass,
-    which would take twice as long.
+    which would take twice as long. The other arguments are those of ``Workload.shorter``.
     """
     with gpu_without_values() as mode:
-        made = (_Made(each, each.recipe, mode) for each in (one, two, whole))
-        seen = [each.until_loss(BATCHES[0], whole.tasks[0]) for each in made]
+        tracers = (_Tracer(each, each.recipe, mode) for each in (one, two, whole))
+        seen = [each.until_loss(BATCHES[0], whole.tasks[0]) for each in tracers]
     (short, calls, nodes), (long, more_calls, more_nodes), (step, all_calls, all_nodes) = seen
     return (
         longer_step(short, long, times) == step
@@ -138,19 +136,19 @@ def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bo
     )
 
 
-def _alike(
-    found: Sequence[StepMemory], made: _Made, kind: TaskKind, is_amp: bool, until_s: float
+def _traced_step(
+    found: Sequence[StepMemory], tracer: _Tracer, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
     """Trace a step, and large batches too unless an earlier step of the same task was linear."""
-    one, two = (made.follow(n, kind, is_amp) for n in BATCHES)
-    step = on_lines(one, two, kind, is_amp=is_amp, recipe=made.recipe)
+    one, two = (tracer.follow(n, kind, is_amp) for n in BATCHES)
+    step = on_lines(one, two, kind, is_amp=is_amp, recipe=tracer.recipe)
     before = next((known for known in found if known.task is kind), None)
     if before is not None and not before.points:
         largest, kept = before.largest_traced, step.keeping
         kept = kept and msgspec.structs.replace(kept, largest_traced=largest)
         step = msgspec.structs.replace(step, largest_traced=largest, keeping=kept)
     else:
-        step = beyond_lines(step, lambda n: made.traced(n, kind, is_amp, until_s))
+        step = beyond_lines(step, lambda n: tracer.traced(n, kind, is_amp, until_s))
     return without_equal_loop(step)
 
 
@@ -163,11 +161,14 @@ def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tu
     # Further recipes of a workload without shipped variants: chunked loss, weights in float32.
     if not workload.also_at:
         return
-    for field, value in (("loss_chunks", LOSS_CHUNKS), ("weight_type", WeightType.FLOAT32)):
-        recipe = msgspec.structs.replace(workload.recipe, **{field: value})
-        is_known = getattr(workload.recipe, field) != (1 if field == "loss_chunks" else WeightType.BFLOAT16)
-        if is_known or field not in workload.settings:
+    changes: tuple[tuple[str, object, object], ...] = (
+        ("loss_chunks", 1, LOSS_CHUNKS),
+        ("weight_type", WeightType.BFLOAT16, WeightType.FLOAT32),
+    )
+    for field, usual, other in changes:
+        if getattr(workload.recipe, field) != usual or field not in workload.settings:
             continue
+        recipe = msgspec.structs.replace(workload.recipe, **{field: other})
         steps = tuple(itertools.product(workload.tasks, _autocasts(recipe)))
         yield workload.at(recipe), recipe, steps
 
@@ -178,8 +179,7 @@ def _variants(
     """Yield the variants of a built model, with their tasks and use of autocast, most informative first."""
     usual = workload.recipe
     casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
-    types = (WeightType.BFLOAT16,) if casts else ()
-    half = [msgspec.structs.replace(usual, weight_type=weight_type) for weight_type in types]
+    half = [msgspec.structs.replace(usual, weight_type=WeightType.BFLOAT16)] if casts else []
     yield from ((recipe, [(task, False) for task in workload.tasks]) for recipe in half)
     if TaskKind.TRAIN not in workload.tasks or not has_blocks:
         return
@@ -199,7 +199,12 @@ def _variants(
 
 @dataclass
 class _Built:
-    """A task whose tensors have no values, and its optimizer once there is one."""
+    """A task with tensors without values, and its optimizer once there is one.
+
+    Attributes:
+        calls: Operators called to build it.
+        host_bytes: NumPy arrays in it, which have values [B].
+    """
 
     task: Task
     calls: int = 0
@@ -207,8 +212,8 @@ class _Built:
     optimizer: Optimizer | None = None
 
 
-class _Made:
-    """A workload with a recipe, built once per batch size."""
+class _Tracer:
+    """Traces a workload with a recipe, which is built once per batch size."""
 
     def __init__(
         self,
@@ -219,7 +224,7 @@ class _Made:
     ) -> None:
         self.workload, self.recipe = workload, recipe
         self._mode, self._reads_at = mode, reads_at
-        self._shorter = [_Made(each, recipe, mode, reads_at) for each in (workload.shorter or ())[:2]]
+        self._shorter = [_Tracer(each, recipe, mode, reads_at) for each in (workload.shorter or ())[:2]]
         self._built: dict[int, _Built] = {}
         self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
         # The step of each shorter model at the first batch size
@@ -243,7 +248,7 @@ class _Made:
             if found is not None:
                 return found
         with seeded(_SEED):
-            task, optimizer = self._stepped(batch_size, kind)
+            task, optimizer = self._with_optimizer(batch_size, kind)
             reads = self._reads_at(batch_size).get(kind)
             with nullcontext() if reads is None else given(reads):
                 trace = step_trace(task, optimizer, is_amp=is_amp)
@@ -266,7 +271,7 @@ class _Made:
         calls: list[Any] = []
         nodes = Counter[str]()
         with seeded(_SEED):
-            task, optimizer = self._stepped(batch_size, kind)
+            task, optimizer = self._with_optimizer(batch_size, kind)
             trace = step_trace(
                 task,
                 optimizer,
@@ -276,7 +281,7 @@ class _Made:
             )
         return trace, calls, nodes
 
-    def _stepped(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
+    def _with_optimizer(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
         """Return the task at a batch size, with an optimizer that has its state if it is trained."""
         built = self.at(batch_size)
         if kind is not TaskKind.TRAIN:
@@ -288,7 +293,8 @@ class _Made:
 
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
-        like = self if {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys() else self._shorter[0]
+        is_traced = {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys()
+        like = self if is_traced else self._shorter[0]  # of the models traced at both small batches
         if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
@@ -453,7 +459,8 @@ def step_trace(
             saved = storages.bytes - storages.gradient_bytes - weights - states
             if at_loss is None:
                 loss.backward()
-                optimizer.step()
+                with numbers_as_1():
+                    optimizer.step()
             else:
                 at_loss(loss)
     if optimizer is not None:
@@ -503,7 +510,7 @@ def _stepped(optimizer: Optimizer, model: nn.Module) -> Optimizer:
             if getattr(module, "sparse", False):  # two rows, as torch miscounts one
                 rows = parameter.new_zeros(2, *parameter.shape[1:])
                 parameter.grad = torch.sparse_coo_tensor(torch.zeros(1, 2).long(), rows, parameter.shape)
-    with Storages().followed():
+    with Storages().followed(), numbers_as_1():
         optimizer.step()
     for parameter in model.parameters():
         parameter.grad = None
@@ -549,7 +556,7 @@ class Storages:
         self._gradients[key] = self._alive[key][0]
 
     def follow_outputs(self, tensors: Iterable[Tensor]) -> None:
-        """From now on, also count these tensors once freed: a loop with a variable for them keeps them."""
+        """From now on, also count these tensors after they are freed, as a loop may still hold them."""
         self._outputs |= {storage_id(t) for t in tensors} & self._alive.keys()
 
     @contextmanager

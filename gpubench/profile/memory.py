@@ -57,7 +57,7 @@ LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 UNTRACED_FACTOR = 2.0
 """Ratio of upper end to formula: for language models, the formula is too low by up to this factor."""
 UNTRACED_LOW_FACTOR = 2.3
-"""Ratio of formula to lower end: for adapters on frozen weights, the formula is too high, at most by this."""
+"""Ratio of formula to lower end: for adapters on frozen weights, the formula is too high by up to this."""
 COMPILED_LEAST = 0.6
 """Lower end of a compiled step, relative to an eager one: a compiled loss keeps no scores in float32. The
 lowest of 14 published readings is 0.66 of the trace of the eager step (Llama 3 8B on B200s)."""
@@ -67,11 +67,11 @@ GRADIENT_SHARE = 0.5
 
 
 def planned_peak_bytes(profile: WorkloadProfile, case: Case) -> float:
-    """Estimate the memory to plan for: ``need_of``'s allocated figure with the libraries' workspace [B].
+    """Estimate the memory to plan for: that of the tensors, and a workspace for the libraries [B].
 
-    It includes weights, gradients, optimizer state, activations, transients, and the prebuilt batches: traced
-    if possible, else estimated by the formula and raised by its largest known error. This is for planning;
-    ``judge_fit`` decides whether a step fits.
+    The tensors are weights, gradients, optimizer state, activations, transients, and the prebuilt batches:
+    traced if possible, else estimated by the formula and raised by its largest known error. Whether a step
+    fits is decided by ``judge_fit``.
     """
     held = _held(profile, case)
     if held is not None:
@@ -97,8 +97,8 @@ def need_of(
         card_class: Cards on which context, driver and libraries take the same memory.
         measured: Measured memory of this exact case, on any GPU; replaces the model.
         scale: From ``scale_of``, if this workload was measured at another batch.
-        accumulate: Number of micro-batches that the batch is split into, run one after the other: their
-            gradients are summed, and so are alive through the whole step. Cases are measured with 1.
+        accumulate: Number of micro-batches that the batch is split into, run one after the other. Their
+            gradients are summed, so they are alive through the whole step. Measured cases have 1.
     """
     allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)
@@ -167,14 +167,13 @@ def judge_fit(
     need = need_on(profile, case, card, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
     largest = largest_batch(profile, case, card, scale=scale, accumulate=accumulate)
-    batch = case.batch_size
-    largest = max(largest, batch) if verdict is Verdict.FITS else min(largest, batch - 1)
-    one = False
+    largest = max(largest, case.batch_size) if verdict is Verdict.FITS else min(largest, case.batch_size - 1)
+    one_may_fit = False
     if not largest:
         alone = msgspec.structs.replace(case, batch_size=1)
-        of_one = need if batch == 1 else need_on(profile, alone, card, scale=scale, accumulate=accumulate)
-        one = card.verdict_of(of_one.device) is Verdict.MAY_FIT
-    fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest, one_may_fit=one)
+        of_one = need_on(profile, alone, card, scale=scale, accumulate=accumulate) if case != alone else need
+        one_may_fit = card.verdict_of(of_one.device) is Verdict.MAY_FIT
+    fit = MemoryFit(verdict=verdict, need=need, card=card, largest_batch=largest, one_may_fit=one_may_fit)
     if verdict is Verdict.FITS or case.execution is not Execution.GRAPH:
         return fit
     eagerly = msgspec.structs.replace(case, execution=Execution.EAGER)
@@ -218,7 +217,7 @@ def largest_of(step: StepMemory, card: CardMemory) -> int:
 
 
 def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
-    """Return the memory left on a card at the upper end; at least 0 if a step of this size ran on it."""
+    """Return the memory left on a card at the figure's upper end; at least 0 if such a step ran there."""
     high = figures.device.high
     if high is None:
         return -math.inf
@@ -232,7 +231,7 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
     if device.high is None or device.high <= card.usable_bytes or not _has_run(held, case.gpu_count, card):
         return need
 
-    def within(figure: Interval) -> Interval:
+    def capped(figure: Interval) -> Interval:
         return Interval(
             *(min(end or 0.0, card.usable_bytes) for end in (figure.value, figure.low, figure.high))
         )
@@ -245,12 +244,12 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
     )
     return msgspec.structs.replace(
         need,
-        allocated=within(need.allocated),
-        reserved=within(need.reserved),
-        device=within(device),
+        allocated=capped(need.allocated),
+        reserved=capped(need.reserved),
+        device=capped(device),
         parts=parts,
         as_published=True,
-        compiled_loss=need.compiled_loss and within(need.compiled_loss),
+        compiled_loss=need.compiled_loss and capped(need.compiled_loss),
     )
 
 
@@ -279,12 +278,12 @@ def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
             too_large = batch
         if too_large - fits == 1:
             return fits
-        guess = None
+        guess = 2 if look == 1 else None
         if before is not None and look <= _LOOKS_ALONG_LINES:
             fall = (before[1] - spare) / (batch - before[0])
             guess = math.floor(batch + spare / fall) if 0 < fall < math.inf else None
         before = (batch, spare)
-        batch = 2 if look == 1 else (fits + too_large) // 2 if guess is None else guess
+        batch = (fits + too_large) // 2 if guess is None else guess
         batch = min(max(batch, fits + 1), too_large - 1)
     raise AssertionError  # pragma: no cover - every evaluation narrows the gap
 
@@ -320,8 +319,8 @@ def scale_of(
     if held.total < LEAST_SCALING_BYTES:
         return None
     scratch = WORKSPACE_BYTES + algorithm_bytes(profile, case, card_class)
-    beyond = max(0.0, measured_bytes - held.total - scratch)
-    return 1.0 + beyond / held.total if traced or beyond else min(1.0, measured_bytes / held.total)
+    excess = max(0.0, measured_bytes - held.total - scratch)
+    return 1.0 + excess / held.total if traced or excess else min(1.0, measured_bytes / held.total)
 
 
 def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
@@ -351,9 +350,9 @@ def _held_in(step: StepMemory, profile: WorkloadProfile, case: Case, accumulate:
 def _as_executed(held: Held, case: Case) -> Held:
     """Adapt the memory of a traced step, which is eager, to the execution of the case.
 
-    A CUDA graph allocates from its own pool. States from the first step occupy parts of segments that
-    activations had used before; these segments cannot be returned, and the graph cannot use their remainder.
-    Large blocks are mostly transients, so these count twice. Several GPUs are measured eagerly.
+    A CUDA graph allocates from its own pool. Optimizer states from the first step occupy parts of segments
+    that activations had used before. These segments cannot be returned, and the graph cannot use their rest.
+    Large blocks are mostly transients, so the transients count twice. Several GPUs are measured eagerly.
     """
     if case.execution is Execution.COMPILE:
         return msgspec.structs.replace(held, least=COMPILED_LEAST * held.least)
@@ -405,7 +404,7 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
 
 
 def _why_no_line(profile: WorkloadProfile, case: Case, accumulate: int) -> str | None:
-    """Say where the figure comes from if not from the memory lines; None if it comes from them."""
+    """Say where the figure comes from if the memory does not grow along lines; None if it does."""
     step = step_of(profile, case)
     batch = _micro(case, accumulate).batch_size
     if step is None or (step.is_on_lines(batch) and step.is_traced_at(batch)):
@@ -445,8 +444,9 @@ def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
     gradients = trained * wide
     states = trained * profile.optimizer_bytes_per_parameter * wide / FP32_BYTES
     if case.parallel_mode is ParallelMode.DDP:
-        gradients *= 2
+        gradients *= 2  # a second copy, in buckets
     share = 1 / case.gpu_count if case.parallel_mode is ParallelMode.FSDP else 1.0
+    # Autocast's copies of the weights in half precision
     copies = weights / 2 if case.precision.is_amp and case.weight_type is WeightType.FLOAT32 else 0.0
     scale = 0.5 if case.precision.is_amp or size < FP32_BYTES else 1.0
     saved = profile.saved_bytes_per_sample if train else 0.0  # frozen layers save nothing

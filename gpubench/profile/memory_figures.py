@@ -45,7 +45,7 @@ GATHERED_BLOCKS = 3.0
 
 
 BEYOND_FACTOR = 2.0
-"""Ratio of upper end to figure at a batch beyond the largest traced one, if the step is not on lines."""
+"""Ratio of upper end to figure at a batch above the largest traced one, if lines do not fit the memory."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +57,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         pinned: Only in reserved memory, except its lower end: memory in use when a CUDA graph is captured,
             which the graph cannot use.
         least, most: Lower and upper end as multiples of the total: 1 for a trace of this batch, or for lines
-            through others. The loop that gpubench measures frees the outputs of the model before
-            the backward pass; ``most`` covers at least a loop that keeps them, ``least`` the one that takes
-            the least memory.
+            through others. The loop that gpubench measures frees the outputs of the model before the backward
+            pass; ``most`` also covers a loop that keeps them, ``least`` the loop that takes the least memory.
     """
 
     weights: float
@@ -97,14 +96,14 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
             summed.
     """
 
-    def by(loop: StepMemory) -> Held:
+    def held_in(loop: StepMemory) -> Held:
         line = loop.peak(batch_size, gradients=0.0 if kept else 1.0)
         held = _held(loop, line, batch_size)
         return msgspec.structs.replace(
             held, gradients=(loop.trained_bytes if kept else held.gradients) + buckets * loop.trained_bytes
         )
 
-    return _by_either_loop(step, by)
+    return _in_every_loop(step, held_in)
 
 
 def on_several(
@@ -116,8 +115,8 @@ def on_several(
         step: The step, traced with weights of the gathered type.
         profile: Profile of the workload, for its blocks.
         case: Batch on each GPU, and number of GPUs.
-        stored: Element size of a shard over that of a gathered weight: 2 if shards are float32 and weights
-            are gathered in bfloat16 (MixedPrecisionPolicy).
+        stored: Ratio of element sizes, shard to gathered weight: 2 if shards are float32 and weights are
+            gathered in bfloat16 (MixedPrecisionPolicy).
         kept: As in ``held_by_one``; each micro-batch reduces its own gradients.
     """
     count = case.gpu_count
@@ -130,31 +129,31 @@ def on_several(
     gathered = outside + GATHERED_BLOCKS * block
     reduced = trained_share * block * (1.0 + stored)
 
-    def by(loop: StepMemory) -> Held:
+    def held_in(loop: StepMemory) -> Held:
         line = loop.peak(case.batch_size, gradients=0.0 if kept else stored / count)
         held = _held(loop, line, case.batch_size)
-        shared = (step.trained_bytes if kept else held.gradients) * stored / count
+        sharded = (step.trained_bytes if kept else held.gradients) * stored / count
         return Held(
             weights=step.weights_bytes * stored / count,
-            gradients=shared + min(held.gradients, trained_share * outside) + reduced,
+            gradients=sharded + min(held.gradients, trained_share * outside) + reduced,
             optimizer=step.optimizer_bytes * stored / count,
             saved=held.saved,
             transient=held.transient + gathered,
-            separate=step.trained_bytes * stored / count - shared,
+            separate=step.trained_bytes * stored / count - sharded,
             most=held.most,
         )
 
-    return _by_either_loop(step, by)
+    return _in_every_loop(step, held_in)
 
 
-def _by_either_loop(step: StepMemory, by: Callable[[StepMemory], Held]) -> Held:
+def _in_every_loop(step: StepMemory, held_in: Callable[[StepMemory], Held]) -> Held:
     """Return the memory of a loop that frees the outputs, with the ends of loops that take more or less."""
-    held = by(step)
+    held = held_in(step)
     if step.least is not None:
-        held = msgspec.structs.replace(held, least=by(step.least).total / held.total)
+        held = msgspec.structs.replace(held, least=held_in(step.least).total / held.total)
     if step.keeping is None:
         return held
-    kept = by(step.keeping)
+    kept = held_in(step.keeping)
     return msgspec.structs.replace(held, most=max(held.most, kept.most * kept.total / held.total))
 
 
@@ -248,8 +247,8 @@ def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass)
         return 0.0
     operators = profile.operators_of(case.task)
     widest = max((op.bytes_per_sample for op in operators if op.kind in _CONVOLUTIONS), default=0.0)
-    more = ALGORITHM_SHARE * case.batch_size * widest
-    return more if more > WORKSPACE_BYTES else 0.0
+    workspace = ALGORITHM_SHARE * case.batch_size * widest
+    return workspace if workspace > WORKSPACE_BYTES else 0.0
 
 
 def compiled_loss_of(
@@ -301,22 +300,28 @@ def measured_figures(
     one of this class. Measured memory above the usual addition of the allocator is cache, which it returns on
     a card with less memory: the step does not need it. A measurement of a graph includes its pinned memory;
     one of an eager step does not.
+
+    Args:
+        allowance: For the class of card to estimate.
+        there: For the class of the measured card; None if that is unknown.
+        measured: The measured figures.
+        pinned_bytes: Memory that is pinned if the step runs in a CUDA graph.
     """
     spread = math.exp(allowance.half_width_within)
     peak = measured.allocated_bytes
     usual = allowance.factor * peak
     held, low, high = usual, peak, usual * spread
     if measured.reserved_bytes is not None:
-        in_it, pinned_bytes = (pinned_bytes, 0.0) if measured.in_graph else (0.0, pinned_bytes)
-        held = low = high = min(measured.reserved_bytes, usual * spread + in_it)
+        included, pinned_bytes = (pinned_bytes, 0.0) if measured.in_graph else (0.0, pinned_bytes)
+        held = low = high = min(measured.reserved_bytes, usual * spread + included)
     reserved = Interval(held + pinned_bytes, low, high + pinned_bytes)
     overhead = allowance.overhead_bytes
     most = (overhead + held) * spread
     device = Interval(overhead + held + pinned_bytes, overhead / spread + low, most + pinned_bytes)
     if measured.device_bytes is not None and there is not None:
         used = min(max(low, measured.device_bytes + overhead - there.overhead_bytes), most)
-        moved = abs(overhead - there.overhead_bytes) / 2 + (0 if measured.same_card else OTHER_CARD_BYTES)
-        device = Interval(used + pinned_bytes, max(low, used - moved), used + moved + pinned_bytes)
+        error = abs(overhead - there.overhead_bytes) / 2 + (0 if measured.same_card else OTHER_CARD_BYTES)
+        device = Interval(used + pinned_bytes, max(low, used - error), used + error + pinned_bytes)
     return Figures(Interval(peak, peak, peak), reserved, device)
 
 
@@ -333,7 +338,7 @@ def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Sc
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most
     peak, reserved = held.total, held.total + held.separate
-    joined = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
+    communication = COMMUNICATION_HIGH_BYTES if gpu_count > 1 else 0.0
 
     def upper(held_bytes: float) -> float:
         return max(most * allowance.factor * spread * held_bytes, most * held_bytes + WORKSPACE_BYTES)
@@ -357,7 +362,7 @@ def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Sc
             max(device_high, allowance.overhead_bytes + upper(reserved))
             + scratch.algorithm
             + held.pinned
-            + joined,
+            + communication,
         ),
     )
 

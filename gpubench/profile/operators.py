@@ -36,7 +36,7 @@ from gpubench.profile.kernels import (
     Recorder,
     kernels_of,
 )
-from gpubench.profile.values import Known, Reads, are_checks, given, noted
+from gpubench.profile.values import Known, Reads, are_checks, given, noted, numbers_as_1
 from gpubench.tensors import (
     EveryCall,
     autocast_on_cpu,
@@ -57,7 +57,7 @@ _WANTS_CUDA = re.compile(r"\bis_cuda\b|\b(?:cuda|gpu)\b", re.IGNORECASE)
 _TRITON_WANTS_CUDA = re.compile(r"\b0 active drivers\b|cannot be accessed from Triton \(cpu tensor")
 # Options of torch's optimizers that need a GPU; the state is the same without them
 _ONLY_ON_GPU = {"fused", "capturable"}
-# They multiply no matrices, so their many operators need no recording
+# Optimizers that multiply no matrices, so their many operators need no recording
 _BY_ELEMENT = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW}
 # Limits on a large batch that runs on the CPU to find its reads, extrapolated from a smaller batch
 _MOST_READ_S = 2.0
@@ -169,8 +169,8 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
         return replace(_trace_with_guesses(workload, batch_size), why_on_cpu=slow, reads={})
     except Exception as error:
         too_long = "one training step takes too long on this CPU, and it cannot be traced without values"
-        do = "make the model smaller, or measure it with `gpubench run`"
-        raise TooSlowError(f"{workload.name}: {too_long}; {do}: {one_line(error)}") from error
+        advice = "make the model smaller, or measure it with `gpubench run`"
+        raise TooSlowError(f"{workload.name}: {too_long}; {advice}: {one_line(error)}") from error
 
 
 def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> ReadsAt:
@@ -234,7 +234,7 @@ def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
     """
     found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
     if batch_size != BATCHES[0]:
-        return found  # as the smallest batch, which is traced first, was not refused
+        return found  # the smallest batch is traced first, and was not refused
     half = _trace_with_known(workload, batch_size, Known(others_as_1=True, one_of=2))
     flops, fewer = (sum(kernel.flops for kernel in (*each.train, *each.infer)) for each in (found, half))
     if fewer < (1 - _MOST_GUESSED) * flops:
@@ -248,17 +248,17 @@ def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
     if train is None or infer is None or one.blocks is None or two.blocks is None:
         return None
 
-    def at(name: str, short: Any = one, long: Any = two) -> Any:
+    def extrapolated(name: str, short: Any = one, long: Any = two) -> Any:
         first = getattr(short, name)
         return first + times * (getattr(long, name) - first)
 
     updates = zip(one.train[-1:], two.train[-1:], strict=True)  # one kernel over all parameters
     return replace(
         one,
-        train=(*train, *(replace(each, bytes=at("bytes", each, other)) for each, other in updates)),
+        train=(*train, *(replace(each, bytes=extrapolated("bytes", each, other)) for each, other in updates)),
         infer=tuple(infer),
-        blocks=msgspec.structs.replace(one.blocks, count=at("count", one.blocks, two.blocks)),
-        **{name: at(name) for name in ("saved_bytes", "parameters", "trainable", "state_bytes")},
+        blocks=msgspec.structs.replace(one.blocks, count=extrapolated("count", one.blocks, two.blocks)),
+        **{name: extrapolated(name) for name in ("saved_bytes", "parameters", "trainable", "state_bytes")},
     )
 
 
@@ -373,7 +373,10 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambd
         with reading(TaskKind.TRAIN) as reads:
             train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
             read[TaskKind.TRAIN] = {key: [*found] for key, found in reads.items()}
-            optimizer, state, updates = _optimizer(task, trained)
+            with numbers_as_1() as numbers:
+                optimizer, state, updates = _optimizer(task, trained)
+            if numbers:
+                read[TaskKind.TRAIN][Optimizer.step, (), None] = numbers
             if task.again is not None:
                 with _recording():  # a first step may leave state that breaks a second
                     task.loss(forward(model, inputs), targets).backward()
@@ -498,7 +501,7 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[
         with watch as kernels:
             optimizer.step()
     except Exception as error:
-        if "closure" not in str(error):  # as an argument that is missing, or that an assertion requires
+        if "closure" not in str(error):  # a missing argument, or an assertion about it
             raise
         raise MisuseError(
             f"a step of {type(optimizer).__name__} calls model and loss through a closure any number of "
@@ -614,10 +617,10 @@ def standing_in(functions: Sequence[type]) -> Iterator[None]:
             yield
     finally:
         for each, own in before.items():
-            for name, theirs in own.items():
+            for name, own_function in own.items():
                 delattr(each, name)
-                if theirs is not None:  # it was not inherited
-                    setattr(each, name, theirs)
+                if own_function is not None:  # it was not inherited
+                    setattr(each, name, own_function)
 
 
 def _forward(ctx: Any, *args: Any) -> Any:

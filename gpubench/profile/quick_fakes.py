@@ -2,7 +2,8 @@
 
 Torch determines shape, type and storage of every result, and checks each call; a step has thousands of calls,
 but only a few dozen different ones. Results are cached by operator, shapes, strides, types and all other
-arguments. A call that might depend on anything else goes to torch every time.
+arguments, but not by a window's place in its storage, which differs in each step of a loop. A call that
+might depend on anything else goes to torch every time.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class QuickFakeMode(FakeTensorMode):
         if kind is FakeTensor:
             if value.fake_mode is not self or not _is_plain(value):
                 raise _Unknown
-            return value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device
+            return value.shape, value.stride(), value.dtype, value.fake_device
         if kind in {list, tuple}:
             return kind, self._key(value)
         if kind not in _PLAIN:
@@ -158,18 +159,24 @@ def _answer(
         return None
     if aliases[0].is_write:
         return (lambda _, args: args[0]) if out is args[0] else None
-    return _view(mode, out)
+    # These count the place in the storage from its start, or in elements of another size
+    if "as_strided" in schema.name or out.dtype is not args[0].dtype:
+        return None
+    return _view(mode, out, out.storage_offset() - args[0].storage_offset())
 
 
-def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
-    """Return how to create a result with its own storage: a tensor, or several, some possibly None."""
+def _fresh(mode: QuickFakeMode, out: Any, of_arguments: set[int]) -> _Answer | None:
+    """Return how to create a result with its own storage: a tensor, or several, some possibly None.
+
+    None if torch must compute it: a tensor shares its storage with another, or with an argument.
+    """
     if type(out) is FakeTensor:
-        make = _tensor(mode, out, taken)
+        make = _tensor(mode, out, of_arguments)
         return None if make is None else lambda mode, _: make(mode)
     is_known = isinstance(out, tuple | list) and all(type(x) in {FakeTensor, type(None)} for x in out)
     if not is_known or len({storage_id(x) for x in out if x is not None}) < sum(x is not None for x in out):
         return None
-    makes = [(lambda _: None) if x is None else _tensor(mode, x, taken) for x in out]
+    makes = [(lambda _: None) if x is None else _tensor(mode, x, of_arguments) for x in out]
     if None in makes:
         return None
     several = list if isinstance(out, list) else tuple
@@ -177,9 +184,9 @@ def _fresh(mode: QuickFakeMode, out: Any, taken: set[int]) -> _Answer | None:
 
 
 def _tensor(
-    mode: QuickFakeMode, out: FakeTensor, taken: set[int]
+    mode: QuickFakeMode, out: FakeTensor, of_arguments: set[int]
 ) -> Callable[[QuickFakeMode], FakeTensor] | None:
-    if storage_id(out) in taken or not _is_plain(out):
+    if storage_id(out) in of_arguments or not _is_plain(out):
         return None
     shape, stride, dtype, wrap = out.shape, out.stride(), out.dtype, _wrapping(mode, out.fake_device)
     size = out.untyped_storage().nbytes()
@@ -190,12 +197,12 @@ def _tensor(
     return make if make(mode).untyped_storage().nbytes() == size else None
 
 
-def _view(mode: QuickFakeMode, out: FakeTensor) -> _Answer:
+def _view(mode: QuickFakeMode, out: FakeTensor, beyond: int) -> _Answer:
+    # A window that begins this many elements beyond that of the first argument
     shape, stride, dtype, wrap = out.shape, out.stride(), out.dtype, _wrapping(mode, out.fake_device)
-    offset = out.storage_offset()
 
     def make(mode: QuickFakeMode, args: Sequence[Any]) -> FakeTensor:
-        storage = args[0].untyped_storage()
+        storage, offset = args[0].untyped_storage(), args[0].storage_offset() + beyond
         window = torch.empty((0,), dtype=dtype, device="meta").set_(storage, offset, shape, stride)
         return wrap(mode, window)
 

@@ -31,7 +31,7 @@ _MOST_PERIOD = 16
 
 @dataclass(frozen=True)
 class Run:
-    """Blocks that repeat within one ``ModuleList`` or ``Sequential`` of a model.
+    """A run of blocks that repeat within one ``ModuleList`` or ``Sequential`` of a model.
 
     Attributes:
         path: Name of that module in the model.
@@ -70,10 +70,10 @@ def with_shorter(workload: Workload) -> Workload:
             return workload
         one, two = (whole.built(_shortened(run, kept)) for kept in KEPT)
         times = run.times - KEPT[0]
-        is_alike = steps_alike(whole, one, two, times)
+        agrees = steps_alike(whole, one, two, times)
     except Exception:  # noqa: BLE001 - foreign code: the trace of the whole model reports what is wrong
         return workload
-    return replace(workload, shorter=(one, two, times)) if is_alike else workload
+    return replace(workload, shorter=(one, two, times)) if agrees else workload
 
 
 def longest_run(model: nn.Module) -> Run | None:
@@ -101,9 +101,10 @@ def _structure(block: nn.Module) -> list[Any]:
 def _runs(path: str, kinds: Sequence[Any]) -> Iterator[Run]:
     for period in range(1, min(len(kinds) // (KEPT[-1] + 1), _MOST_PERIOD) + 1):
         start = 0
-        for is_alike, places in groupby(map(eq, kinds, kinds[period:])):
+        # A block belongs to a run as long as it equals the block one period later
+        for repeats, places in groupby(map(eq, kinds, kinds[period:])):
             count = len([*places])
-            if is_alike and count // period >= KEPT[-1]:
+            if repeats and count // period >= KEPT[-1]:
                 yield Run(path, start, period, count // period + 1)
             start += count
 

@@ -52,10 +52,12 @@ class Traced:
     """A profile, and how it was traced.
 
     Attributes:
-        why_on_cpu: Why it could not be traced on the meta device, if that failed.
+        why_on_cpu: Why it could not be traced on the meta device alone, if that failed.
+        only_reads_on_cpu: Whether it was traced there with values that a step on the CPU gave.
         why_contiguous: Why a step with channels_last fails, if it does.
         missing_kernel: For a step that runs only on a GPU, the kernel that was substituted: the profile gives
             a bound on the memory, but no count of FLOPs.
+        reads_at: What a step reads from its tensors, by task, at a given batch size.
     """
 
     profile: WorkloadProfile
@@ -63,6 +65,7 @@ class Traced:
     missing_kernel: str | None = None
     why_contiguous: str | None = None
     reads_at: ReadsAt = lambda _: {}
+    only_reads_on_cpu: bool = False
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
@@ -123,20 +126,21 @@ def trace_workload(
     memory, memory_untraced = ((), missing) if missing is not None else _memory(measured, variants_s, **how)
     if not memory and missing is None and TaskKind.TRAIN in workload.tasks and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
-    contiguous = None
+    not_channels_last = None
     if missing is None and has_time():
         reads = next(iter(traced.reads_at(BATCHES[0]).values()), {})
-        contiguous = why_contiguous(workload, None if on_cpu and not memory else reads)
+        not_channels_last = why_contiguous(workload, None if on_cpu and not memory else reads)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     profile = msgspec.structs.replace(
         traced.profile,
         memory=tuple(_narrowed(step, decode, weight_type) for step in memory),
         memory_untraced=memory_untraced,
-        is_contiguous_only=contiguous is not None,
+        is_contiguous_only=not_channels_last is not None,
         why_no_amp=next(iter(refused), None),
         saved_bytes_per_pair=0.0 if memory else _saved_bytes_per_pair(workload, until_s),
     )
-    return replace(traced, profile=_with_eager_tasks(profile, traced), why_contiguous=contiguous)
+    profile = _with_eager_tasks(profile, traced)
+    return replace(traced, profile=profile, why_contiguous=not_channels_last)
 
 
 def _refuse_loose_tensor(workload: Workload) -> None:
@@ -170,16 +174,16 @@ def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
     """
     if TaskKind.TRAIN not in workload.tasks:
         return 0.0
-    below, above = BATCHES
-    beyond = above**2
+    small, middle = BATCHES
+    large = middle**2
     try:
         one, two, three = (
-            seen_at(_as_held(workload), n, until_s).saved_bytes for n in (below, above, beyond)
+            seen_at(_as_stored(workload), n, until_s).saved_bytes for n in (small, middle, large)
         )
     except TooSlowError:
         return 0.0
-    slopes = (two - one) / (above - below), (three - two) / (beyond - above)
-    return max(0.0, (slopes[1] - slopes[0]) / (beyond - below))
+    slopes = (two - one) / (middle - small), (three - two) / (large - middle)
+    return max(0.0, (slopes[1] - slopes[0]) / (large - small))
 
 
 def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
@@ -190,7 +194,7 @@ def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
     """
     task = on_meta(workload, 1)
     parameters = sum(p.numel() for p in task.model.parameters())
-    steps = trace_memory(_as_held(workload), ways=())
+    steps = trace_memory(_as_stored(workload), ways=())
     return parameters, tuple(_narrowed(step, task.decode, workload.recipe.weight_type) for step in steps)
 
 
@@ -204,23 +208,26 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
-    held = _as_held(workload)
-    traces = [seen_at(held, n, until_s) for n in BATCHES]
+    stored = _as_stored(workload)
+    traces = [seen_at(stored, n, until_s) for n in BATCHES]
     profile = _profile(workload, traces)
-    plain = msgspec.structs.replace(held.recipe, checkpointing=Checkpointing.NONE, loss_chunks=1)
-    if plain != held.recipe:  # recomputation is not part of the model's work
-        own = _operators([seen_at(held.at(plain), n, until_s).train for n in BATCHES])
+    plain = msgspec.structs.replace(stored.recipe, checkpointing=Checkpointing.NONE, loss_chunks=1)
+    if plain != stored.recipe:  # recomputation is not part of the model's work
+        own = _operators([seen_at(stored.at(plain), n, until_s).train for n in BATCHES])
         profile = msgspec.structs.replace(profile, train_flops_per_sample=_flops(own))
-    if held is not workload:
+    if stored is not workload:  # packed layers have other parameter counts
         model = on_meta(workload, 1).model
         count = sum(p.numel() for p in model.parameters())
         profile = msgspec.structs.replace(profile, parameters=count, blocks=block_sizes(model))
-    reads = reads_at(held, dict(zip(BATCHES, traces, strict=True)), until_s)
-    return Traced(profile, traces[0].why_on_cpu, traces[0].missing_kernel, reads_at=reads)
+    reads = reads_at(stored, dict(zip(BATCHES, traces, strict=True)), until_s)
+    one = traces[0]
+    return Traced(
+        profile, one.why_on_cpu, one.missing_kernel, reads_at=reads, only_reads_on_cpu=one.read_s > 0
+    )
 
 
-def _as_held(workload: Workload) -> Workload:
-    """Return the workload, built in 16 bits, with its frozen base packed into 4 if its recipe says so."""
+def _as_stored(workload: Workload) -> Workload:
+    """Return the workload; with a 4-bit base, its tasks are built in 16 bits and then packed."""
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
@@ -239,7 +246,7 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
     if decode is None or each >= half:
         return step
-    less = decode.flops_per_token / 2 * (half - each)
+    less = decode.flops_per_token / 2 * (half - each)  # a token takes 2 FLOP per weight
 
     def narrowed(moment: MemoryLine) -> MemoryLine:
         return msgspec.structs.replace(moment, fixed_bytes=moment.fixed_bytes - less)
@@ -263,15 +270,14 @@ def _with_tasks(workload: Workload, tasks: tuple[TaskKind, ...]) -> Workload:
 def _memory_of_all(
     workload: Workload, variants_s: float, **how: Any
 ) -> tuple[tuple[StepMemory, ...], str | None]:
-    # The traced peak memory of all tasks, or else why it could not be traced.
+    # The traced peak memory of all tasks; none if one of them cannot be traced, with the reason.
     try:
-        return trace_memory(_as_held(workload), variants_s, **how), None
+        return trace_memory(_as_stored(workload), variants_s, **how), None
     except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept
-        if not isinstance(
-            error, DataDependentOutputException | DynamicOutputShapeException
-        ) and _READS_BY_NUMPY not in str(error):
-            return (), one_line(error)
-        return (), with_line(BY_VALUE, error)
+        needs_values = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
+        if needs_values or _READS_BY_NUMPY in str(error):
+            return (), with_line(BY_VALUE, error)
+        return (), one_line(error)
 
 
 def _profile(workload: Workload, traces: Sequence[Seen]) -> WorkloadProfile:

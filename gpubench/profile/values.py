@@ -48,7 +48,7 @@ Reads = dict[Key, list[Any]]
 
 
 class _OnHost(TorchFunctionMode):
-    """Passes on the calls that no operator shows: reads by the host, lists as indices, and constants."""
+    """Passes calls that are not operators to a handler: reads by the host, lists as indices, constants."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def noted() -> Iterator[Reads]:
     reads: Reads = {}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func is _ONE_HOT and (args[1:] or kwargs):  # with their number, only a CPU reads the classes
+        if func is _ONE_HOT and (args[1:] or kwargs):  # given the number of classes, a GPU reads no values
             before = {key: [*found] for key, found in reads.items()}
             out = func(*args, **kwargs)
             reads.clear()
@@ -98,7 +98,7 @@ def noted() -> Iterator[Reads]:
 
 @contextmanager
 def given(reads: Reads) -> Iterator[Reads]:
-    """Answer reads from tensors without values with those of an earlier step, repeated if needed."""
+    """Answer reads from tensors without values with what an earlier step read, repeated if needed."""
     answers = {key: itertools.cycle(found) for key, found in reads.items()}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -118,6 +118,28 @@ def given(reads: Reads) -> Iterator[Reads]:
 
     with replaced(FakeTensor, tolist=tolist), _OnHost(call), EveryCall(call):
         yield reads
+
+
+@contextmanager
+def numbers_as_1() -> Iterator[list[Any]]:
+    """Answer reads of unknown numbers with 1 inside the block, and list the answers.
+
+    This is for an update of the weights: the numbers that it reads, such as norms, change only values.
+    """
+    read: list[Any] = []
+
+    def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if func is not _NUMBER:
+            return func(*args, **kwargs)
+        if not isinstance(args[0], FakeTensor):  # the answers to those are in the order of the model's reads
+            with suppress(RuntimeError):
+                return func(*args, **kwargs)
+        with _disable_current_modes():
+            read.append(torch.ones((), dtype=args[0].dtype, device="cpu").item())
+        return read[-1]
+
+    with EveryCall(call):
+        yield read
 
 
 class Known:
@@ -160,7 +182,7 @@ class Known:
         for tensor in tensors:
             self._values.pop(storage_id(tensor), None)
 
-    def _of(self, tensor: Tensor) -> Tensor:
+    def _valued(self, tensor: Tensor) -> Tensor:
         # The tensor with its values; raises KeyError if they are unknown.
         if not tensor.is_meta:
             return tensor
@@ -171,7 +193,7 @@ class Known:
 
     def _on_function(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func in _INDEXING:  # torch makes a list a tensor without any call
-            return func(args[0], _listless(args[1]), *args[2:], **kwargs)
+            return func(args[0], _lists_as_tensors(args[1]), *args[2:], **kwargs)
         if func in _TO_HOST:
             with self._missing():
                 return self._read(func, args, kwargs)
@@ -206,7 +228,7 @@ class Known:
         # How many elements a condition selects; raises KeyError if that is unknown.
         if self._others_as_1 and mask.is_meta and storage_id(mask) not in self._values:
             return mask.numel() // self._one_of
-        return int(self._of(mask).count_nonzero())
+        return int(self._valued(mask).count_nonzero())
 
     @contextmanager
     def _missing(self) -> Iterator[None]:
@@ -228,8 +250,8 @@ class Known:
 
     def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         # The result with values; raises KeyError if those of an argument are unknown.
-        of = _blank if _takes_shape_only(func) else self._of
-        args, kwargs = with_tensors((args, dict(kwargs)), of)
+        on_cpu = _blank if _takes_shape_only(func) else self._valued
+        args, kwargs = with_tensors((args, dict(kwargs)), on_cpu)
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         return func(*args, **kwargs)
@@ -339,20 +361,16 @@ def _key(func: Any, tensor: Tensor) -> Key:
 
 def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
     """Note what was read from a tensor, and return it; tensors are noted by their sizes."""
-    parts = [*tensors_in([found])]
-    answer: Any
-    if not parts:
-        answer = copy.deepcopy(found)
-    else:
-        types = (None if part.dtype is tensor.dtype else part.dtype for part in parts)
-        shapes = (part.shape for part in parts)
-        answer = _Selected(tuple(zip(shapes, types, strict=True)), isinstance(found, Tensor))
+    sizes = tuple(
+        (part.shape, None if part.dtype is tensor.dtype else part.dtype) for part in tensors_in([found])
+    )
+    answer: Any = _Selected(sizes, isinstance(found, Tensor)) if sizes else copy.deepcopy(found)
     reads.setdefault(_key(func, tensor), []).append(answer)
     return answer
 
 
 def are_checks(one: Reads, other: Reads) -> bool:
-    """Return whether two batches were read only for checks: single floats, and conditions that agree."""
+    """Return whether two batches were read only for checks: single floats, and equal conditions."""
     if one.keys() != other.keys() or any(shape for _, shape, _ in one):
         return False
     pairs = [pair for key in one for pair in itertools.zip_longest(one[key], other[key])]
@@ -361,10 +379,10 @@ def are_checks(one: Reads, other: Reads) -> bool:
     )
 
 
-def _listless(index: Any) -> Any:
+def _lists_as_tensors(index: Any) -> Any:
     """Return the index with tensors in place of lists of numbers or of conditions."""
     if isinstance(index, tuple):
-        return tuple(_listless(part) for part in index)
+        return tuple(_lists_as_tensors(part) for part in index)
     if isinstance(index, list) and index and all(isinstance(part, int) for part in index):
         return torch.tensor(index, device="cpu")
     return index

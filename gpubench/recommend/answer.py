@@ -71,6 +71,7 @@ _OBJECTIVES = {"cheapest": "cheapest", "sensible": "sensible choice", "fastest":
 
 BASES = {
     "measured": "measured here",
+    "added": "measured, added run",
     "reference": "measured",
     "predicted": "predicted",
     "guess": "extrapolated guess",
@@ -115,8 +116,9 @@ def facts(found: Eligible, priced: Candidates, ranking: Ranking) -> Iterator[Tol
     is_assumed = request.host_lost is None and request.host_lost_share > 0
     on_hosts = any(each.choice.offer.seller == "community" for each in ranking.answers.values())
     if pool.work is not None and is_assumed and on_hosts:
-        hours, share = f"{HOST_HOURS_BETWEEN:g}", format_percent(request.host_lost_share)
-        yield tell("host_risk", hours=hours, share=share)
+        yield tell(
+            "host_risk", hours=f"{HOST_HOURS_BETWEEN:g}", share=format_percent(request.host_lost_share)
+        )
 
 
 # --- the answers ----------------------------------------------------------------------------------------
@@ -139,7 +141,7 @@ def _on_the_cpu(found: Eligible) -> Iterator[Told]:
     if request.job_samples is None or CPU_KEY not in speeds.keys:
         return
     row = speeds.keys.index(CPU_KEY)
-    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])
+    likely, slow = float(speeds.samples_per_s[row]), float(speeds.low[row])  # slow is NaN if unknown
     hours = train_hours(request.job_samples, slow if slow > 0 else likely)
     enough = hours <= (request.deadline_hours or _NO_GPU_HOURS)
     yield tell("cpu_enough" if enough else "cpu_takes", hours=duration(hours))
@@ -162,7 +164,7 @@ def _on_hours_saved(ranking: Ranking) -> Iterator[Told]:
 
 
 def _on_chances(ranking: Ranking) -> Iterator[Told]:
-    # Yield each answer that is a toss-up, with both probabilities, or the fact that only one GPU is left.
+    # Yield each toss-up (one row can be several answers), or the fact that only one GPU is left.
     if len({each.offer.gpu_key for each in ranking.by_gpu}) == 1:
         yield tell("one_gpu_left")
         return
@@ -292,8 +294,8 @@ def _before_paying(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     named = answered(ranking)
     doubts: dict[str, dict[str | None, None]] = {}  # the distinct doubts about each GPU; None is no doubt
     for each in named:
-        is_lone = each.condition is PriceCondition.SINGLE_HOST
-        on_price = each.price_doubt or (ask_words(each.asks) if is_lone else None)
+        from_host = each.condition is PriceCondition.SINGLE_HOST
+        on_price = each.price_doubt or (ask_words(each.asks) if from_host else None)
         on_memory = MAY_NOT_FIT if each.row.estimate.may_fit else None
         doubts.setdefault(gpu_name(each.offer.gpu_key), {}).update({on_price: None, on_memory: None})
     doubted = grouped((", ".join(filter(None, why)), gpu) for gpu, why in doubts.items() if any(why))
@@ -310,18 +312,18 @@ def _before_paying(found: Eligible, ranking: Ranking) -> Iterator[Told]:
                 gpu=gpus_of(each.offer),
                 needed=format_number(each.feed_vcpus, 2),
             )
-    per_year = (
+    usd_per_year = (
         (each.offer, each.offer.usd_per_gpu_hour * each.offer.gpu_count * HOURS_PER_YEAR) for each in named
     )
     totals = [
         f"{plain(offer.provider, 40)} {format_price(usd * offer.term_years)}"
-        for offer, usd in per_year
+        for offer, usd in usd_per_year
         if offer.pricing is Pricing.RESERVED and offer.term_years
     ]
     if totals:
         yield tell("commit_total", totals=listing(totals))
-    if turns := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
-        yield tell("spot_pays", share=format_percent(min(turns)))
+    if break_evens := [each.row.spot_break_even for each in named if each.row.spot_break_even]:
+        yield tell("spot_pays", share=format_percent(min(break_evens)))
     yield from _on_speeds(found, ranking)
     yield from _on_access(found, named)
 
@@ -372,8 +374,7 @@ def _by_energy(ranking: Ranking) -> Iterator[Told]:
     if not best:
         return
     first, *others = best[:4]
-    unit = ranking.rows[0].estimate.case.sample_unit
-    yield tell("by_energy", gpu=first[0], joules=first[1], unit=unit)
+    yield tell("by_energy", gpu=first[0], joules=first[1], unit=ranking.rows[0].estimate.case.sample_unit)
     if others:
         yield tell("next_by_energy", gpus="; ".join(f"{gpus} at {joules}" for gpus, joules in others))
 
@@ -387,7 +388,7 @@ def _joules_of(row: Row) -> str:
 
 def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, pool, filtered = found.request, found.pool, found.filtered
-    doubtful = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.places(pool.offers))
+    doubtful = filtered.accepted.where(filtered.accepted.by_user & filtered.accepted.are_in(pool.offers))
     for offer in doubtful[:_MOST_OFFERS]:
         yield tell("own_price", offer=name_of(offer), doubt=str(filtered.asked.doubt(offer)))
     own = [each for each in found.excluded if each.among.by_user[each.at]]
@@ -406,6 +407,8 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("beyond_limits", total=f"{total:,}", what=listing(what))
     if request.commit and Pricing.RESERVED not in pool.offers.pricing.present:
         yield tell("commit_none")
+    if request.spot and Pricing.SPOT not in pool.offers.pricing.present:
+        yield tell("spot_none")
     costs = (
         (request.tax, f"{format_percent(request.tax)} tax"),
         (request.egress_usd, f"{format_usd(request.egress_usd)} for egress"),
@@ -426,7 +429,8 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     names_memory = request.min_memory_gib is not None or any("gb" in sized(name) for name in request.gpus)
     if request.batch_size is not None or names_memory:
         row = answers[0]
-        fits = row.estimate.memory_text or "is not checked against its memory"
+        unknown = "not checked against its memory" if row.estimate.basis == "predicted" else "fits (it ran)"
+        fits = row.estimate.memory_text or unknown
         yield tell(
             "holds_batch",
             gpu=gpu_name(row.offer.gpu_key),
@@ -441,7 +445,7 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     yield tell("other_batches")
     most = max(batches)
     smaller = {gpus_of(row.offer): batch for row in answers if (batch := batches_of(row.estimates)) < most}
-    if smaller and len(most) == 1:
+    if smaller and len(most) == 1:  # a single workload
         of_gpus = listing([f"{gpus} at {batch}" for gpus, (batch,) in smaller.items()])
         yield tell("smaller_batch", batches=of_gpus, most=f"{most[0]:,}")
 
@@ -477,6 +481,7 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
+    # A host in ``own`` is the buyer's PC without a GPU.
     if any(map(is_a_host, request.own)) and not request.buys and own is not None and own.purchase_usd:
         yield tell(
             "have_pc",
@@ -518,9 +523,9 @@ def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
         yield tell("assumed", assumed=listing(assumed_of([own])))
 
 
-def _buying(weighed: Iterable[BuyOrRent]) -> Iterator[Told]:
+def _buying(comparisons: Iterable[BuyOrRent]) -> Iterator[Told]:
     # Yield how the first machines to buy compare with hourly rentals; those with a quote come first.
-    by_the_hour = [each for each in weighed if each.against_pricing is Pricing.ON_DEMAND]
+    by_the_hour = [each for each in comparisons if each.against_pricing is Pricing.ON_DEMAND]
     by_the_hour.sort(key=lambda each: each.condition is not PriceCondition.QUOTED)
     names = {"buy": "buying_pays", "depends": "buying_depends", "rent": "buying_loses"}
     for each in by_the_hour[:_MOST_OFFERS]:

@@ -31,8 +31,7 @@ QUOTED = "own"
 """The provider name of hardware that the buyer owns or has a quote for; hardware for sale has "buy"."""
 # Epochs of the usual recipe for ResNet-50 (Goyal and others 2017, arXiv:1706.02677).
 _IMAGENET_EPOCHS = 90
-FINE_TUNING_TOKENS = 10_000_000
-"""Assumed size of a job that fine-tunes a language model [tokens]."""
+FINE_TUNING_TOKENS = 10_000_000  # assumed size of a job that fine-tunes a language model
 # Length of the default job of other workloads, in hours of the reference GPU.
 _REFERENCE_HOURS = 24.0
 IMAGES_PER_VCPU_S = 150.0
@@ -115,11 +114,9 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
 
 
 def _samples_text(samples: float, unit: str) -> str:
-    return (
-        count(int(samples), unit)
-        if samples == round(samples) and samples < 1e7
-        else f"{Interval(samples).words()} {plural(unit)}"
-    )
+    # Return a number of samples in words; a long one is rounded to millions.
+    is_short = samples == round(samples) and samples < 1e7
+    return count(int(samples), unit) if is_short else f"{Interval(samples).words()} {plural(unit)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +272,7 @@ def _vcpu_limit(offers: Offers, delivered: Floats, photograph_share: float) -> F
 
 
 def lost_share(request: RankRequest, pricing: Pricing | None, seller: Seller | None) -> float:
-    """Return the share of work lost, depending on pricing and seller."""
+    """Return the share of work lost because of pricing and seller; None for either adds nothing."""
     by_spot = request.spot_lost_share if pricing is Pricing.SPOT else 0.0
     return by_spot + (request.host_lost_share if seller == "community" else 0.0)
 

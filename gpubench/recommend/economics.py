@@ -184,10 +184,10 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     every = Offers.of(offers)
     expected = every.price.copy()
     days = every.price_date.figures(lambda day: age_days(day, market.today))
-    moving = np.where(every.is_owned, 0.0, 1.0)
+    drifting_share = np.where(every.is_owned, 0.0, 1.0)
     for row in np.flatnonzero(every.is_owned).tolist():
-        moving[row] = market.card_share.get(every[row], 0.0)
-    sigma = moving * market.drift * np.sqrt(days / DAYS_PER_YEAR)
+        drifting_share[row] = market.card_share.get(every[row], 0.0)
+    sigma = drifting_share * market.drift * np.sqrt(days / DAYS_PER_YEAR)
     hosts = every.kind.equals("marketplace") & (every.price > 0)
     hosts &= ~every.provider.is_in(SETS_ITS_PRICES.__contains__)
     for row in np.flatnonzero(hosts).tolist():
@@ -199,9 +199,8 @@ def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     spot = every.pricing.equals(Pricing.SPOT) & ~hosts
     since_read = 1 - 0.25 ** (days[spot] / ASKS_HALF_LIFE_DAYS)  # 1 - kept^2 of _listing_price
     sigma[spot] = np.maximum(sigma[spot], SPOT_SPREAD * np.sqrt(since_read))
-    listing = np.where(
-        hosts, np.arange(1, len(every) + 1), 0
-    )  # a number for each listing, 0 for other prices
+    # A number for each listing, 0 for other prices.
+    listing = np.where(hosts, np.arange(1, len(every) + 1), 0)
     numbered = Column(listing, range(len(every) + 1))
     groups = kinds_of(every.provider, every.gpu_key, every.pricing, numbered)
 

@@ -19,7 +19,7 @@ from gpubench.measure.request import RunRequest
 from gpubench.models import Estimate, Execution, Offer, Pricing
 from gpubench.offers.dates import NOT_CURRENT_AFTER_DAYS, USUAL_DRIFT, age_days, dated
 from gpubench.offers.outliers import AskedPrices
-from gpubench.offers.table import NOT_RANKED, Offers, alike, asks_of, kinds_of
+from gpubench.offers.table import NOT_RANKED, Offers, asks_of, kinds_of, places_by_kind
 from gpubench.options import asked_recipe, words_of
 from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import draw
@@ -40,7 +40,7 @@ from gpubench.recommend.filters import (
     rented_host_filters,
     within_purchase_limit,
 )
-from gpubench.recommend.owning import Ownership, card_share
+from gpubench.recommend.owning import Ownership, card_share, quote_doubt
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Drawer, Scaling, Speeds, combine, gpus_needed, scaling_of
 from gpubench.specs import load_specs
@@ -79,6 +79,8 @@ class FilterResult:
 
     def doubt(self, offer: Offer) -> str | None:
         """Return why the price of a ranked offer is doubtful, in a few words; None if it is not."""
+        if (machine := self.owned.get(offer)) is not None:
+            return quote_doubt(machine)
         age = age_days(offer.price_date, self.market.today)
         is_old = age > NOT_CURRENT_AFTER_DAYS and offer.pricing is not Pricing.OWNED
         old = f"a price of {dated(offer.price_date, age)}" if is_old else None
@@ -182,11 +184,11 @@ class CandidateFinder:
         """Split offers into those that can run the job and those that cannot, or might not."""
         machines = kinds_of(offers.gpu_key, offers.gpu_count)
         why = [self._why_not(*machine) for machine in machines.values]
-        runs = np.array([text is None for text in why], dtype=bool)[machines.codes]
-        places = np.flatnonzero(~runs)
+        can_run = np.array([text is None for text in why], dtype=bool)[machines.codes]
+        places = np.flatnonzero(~can_run)
         reasons = [why[machine] or "" for machine in machines.codes[places].tolist()]
         excluded = map(Exclusion, repeat(offers), places.tolist(), repeat(NO_FIGURE), reasons)
-        return offers.where(runs), list(excluded)
+        return offers.where(can_run), list(excluded)
 
     def _why_not(self, gpu_key: str, gpu_count: int) -> str | None:
         # Return why this number of GPUs cannot run the job, or might not; None if they can.
@@ -282,7 +284,7 @@ class Eligible:
     def by_gpu(self) -> Mapping[str, Indices]:
         """The places of each GPU; GPUs and places are both in order, best first."""
         keys = self.pool.speeds.keys
-        return {keys[gpu]: places for gpu, places in alike(self.pool.gpu[self.order]).items()}
+        return {keys[gpu]: places for gpu, places in places_by_kind(self.pool.gpu[self.order]).items()}
 
     @cached_property
     def answers(self) -> Mapping[str, int]:
@@ -418,13 +420,13 @@ def _misses(pool: Candidates) -> dict[int, Exclusion]:
     hour_words, usd_words = "takes {} h ({} h if slow), above {} h", "costs {} (up to {}), above {}"
     feed_limited = pool.vcpu_limit < pool.gpus_rate
     found: dict[int, Exclusion] = {}
-    for option, limit, likely, worst, words, shown in (
+    for option, limit, likely, worst, template, formatted in (
         ("--deadline-hours", pool.request.deadline_hours, hours, slow_hours, hour_words, format_number),
         ("--budget-usd", pool.request.budget_usd, usd, dear_usd, usd_words, format_usd),
     ):
         above = np.flatnonzero(worst > (math.inf if limit is None else limit))
         for row in above[np.argsort(-worst[above], kind="stable")].tolist():
-            reason = words.format(*map(shown, (likely[row], worst[row], limit)))
+            reason = template.format(*map(formatted, (likely[row], worst[row], limit)))
             if feed_limited[row]:
                 reason += f", at the rate of its {pool.offers[row].vcpus:g} vCPUs (assumed)"
             found.setdefault(row, Exclusion(pool.offers, row, option, reason))
@@ -450,7 +452,7 @@ def _relaxed(pool: Candidates) -> str:
         ("--budget-usd", dear_usd, math.inf if pool.request.budget_usd is None else pool.request.budget_usd),
     )
     ways = []
-    for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):
+    for (option, worst, limit), (_, other, other_limit) in (limits, limits[::-1]):  # keep the other limit
         within = np.flatnonzero(other <= other_limit)
         if math.isfinite(limit) and len(within):
             row = int(within[np.argmin(worst[within])])

@@ -52,8 +52,7 @@ from gpubench.units import count, format_duration
 
 MOST_SHARING = 16
 """Maximum number of GPUs in one job: as many as the largest machine of most clouds has."""
-LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""The batches from which a latency limit chooses."""
+LATENCY_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # a latency limit chooses one of these
 MS_PER_S = 1000.0
 
 
@@ -189,9 +188,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
         and (answer.basis != "predicted" or load_specs()[key].vendor == FITTED_VENDOR)
     }
     own = runs.own
-    if (
-        request.batch_size == "max"
-    ):  # other cards are at their largest batch, so the measured ones must be too
+    if request.batch_size == "max":  # then cards are compared at their largest batch, measured ones too
         own = tuple(
             run
             if device_key(run) == CPU_KEY
@@ -292,10 +289,11 @@ CPU_KEY = "cpu"
 def device_key(run: Run) -> str | None:
     """Return the key of a run's device: ``cpu`` for a processor, a key made of the name of an unlisted GPU.
 
-    None for an unlisted GPU that is partitioned (MIG) or has no name.
+    None for an unlisted GPU that is partitioned (MIG) or has no name, and for the processor of an added run,
+    which is not the user's own.
     """
     if run.device.is_cpu:
-        return CPU_KEY
+        return None if run.added_from else CPU_KEY
     named = "" if run.device.mig_enabled else normalize(run.device.name or "")
     return run.device.gpu_key or named.replace(" ", "-") or None
 
@@ -359,7 +357,8 @@ def _estimate(key: str, measurement: Measurement, run: Run) -> Estimate:
         low=rate.low,
         high=rate.high,
         basis="measured",
-        method=f"measured here{on}",
+        method=f"measured in an added run ({run.origin}){on}" if run.origin else f"measured here{on}",
+        origin=run.origin,
         evidence=(run.run_id,),
         peak_memory_bytes=measurement.peak_memory_bytes,
         fits_memory=True,

@@ -157,8 +157,8 @@ def _fix(excluded: Sequence[Exclusion]) -> str:
     by_count = [each.offer.gpu_count for each in excluded if each.option == "--count"]
     if 2 * len(by_count) > len(excluded):
         return f"the available numbers of GPUs: {listing(map(str, sorted({*by_count})))}"
-    if of_hosts := [each for each in excluded if each.option in _HOST_LIMITS]:
-        return f"among them, {_with_reason(of_hosts[-1])}"
+    if misfits := [each for each in excluded if each.option in _HOST_LIMITS]:
+        return f"among them, {_with_reason(misfits[-1])}"
     if to_rent := [each for each in excluded if each.option == BUY]:
         return f"quote one with --have '{gpu_name(to_rent[-1].offer.gpu_key)}, PRICE USD'"
     if last is not None and last.option == NO_FIGURE:
@@ -360,11 +360,7 @@ def filters_of(
     Raises:
         MisuseError: If a named GPU, provider or region is unknown.
     """
-    yield Filter(
-        NOT_ON_OFFER,
-        lambda offer, _: NOT_RANKED.get(offer.kind),
-        fields=("kind",),
-    )
+    yield Filter(NOT_ON_OFFER, lambda offer, _: NOT_RANKED.get(offer.kind), fields=("kind",))
     yield Filter(
         "a price of 0 or less",
         lambda offer, _: (
@@ -659,8 +655,7 @@ def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> 
         for name in ("psu_watts", "slots")
     )
     form = None if spec is None else spec.form_factor
-    board_w = None if spec is None else spec.board_power_w
-    cards_w = machine.power_w if board_w is None else board_w * machine.gpu_count
+    cards_w = machine.power_w if machine.most_w is None else machine.most_w
     slots = 0.0 if host is None else slots_of(spec, machine.gpu_count)
     is_quoted, has_fan = machine.condition is PriceCondition.QUOTED, not spec or cooling_of(spec) == "active"
     in_a_desktop = (  # a stated price may be that of a server; a host that costs nothing is the buyer's PC

@@ -11,7 +11,7 @@ from gpubench.folders import data_table
 from gpubench.groups import first_of_each, grouped
 from gpubench.interval import Interval
 from gpubench.labels import SELLERS, card_condition, gpu_name, gpus_of
-from gpubench.models import Answer, Choice, Estimate, Offer, Pricing, Ranking, Row
+from gpubench.models import Answer, Choice, Estimate, MemoryFormat, Offer, Pricing, Ranking, Row
 from gpubench.models.ranking import MODELED
 from gpubench.offers.table import Offers
 from gpubench.recommend.answer import BASES, TITLES, machine_name
@@ -144,10 +144,11 @@ def what_of(choice: Choice) -> str:
     return f"{cards}{host}, {format_price(choice.purchase_usd)}"
 
 
-def seller(offer: Offer) -> str:
-    """Return the seller and its kind, or that the machine is owned or to be bought."""
+def seller(offer: Offer, purchase_usd: float | None = None) -> str:
+    """Return the seller and its kind, or whether the machine is owned or to be bought, and its price."""
     if offer.pricing is Pricing.OWNED:
-        return "to buy" if offer.provider == "buy" else "yours"
+        price = f", {format_price(purchase_usd)}" if purchase_usd else ""
+        return f"{'to buy' if offer.provider == 'buy' else 'yours'}{price}"
     paid = " spot" if offer.pricing is Pricing.SPOT else ""
     if offer.pricing is Pricing.RESERVED and offer.term_years is not None:
         paid = f" for {count(offer.term_years, 'year')}"
@@ -166,12 +167,26 @@ def basis_text(row: Row) -> str:
     """Return the basis of a row's throughput: measured, predicted or a guess."""
     if row.estimate.is_extrapolated:
         return BASES["guess"]
-    return BASES["predicted" if row.scaling_basis == MODELED else row.estimate.basis]
+    if row.scaling_basis == MODELED:
+        return BASES["predicted"]
+    return BASES["added" if row.estimate.origin else row.estimate.basis]
 
 
 def precisions_of(estimates: Iterable[Estimate]) -> str:
     """Return the precisions of the estimates, each once: ``amp`` is bf16 on one card and fp16 on another."""
     return plain(" or ".join(dict.fromkeys(each.case.precision.words for each in estimates)), 60)
+
+
+def on_evidence(found: Eligible, ranking: Ranking) -> Iterator[Told]:
+    """Yield whose added runs measured a ranked GPU, and the layout of images that the answers assume."""
+    speeds, ranked = found.pool.speeds, set(found.pool.offers.gpu_key.present)
+    known = zip(speeds.keys, speeds.estimates, strict=True)
+    added = [f"{gpu_name(key)} ({each.origin})" for key, each in known if key in ranked and each.origin]
+    if added:
+        yield tell("added_runs", gpus="; ".join(added))
+    answers = (each for answer in ranking.answers.values() for each in answer.row.estimates)
+    if any(e.case.memory_format is MemoryFormat.CHANNELS_LAST for e in answers if e.basis == "predicted"):
+        yield tell("layout")
 
 
 # --- commitments ----------------------------------------------------------------------------------------
@@ -250,7 +265,7 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
     """Known interruption rates of one GPU at one provider.
 
     Attributes:
-        month_class: Share of the machines interrupted in a month, in the worst of six regions.
+        month_class: Share of the machines interrupted in a month, in words, in the worst of six regions.
         traced_per_hour: Interruptions per machine-hour in a published trace, in the worst zone.
     """
 
@@ -264,7 +279,7 @@ class Interruptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def _seen() -> dict[tuple[str, str], Interruptions]:
+def _known_interruptions() -> dict[tuple[str, str], Interruptions]:
     return {(each.provider, each.gpu_key): each for each in data_table("interruptions.csv", Interruptions)}
 
 
@@ -281,7 +296,7 @@ def on_interruptions(request: RankRequest, answers: Iterable[Offer]) -> Iterator
         share=format_percent(lost_to_interruptions(rate)),
     )
     machines = dict.fromkeys((offer.provider, offer.gpu_key) for offer in spot)
-    for seen in filter(None, map(_seen().get, machines)):
+    for seen in filter(None, map(_known_interruptions().get, machines)):
         if seen.month_class and seen.month_date:
             gpu = gpu_name(seen.gpu_key)
             yield tell(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpubench.arrays import Flags, Floats, Indices
 from gpubench.interval import Interval
 from gpubench.models import SortedBy
-from gpubench.offers.table import alike
+from gpubench.offers.table import places_by_kind
 from gpubench.recommend import economics
 from gpubench.recommend.candidates import (
     FEED_SIGMA,
@@ -136,10 +136,10 @@ def drawn_inputs(pool: Candidates, rows: Indices) -> tuple[Floats, Indices]:
         which: (N,) the kind of each row.
     """
     _, first, which = np.unique(pool.kind[rows], return_index=True, return_inverse=True)
-    machines = rows[first]
-    rate = drawn_job_rates(pool, machines)
-    startup = startup_factors(pool, machines)
-    return _before_price(pool, rate, machines, startup), which
+    of_kinds = rows[first]
+    rate = drawn_job_rates(pool, of_kinds)
+    startup = startup_factors(pool, of_kinds)
+    return _before_price(pool, rate, of_kinds, startup), which
 
 
 def _drawn_merits(
@@ -163,8 +163,8 @@ def _drawn_merits(
     merits = np.empty((len(rows), pool.request.draws)) if out is None else out
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        at = None if price is None else price.of(part)
-        merits[part] = _at_price(pool, inputs[which[part]], rows[part], at)
+        usd_per_hour = None if price is None else price.of(part)
+        merits[part] = _at_price(pool, inputs[which[part]], rows[part], usd_per_hour)
     return merits
 
 
@@ -206,14 +206,14 @@ def first(pool: Candidates, among: Flags | slice = slice(None)) -> int:
 def _sort_keys(pool: Candidates) -> tuple[NDArray[Any], ...]:
     # Return the sort keys of rows, most significant last. Rows of equal merit are sorted by the time of the
     # job, or by its cost if the merit is the time; without a job, by price.
-    every, by, other = slice(None), sorted_by(pool.request), pool.price
+    every, by, second = slice(None), sorted_by(pool.request), pool.price
     if by not in {"value", "throughput", "joules"}:
-        other = hours(pool, pool.rate, every)
-        other = cost(pool, other, every) if by == "time" else other
+        job_hours = hours(pool, pool.rate, every)
+        second = cost(pool, job_hours, every) if by == "time" else job_hours
     return (
         pool.offers.by_name,
         pool.price,
-        other,
+        second,
         -merit(pool, pool.rate, every),
         is_a_guess(pool),
     )
@@ -327,10 +327,10 @@ def total_with_ends(pool: Candidates, rows: Indices | slice) -> tuple[Floats, Fl
     at_short, at_long = (total(each) for each in _hours_by_start(pool, rows))
     factor = np.exp(pool.prices.half_width[rows])
     cheap, dear = (total(likely_hours, pool.price[rows] * each) for each in (1 / factor, factor))
-    none = np.zeros_like(likely)
-    certain = cost(pool, none, rows, none)
+    zero = np.zeros_like(likely)
+    certain = cost(pool, zero, rows, zero)
     sources = (at_fast, at_slow), (at_short, at_long), (cheap, dear)
-    low, high = _ends_of(likely - certain, *((low - certain, high - certain) for low, high in sources))
+    low, high = _ends_of(likely - certain, *((less - certain, more - certain) for less, more in sources))
     return likely, certain + low, certain + high
 
 
@@ -374,14 +374,14 @@ def spot_break_even(pool: Candidates, rows: Indices, on_demand: Floats) -> Float
     if pool.work is None:
         return np.asarray(np.maximum(on_demand / price - 1, 0.0))
     rate = pool.rate[rows] / pool.delivered[rows]
-    most = cost(pool, hours(pool, rate, rows), rows, on_demand)
+    most_usd = cost(pool, hours(pool, rate, rows), rows, on_demand)
 
-    none, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
-    once = _cost_of_billed(pool, none, rows, price)
-    of_an_hour = _cost_of_billed(pool, none + 1, rows, price) - once
+    zero, unit = np.zeros(len(rows)), pool.request.billing_unit_minutes / economics.MINUTES_PER_HOUR
+    once_usd = _cost_of_billed(pool, zero, rows, price)
+    usd_per_hour = _cost_of_billed(pool, zero + 1, rows, price) - once_usd
     # One increment before the hours at which both cost the same, because an equal cost is not cheaper.
-    most_hours = (np.ceil((most - once) / of_an_hour / unit - _ROUNDING) - 1) * unit
-    start = hours(pool, none + np.inf, rows)
+    most_hours = (np.ceil((most_usd - once_usd) / usd_per_hour / unit - _ROUNDING) - 1) * unit
+    start = hours(pool, zero + np.inf, rows)  # at an infinite rate, only the startup is left
     return np.maximum((most_hours - start) / (hours(pool, rate, rows) - start) - 1, 0.0)
 
 
@@ -466,7 +466,7 @@ CHANCES = ("p_best", "p_cheapest", "p_sensible", "p_fastest")
 """Names of the fields with a row's chances."""
 
 # An offer behind three better ones of the same kind is almost never the best.
-_CHANCES = 3
+_FIRST_OF_KIND = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,10 +536,10 @@ def chances_of(pool: Candidates, order: Indices) -> Chances:
     )
 
 
-def costs_over(pool: Candidates, least: int, others: Sequence[int]) -> list[Interval]:
-    """Return the costs of rows relative to one of them, with 90 % intervals from the draws."""
+def costs_over(pool: Candidates, cheapest: int, others: Sequence[int]) -> list[Interval]:
+    """Return the costs of other rows relative to the cheapest one, with 90 % intervals from the draws."""
     by_cost = pool.asking(sort="cost")
-    rows = np.array([least, *others])
+    rows = np.array([cheapest, *others])
     price = drawn_prices(pool.prices, rows, pool.request.draws, pool.request.seed)
     usd = -_drawn_merits(by_cost, rows, drawn_inputs(by_cost, rows), price=price)
     ratios = usd[1:] / usd[0]
@@ -559,8 +559,10 @@ def _contenders(pool: Candidates, order: Indices, detailed: int) -> tuple[Indice
     is_detailed = np.arange(len(order)) < detailed
     if is_detailed.all():
         return np.flatnonzero(is_detailed), ~is_detailed
-    of_first = np.zeros(len(order), dtype=bool)
-    of_first[np.concatenate([places[:_CHANCES] for places in alike(pool.kind[order]).values()])] = True
+    of_kinds = places_by_kind(pool.kind[order]).values()
+    of_first = np.isin(
+        np.arange(len(order)), np.concatenate([places[:_FIRST_OF_KIND] for places in of_kinds])
+    )
     sorts = (pool.request.sort, "cost", "value", "time")
     may_lead = np.logical_or.reduce([_may_lead(pool.asking(sort=sort), order) for sort in sorts])
     return np.flatnonzero(is_detailed | of_first & may_lead), ~(is_detailed | may_lead)

@@ -26,7 +26,7 @@ from gpubench.recommend.factors import cooling_of
 from gpubench.recommend.objective import cost, drawn_job_rates, hours, time_and_cost
 from gpubench.recommend.request import Range, RankRequest
 from gpubench.specs import load_specs
-from gpubench.units import UNKNOWN, count, format_percent, format_price
+from gpubench.units import UNKNOWN, count, format_number, format_percent, format_price
 
 # Maximum number of cards to buy together: as many as fit in the largest host.
 _MOST_CARDS = 8
@@ -82,6 +82,8 @@ class Ownership:
         condition: Kind of price: of new or used cards, a launch price, or a quote.
         resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and when idle [W].
+        most_w: Power of all GPUs that the power supply must provide [W]: as stated by the owner, else board
+            power; None if both are unknown.
         host_w: Power of the rest of the machine under load [W]; 0 for a complete machine with one GPU.
         host: The host of the cards, with its limits; None for a complete computer.
         is_planned: Whether the price is a planning figure, not from an observed listing.
@@ -109,6 +111,7 @@ class Ownership:
     is_planned: bool = False
     condition: PriceCondition = PriceCondition.QUOTED
     assumed: tuple[str, ...] = ()
+    most_w: float | None = None
 
 
 # --- the cost of a useful hour --------------------------------------------------------------------------
@@ -129,6 +132,23 @@ def hourly_range(owned: Ownership) -> Range:
     """Return the cost of a useful hour [USD] at the best, likely and worst resale, utilization and tariff."""
     corners = zip(owned.resale_usd[::-1], owned.utilization[::-1], owned.tariff, strict=True)
     return Range(*(sum(hourly(owned, *corner)) for corner in corners))
+
+
+# A quote that differs by more than this factor from every listed price of the card is likely a mistake, such
+# as the price of one of eight cards.
+_QUOTE_RATIO = 3.0
+
+
+def quote_doubt(owned: Ownership) -> str | None:
+    """Return how far a quote is from the listed prices of its card, in a few words; None if it is not far."""
+    listed = [float(p.price_usd) for p in card_prices() if p.gpu_key == owned.gpu_key and not p.is_computer]
+    each_usd = (owned.purchase_usd - owned.host_usd) / owned.gpu_count
+    if owned.condition is not PriceCondition.QUOTED or not each_usd or not listed:
+        return None
+    which, near_usd = ("lowest", min(listed)) if each_usd < min(listed) else ("highest", max(listed))
+    if min(listed) / _QUOTE_RATIO <= each_usd <= max(listed) * _QUOTE_RATIO:
+        return None
+    return f"{format_number(each_usd / near_usd, 2)} times the {which} listed price"
 
 
 def card_share(owned: Ownership) -> float:
@@ -249,6 +269,7 @@ def _machine(
         raise MisuseError(
             f"--have {gpu_name(gpu_key)}: its power is not known; append it, for example ', 300 W'"
         )
+    most_w = given.get("power_w", board_w)
     host = _host_of(request, price, spec, gpu_count, one_gpu_w)
     usual_usd = 0.0 if is_quoted or host is None else host.price_usd
     host_usd = given.get("host_usd", usual_usd if request.host_usd is None else request.host_usd)
@@ -281,6 +302,7 @@ def _machine(
         is_planned=price.statistic == PLANNING_VALUE,
         condition=price.condition,
         assumed=tuple(name for name in assumable if name not in known),
+        most_w=None if most_w is None else most_w * gpu_count,
     )
 
 

@@ -46,7 +46,7 @@ from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError, recorded
-from gpubench.recommend.lines import in_words, on_commitments, on_interruptions
+from gpubench.recommend.lines import in_words, on_commitments, on_evidence, on_interruptions
 from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.recommend.rows import (
@@ -106,7 +106,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     runs, problems = runs_of(request.results)
     machines, for_sale = _machines(request, runs, today)
 
-    def filtered(asked: RankRequest) -> FilterResult:
+    def sift_for(asked: RankRequest) -> FilterResult:
         owned = {offer_of(machine): machine for machine in machines}
         drift = drift_of(table.changes)
         return sift(asked, table.offers, today=today, owned=owned, for_sale=for_sale, drift=drift)
@@ -120,7 +120,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             max_purchase_usd=None,
             rent_or_buy="buy" if request.buys else request.rent_or_buy,
         )
-        first = judge_offers(asked, filtered(asked), partial(gather, asked, runs=runs))
+        first = judge_offers(asked, sift_for(asked), partial(gather, asked, runs=runs))
         if first.job is None:
             raise MisuseError(
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
@@ -134,12 +134,13 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
     evidence_for = partial(gather, request, runs=runs)
     may_rent = request.max_purchase_usd is not None and request.rent_or_buy != "buy"
     try:
-        ranking = judge_offers(request, filtered(request), evidence_for, notes=notes, only=only)
+        ranking = judge_offers(request, sift_for(request), evidence_for, notes=notes, only=only)
     except NothingLeftError:
         if not may_rent:
             raise
     else:
-        if not may_rent or any(each.purchase_usd for each in ranking.by_gpu):  # else only what the buyer has
+        # What the buyer already has is ranked too, at no purchase price.
+        if not may_rent or any(each.purchase_usd for each in ranking.by_gpu):
             return ranking
     return _instead_of_buying(request, only)
 
@@ -153,7 +154,7 @@ def _instead_of_buying(request: RankRequest, only: Chosen | None) -> Ranking:
         NothingLeftError: If no rental is left either.
     """
     sum_usd = request.max_purchase_usd
-    assert sum_usd is not None  # else rentals were ranked
+    assert sum_usd is not None  # a request without a sum is not answered here
     in_own_pc = msgspec.structs.replace(request, host_usd=0.0, own=())
     try:
         with_pc = None if request.host_usd == 0 else ranked(in_own_pc, only).first
@@ -320,18 +321,19 @@ def judge_offers(
     request, priced = found.request, found.pool
     if filtered.owned:  # hardware to own is compared with all rentals
         possible = found.finder.runnable(filtered.possible)[0]
-        others = possible.where(~possible.places(priced.offers))
+        others = possible.where(~possible.are_in(priced.offers))
         priced = found.finder.pool_of(priced.offers.joined(others))
-    asked_for = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
-    shown = np.asarray(asked_for) if only is None else np.intersect1d(asked_for, only(found))
+    requested = (one_a_gpu(found) if request.one_a_gpu else range(len(found)))[: request.limit]
+    shown = np.asarray(requested) if only is None else np.intersect1d(requested, only(found))
     in_order = sorted({*shown.tolist(), *places_of_answers(found)})
-    made = dict(zip(in_order, rows_of(found, in_order), strict=True))
-    ranking = _answer(found, made, priced, shown)
+    row_at = dict(zip(in_order, rows_of(found, in_order), strict=True))
+    ranking = _answer(found, row_at, priced, shown)
     buys = found.is_owned.all()
     told = [
         *(Told("answer", text, FIRST) for text in in_words(ranking)),
         *notes,
         *on_commitments(found),
+        *on_evidence(found, ranking),
         *on_interruptions(request, [each.offer for each in answered(ranking)]),
         *facts(found, priced, ranking),
         *(_jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
@@ -356,10 +358,10 @@ TOSS_UP_ODDS = 2.0
 """An answer is a toss-up if its odds against its most likely rival are below this."""
 
 
-def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) -> Answer:
+def _answer_at(found: Eligible, row_at: Mapping[int, Row], name: str, place: int) -> Answer:
     # Return an answer with the chance of its GPUs and, in a toss-up, the chance of their most likely rival.
     p_best = getattr(found.chances, f"p_{name}")
-    answer = Answer(choice=choice_of(found, made[place], found))
+    answer = Answer(choice=choice_of(found, row_at[place], found))
     machines = found.pool.machine[found.order]
     if np.isnan(p_best[place]) or len(found.offers.gpu_key.present) == 1:
         return answer
@@ -376,7 +378,7 @@ def _answer_at(found: Eligible, made: Mapping[int, Row], name: str, place: int) 
     return msgspec.structs.replace(answer, toss_up=both)
 
 
-def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
+def _answer(found: Eligible, row_at: Mapping[int, Row], priced: Candidates, shown: Indices) -> Ranking:
     # Assemble the ranking; ``priced`` also contains all rentals, for comparison with owned hardware.
     request, filtered, speeds = found.request, found.filtered, found.pool.speeds
     to_own = [(place, found.offers[place]) for place in owned(found).tolist()]
@@ -402,15 +404,15 @@ def _answer(found: Eligible, made: Mapping[int, Row], priced: Candidates, shown:
         throughput_unit=f"x {reference}" if by_reference else f"{unit}/s",
         value_unit=f"{reference} hours per dollar" if by_reference else f"{unit} per dollar",
         reference_gpu_key=request.reference_gpu if has_reference else None,
-        rows=tuple(made[place] for place in shown.tolist()),
+        rows=tuple(row_at[place] for place in shown.tolist()),
         offer_count=len(found),
         excluded=recorded(found.excluded),
         job=None if found.pool.work is None else found.pool.work.job,
-        answers={name: _answer_at(found, made, name, place) for name, place in found.answers.items()},
-        cloud=None if cloud is None else choice_of(found, made[cloud], found),
-        owned=tuple(choice_of(found, made[place], found) for place, offer in to_own if offer in quoted),
-        asked=tuple(choice_of(found, made[place], found) for place in places_of_named(found)),
-        by_gpu=tuple(choice_of(found, made[place], found) for place in best_places(found)),
+        answers={name: _answer_at(found, row_at, name, place) for name, place in found.answers.items()},
+        cloud=None if cloud is None else choice_of(found, row_at[cloud], found),
+        owned=tuple(choice_of(found, row_at[place], found) for place, offer in to_own if offer in quoted),
+        asked=tuple(choice_of(found, row_at[place], found) for place in places_of_named(found)),
+        by_gpu=tuple(choice_of(found, row_at[place], found) for place in best_places(found)),
         best_to_own=best_own,
         best_to_own_use=None if machine is None else machine.utilization.likely,
         question=_as_understood(request, [part.case.workload for part in speeds.parts[0]]),

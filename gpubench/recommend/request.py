@@ -59,7 +59,7 @@ COMMITMENTS = {"1y": 1, "3y": 3}
 """Terms of commitments [years], by option value."""
 
 SORTS = ("value", "time", "cost", "throughput", "joules")
-"""The sort orders: a copy of ``SortedBy`` for the help, which imports no models; a test compares the two."""
+"""Values of ``sort``: ``SortedBy`` without "total", copied because the help imports no models."""
 
 
 class Range(NamedTuple):

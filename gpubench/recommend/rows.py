@@ -31,7 +31,7 @@ from gpubench.models import (
 )
 from gpubench.names import counted
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days
-from gpubench.offers.table import alike
+from gpubench.offers.table import places_by_kind
 from gpubench.recommend import objective
 from gpubench.recommend.candidates import IMAGES_PER_VCPU_S, Candidates, lost_share
 from gpubench.recommend.economics import SECONDS_PER_HOUR, delivered_share, prices_of, token_cost
@@ -52,7 +52,7 @@ _machine_key: Callable[[Offer], tuple[str, str, str | None]] = attrgetter("provi
 
 def best_places(found: Eligible) -> list[int]:
     """Return the first position of each GPU to rent, and of each GPU to own, in order."""
-    by_kind = alike(2 * found.pool.gpu[found.order] + found.is_owned)
+    by_kind = places_by_kind(2 * found.pool.gpu[found.order] + found.is_owned)
     return [int(places[0]) for places in by_kind.values()]
 
 
@@ -122,9 +122,9 @@ def _static_columns(found: Eligible, chosen: Indices) -> dict[str, Sequence[Any]
         "findings": [
             estimate.findings
             + _stale(age)
-            + _feed_bound(offer.vcpus, takes, vcpu_limit)
+            + _feed_bound(offer.vcpus, gpus_rate, vcpu_limit)
             + _torch_build(offer.gpu_key)
-            for (estimate, _), offer, age, (takes, vcpu_limit) in zip(
+            for (estimate, _), offer, age, (gpus_rate, vcpu_limit) in zip(
                 estimates_and_parts, offers, ages, limits, strict=True
             )
         ],
@@ -156,9 +156,9 @@ def _link(gpu_key: str) -> str | None:
     return None if spec is None else link_of(spec)
 
 
-def _feed_bound(vcpus: float | None, takes: float, vcpu_limit: float) -> tuple[Finding, ...]:
-    bound = None if vcpus is None or takes <= vcpu_limit else vcpus * takes / vcpu_limit
-    return () if bound is None else (Finding(kind=FindingKind.FEED_BOUND, value=bound, limit=vcpus),)
+def _feed_bound(vcpus: float | None, gpus_rate: float, vcpu_limit: float) -> tuple[Finding, ...]:
+    needed = None if vcpus is None or gpus_rate <= vcpu_limit else vcpus * gpus_rate / vcpu_limit
+    return () if needed is None else (Finding(kind=FindingKind.FEED_BOUND, value=needed, limit=vcpus),)
 
 
 @cache
@@ -339,7 +339,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     return Choice(
         row=row,
         condition=condition,
-        **({} if machine is None else {name: getattr(machine, name) for name in _OF_MACHINE}),
+        **({} if machine is None else {name: getattr(machine, name) for name in _MACHINE_FIELDS}),
         price_note=offer.note if machine is None else machine.price_note,
         price_doubt=filtered.doubt(offer),
         asks=market.asks.get((offer.gpu_key, offer.pricing)) if offer.kind == "marketplace" else None,
@@ -353,7 +353,7 @@ def choice_of(found: Eligible, row: Row, among: Eligible) -> Choice:
     )
 
 
-_OF_MACHINE = ("purchase_usd", "host_usd", "assumed")
+_MACHINE_FIELDS = ("purchase_usd", "host_usd", "assumed")
 
 
 def _p_best_of_gpu(found: Eligible, offer: Offer) -> float:

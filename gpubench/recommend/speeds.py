@@ -43,6 +43,7 @@ Answers = Mapping[str, Estimate | Refusal]
 Drawer = Callable[[Sequence[Estimate], int, int], Floats]
 """Maps (estimates, number of draws, seed) to the draws of each throughput [samples/s]."""
 
+# Of combined estimates, the weakest basis counts, and one that is not anchored.
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
 _ANCHORED_LAST = (False, None, True)
 
@@ -169,6 +170,7 @@ def _merged(parts: tuple[Estimate, ...], point: float, low: float, high: float) 
         fewest_gpus=max(part.fewest_gpus for part in parts),
         host_share=max((p.host_share for p in parts if p.host_share is not None), default=None),
         host_cpu=next((p.host_cpu for p in parts if p.host_cpu), None),
+        origin=next((p.origin for p in parts if p.origin), None),
         findings=tuple(dict.fromkeys(item for part in parts for item in part.findings)),
     )
 

@@ -174,16 +174,16 @@ def write_trial(answer: Path, folder: Path, gpu: str | None, minutes: float) -> 
             folder is not empty, because its files would be copied too.
         StorageError: If the folder cannot be written.
     """
-    known = _read_answer(answer)
-    request = options.request_from(RankRequest, known.question.asked, "gpubench.rank")
-    row, passed_over = choose(known.rows, gpu)
+    ranking = _read_answer(answer)
+    request = options.request_from(RankRequest, ranking.question.asked, "gpubench.rank")
+    row, passed_over = choose(ranking.rows, gpu)
     work = work_of(row, request, minutes)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise MisuseError(f"{plain(str(folder))} is not an empty folder: name another --output")
     usual_minutes = minutes + _SETUP_MINUTES + _IDLE_MINUTES
-    usual = usd_of(request, row.price_usd_per_hour, usual_minutes)
-    most = usd_of(request, row.most_usd_per_hour, usual_minutes + _GRACE_MINUTES)
-    about = f"{row.name}: about {format_usd(usual)}, at most {format_usd(most)}"
+    usual_usd = usd_of(request, row.price_usd_per_hour, usual_minutes)
+    most_usd = usd_of(request, row.most_usd_per_hour, usual_minutes + _GRACE_MINUTES)
+    about = f"{row.name}: about {format_usd(usual_usd)}, at most {format_usd(most_usd)}"
     tasks, reasons = tasks_of(row, work, minutes), {tool: why_not(row, tool) for tool in _TOOLS}
     written = {f"work/{name}": data for name, data in work.files.items()}
     for tool, task in tasks.items():

@@ -16,10 +16,13 @@ from gpubench.units import plain
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One case in both runs: the throughputs of A and B [samples/s], and the findings on each.
+    """One case in both runs.
 
     Attributes:
+        a, b: Throughputs [samples/s].
+        ratio: B's throughput divided by A's.
         a_batch_choice, b_batch_choice: How each batch was chosen; None if unknown.
+        a_findings, b_findings: The findings that make each throughput doubtful.
     """
 
     case: Case
@@ -61,7 +64,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True):
-    """A case with a result in A that was also tried in B, but gave no result there."""
+    """A case with a result in A but none in B, where it was also tried."""
 
     case: Case
     status: Status
@@ -94,7 +97,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return () if tolerance is None else tuple(row for row in self.rows if row.undecided_at(tolerance))
 
     def document(self, tolerance: float | None) -> dict[str, Any]:
-        """Return the document of ``compare --json``."""
+        """Return the document of ``gpubench compare --json``."""
         return {
             "rows": [row.document() for row in self.rows],
             "broken": self.broken,
@@ -157,7 +160,7 @@ def _row(a: Measurement, b: Measurement) -> Row:
 
 
 def share_words(share: float) -> str:
-    """Format a share with the digits that were given.
+    """Format a share as a percentage, with as many digits as it has.
 
     >>> share_words(0.03), share_words(0.025)
     ('3 %', '2.5 %')
@@ -166,13 +169,17 @@ def share_words(share: float) -> str:
 
 
 def _launch_remarks(good: Sequence[dict[Case, Measurement]], common: Sequence[Case]) -> list[str]:
-    """Warn about intervals from a single process: identical code has given 1.04 (1.01 to 1.07) that way."""
-    names = zip(("A", "B"), good, strict=True)
-    alone = [name for name, rows in names if any(rows[case].within_one_process for case in common)]
+    """Warn about intervals from a single process: identical code has given a ratio of 1.04 (1.01 to 1.07)."""
+    named = zip(("A", "B"), good, strict=True)
+    alone = [name for name, rows in named if any(rows[case].within_one_process for case in common)]
     if not alone:
         return []
-    remark = f"only one launch in {' and '.join(alone)}, so variation between processes is unknown"
-    return [f"{remark}; before trusting a small ratio, measure both in several launches (--publish: eight)"]
+    return [
+        (
+            f"only one launch in {' and '.join(alone)}, so variation between processes is unknown; "
+            "before trusting a small ratio, measure both in several launches (--publish: eight)"
+        )
+    ]
 
 
 def _remarks(a: Run, b: Run, compared: set[Case]) -> list[str]:
@@ -213,21 +220,14 @@ def _remarks(a: Run, b: Run, compared: set[Case]) -> list[str]:
 
 def _first_difference(a: Run, b: Run) -> str:
     # Name the fields in which the most similar pair of cases differs.
-    differences: list[list[str]] = [
-        [
-            *(
-                f"{name} {getattr(first.case, name)} against {getattr(second.case, name)}"
-                for name in Case.__struct_fields__
-                if getattr(first.case, name) != getattr(second.case, name)
-            ),
-            *(
-                [f"status {first.status} against {second.status}"]
-                if {first.status, second.status} != {Status.OK}
-                else []
-            ),
-        ]
-        for first in a.measurements
-        for second in b.measurements
-    ]
+    differences = (_differences(first, second) for first in a.measurements for second in b.measurements)
     nearest = min(differences, key=len, default=None)
     return "; ".join(nearest) if nearest else "one of them has no cases"
+
+
+def _differences(first: Measurement, second: Measurement) -> list[str]:
+    names = [n for n in Case.__struct_fields__ if getattr(first.case, n) != getattr(second.case, n)]
+    found = [f"{name} {getattr(first.case, name)} against {getattr(second.case, name)}" for name in names]
+    if {first.status, second.status} == {Status.OK}:
+        return found
+    return [*found, f"status {first.status} against {second.status}"]

@@ -1,8 +1,8 @@
 """Derived figures of stored runs, such as spread and one-time costs, as JSON and a pandas DataFrame.
 
-They are derived from the record and never stored. In JSON they are next to the recorded fields, as in the
-output of ``run --json``. The frame is tidy: one row per measurement, one column per quantity, units in the
-names.
+They are derived from the record and never stored. In JSON, for example in the output of ``run --json``, they
+are next to the recorded fields. The frame is tidy: one row per measurement, one column per quantity, units in
+the names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COLD_COSTS = (
 
 
 def spread(measurement: Measurement) -> dict[str, float | int | None]:
-    """Return the spread of seconds per step over accepted rounds and over launches, None where unknown.
+    """Return the spread of the seconds per step over rounds and launches, by the names in ``SPREAD``.
 
     Outliers are counted within each launch, since launches may differ in speed. They are never removed.
     """

@@ -53,7 +53,9 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     ]
     b: Annotated[
         str,
-        Option("The run to compare with A; of a folder, the newest.", place=True, bare=True, metavar="B"),
+        Option(
+            "The run to compare with A; a folder means its newest run.", place=True, bare=True, metavar="B"
+        ),
     ]
     fail_over: Annotated[
         float | None,

@@ -1,4 +1,4 @@
-"""Checks whether a stored run is trustworthy: derives every finding from the raw record, with its remedy."""
+"""Checks whether a stored run is trustworthy: derives every finding again from the raw record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpubench.units import plain
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
     """A finding about a run: a ``problem`` makes the run less trustworthy, a ``note`` does not.
 
-    It concerns a case, or a micro-benchmark (by name and size), or, with neither, the entire run.
+    It is about a case, or a micro-benchmark (by name and size), or else about the entire run.
     """
 
     weight: Literal["problem", "note"]
@@ -57,7 +57,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
-    # A run adds the findings that follow from comparing its rows, so the judged rows are put into it.
+    # In a run, rows get the findings that follow from comparing them, so the judged rows are put into one.
     measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
     cases = len(measurements) + len(run.quality)
     return RunCheck(run_id=run.run_id, cases=cases, issues=tuple(_issues(run, measurements)))
@@ -75,8 +75,8 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
     for result in run.micro:
         for finding in checks.judge_micro(run.device, result).findings:
             issue = msgspec.structs.replace(_issue(finding), micro=micro_name(result))
-            wide = finding.kind in _WIDE and run.measurements
-            yield msgspec.structs.replace(issue, weight="note") if wide else issue
+            is_minor = finding.kind in _MINOR and run.measurements
+            yield msgspec.structs.replace(issue, weight="note") if is_minor else issue
     for measurement in measurements:
         if measurement.status is not Status.OK:
             yield _status_issue(measurement, run)
@@ -92,8 +92,12 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
             )
     for row in (row for row in run.quality if not row.is_reached):
         why = plain(row.reason or "a seed took all its steps and did not reach it", 300)
-        text = f"the target quality was not reached: {why}"
-        yield Issue(weight="problem", case=row.case, kind="NOT_REACHED", text=text)
+        yield Issue(
+            weight="problem",
+            case=row.case,
+            kind="NOT_REACHED",
+            text=f"the target quality was not reached: {why}",
+        )
     missing = set(run.planned) - {m.case for m in measurements}
     for case in sorted(missing, key=lambda case: case.label):
         yield Issue(
@@ -104,8 +108,8 @@ def _issues(run: Run, measurements: tuple[Measurement, ...]) -> Iterator[Issue]:
         )
 
 
-# Micro-benchmark findings that are only notes if the run has measured rows: these need no exact values.
-_WIDE = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
+# Findings on micro-benchmarks that are only notes in a run with measured rows, as rows need no exact peaks.
+_MINOR = frozenset({FindingKind.NOT_CONVERGED, FindingKind.NOISY})
 
 
 def _issue(finding: Finding, case: Case | None = None) -> Issue:
@@ -138,26 +142,26 @@ def _status_issue(measurement: Measurement, run: Run) -> Issue:
 
 
 def _guards_not_run(measurement: Measurement, launch: Launch, device: DeviceProfile) -> Iterator[str]:
-    """Name the guards that should have run for this row but left no trace in the launch.
+    """Yield the guards that should have run for this row but left no trace in the launch.
 
-    At fp32 on a CPU, the row is its own reference; memory errors are counted only with ECC on. A guard that
-    has its own finding (an unknown peak, an unproven strict precision) is not listed again.
+    At fp32 on a CPU, the row is its own reference; memory errors are counted only with ECC on. A guard with a
+    finding of its own (an unknown peak, an unproven strict precision) is not listed again.
     """
     case = measurement.case
-    train, is_eager = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER
+    trains, is_eager = case.task is TaskKind.TRAIN, case.execution is Execution.EAGER
     own_reference = device.is_cpu and case.precision is Precision.FP32
     no_reference = any(finding.kind is FindingKind.NO_REFERENCE for finding in launch.findings)
     losses = f"falling loss (needs {checks.LEAST_PAIRS} losses, and earlier ones of the same batches)"
-    products = "matrix product and convolution against float64"
     absent = {
         "fp32 switches read back": launch.switches is None,
-        products: not launch.precision_errors and case.precision is not Precision.FP32,
+        "matrix product and convolution against float64": not launch.precision_errors
+        and case.precision is not Precision.FP32,
         "first loss against float32 on the CPU": launch.reference_error is None
         and not (own_reference or no_reference),
         f"{case.execution} against eager": launch.graph_error is None and not (is_eager or no_reference),
-        losses: train and checks.loss_ends(launch) is None,
-        "moving parameters": train and launch.parameters_moved is None,
-        "skipped steps": train and launch.skipped_steps is None and case.precision.facts.scales_gradients,
+        losses: trains and checks.loss_ends(launch) is None,
+        "moving parameters": trains and launch.parameters_moved is None,
+        "skipped steps": trains and launch.skipped_steps is None and case.precision.facts.scales_gradients,
         "memory errors": launch.memory_errors is None and device.ecc_enabled,
     }
     yield from (guard for guard, is_absent in absent.items() if is_absent)

@@ -33,6 +33,7 @@ MAX_FILE_BYTES = 64 * MIB
 """Maximum size: 5 launches of 27 cases with 100 s of telemetry each take 27 MiB; this is about twice that."""
 
 _SAFE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,78}[a-z0-9])?")
+# Names that Windows reserves for devices.
 _RESERVED = frozenset({"con", "prn", "aux", "nul"})
 
 
@@ -41,7 +42,7 @@ class _Version(msgspec.Struct):
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a name is a safe file name on every system, by an allow-list."""
+    """Return whether a name is a safe file name on every system, by an allow-list."""
     return (
         bool(_SAFE_NAME.fullmatch(name))
         and ".." not in name
@@ -80,7 +81,7 @@ def read_run(path: Path) -> Run:
 
 
 IDENTITY_TOLERANCE = 1e-3
-"""Relative tolerance between two stored copies of a figure."""
+"""Relative tolerance between a stored figure and the same figure derived from other fields."""
 
 
 def broken_rule(run: Run) -> str | None:
@@ -128,10 +129,10 @@ def _of_case(case: Case) -> Iterator[str]:
 
 
 def beyond_belief(run: Run) -> str | None:
-    """Return why a row that claims to be valid is not; None if every valid row is.
+    """Return why a row with status ok is invalid; None if there is none.
 
-    In the user's own runs, that row is kept as invalid; a run from another machine is refused. Its rates are
-    compared with the peak and the arithmetic in the installed tables, because its file may state others.
+    In the user's own runs, that row is kept as invalid; a run from another machine is refused. Rates are
+    compared with the peaks and FLOPs in the installed tables, because the file may state others.
     """
     from gpubench.measure import checks  # loads the probe, which a ranking does not need
 
@@ -145,6 +146,7 @@ def beyond_belief(run: Run) -> str | None:
 
 
 def _by_installed_tables(row: Measurement, device: DeviceProfile) -> Measurement:
+    # Return a row with the peak and the FLOPs of the installed tables, where they know its case.
     from gpubench.measure import capability
     from gpubench.measure.plan import planned_case
     from gpubench.profile import load_profiles
@@ -174,7 +176,7 @@ def _of_quality(row: TimeToQuality) -> Iterator[str]:
 
 
 def _of_micro(result: MicroResult) -> Iterator[str]:
-    # Compare a stored figure with its interval, and with its repetitions if all of them are stored.
+    # Check that a stored figure is within its interval, and follows from its repetitions if all are stored.
     low, high = result.low, result.high
     if (low is not None and low > result.value) or (high is not None and high < result.value):
         yield f"its interval, {low} to {high}, does not contain its value {result.value}"
@@ -196,7 +198,7 @@ def _of_launch(launch: Launch, power_limit_w: Watts | None, gpu_count: int) -> I
 
 
 def _of_region(launch: Launch) -> Iterator[str]:
-    """Compare the stored counts, durations and energy with the rounds."""
+    """Yield the stored counts, durations and energies that contradict the rounds or the counter."""
     steps, wall_s = sum(r.steps for r in launch.rounds), sum(r.wall_s for r in launch.rounds)
     if launch.timed_steps is not None and launch.timed_steps != steps:
         yield f"{launch.timed_steps} timed steps, but its rounds contain {steps}"

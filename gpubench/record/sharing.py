@@ -1,7 +1,7 @@
 """Shared runs: their location, allowed content and checks, and how many people measured a case.
 
 A shared run is stored in the repository as ``results/shared/NAME/RUN-ID.json``, and ships in the wheel. No
-figure is computed from shared runs; only the number of their readings is shown next to a figure.
+figure is computed from shared runs; only the number of their measurements is shown next to a figure.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ def shared_runs() -> tuple[Shared, ...]:
 def readings_by(gpu_key: str, case: Case, shared: Sequence[Shared] | None = None) -> str | None:
     """Return how many people measured a case on a GPU and how often, in words; None if nobody did.
 
-    Batch, layout and execution may differ.
+    Measurements of the same work count, even with another batch, layout or execution mode.
     """
-    wanted = _alike(case)
+    wanted = _work_of(case)
     found = [
         each.by
         for each in (shared_runs() if shared is None else shared)
         if each.run.device.gpu_key == gpu_key
         for measurement in each.run.measurements
-        if measurement.status is Status.OK and _alike(measurement.case) == wanted
+        if measurement.status is Status.OK and _work_of(measurement.case) == wanted
     ]
     people = "person" if len({*found}) == 1 else "people"
     return f"{count(len(found), 'reading')} by {len({*found})} {people}" if found else None
 
 
-def _alike(case: Case) -> tuple[Any, ...]:
+def _work_of(case: Case) -> tuple[Any, ...]:
     return (
         case.workload,
         case.workload_version,
@@ -74,7 +74,7 @@ def _alike(case: Case) -> tuple[Any, ...]:
 
 
 FACTOR = 1.5
-"""A reading is doubtful if it differs by more than this factor from other readings on the same GPU."""
+"""A figure is doubtful if it differs by more than this factor from others of the case on the same GPU."""
 # Fields of the device that identify an individual card or machine.
 _IDENTIFYING = ("uuid", "device_id", "pci_bus_id", "index")
 
@@ -93,7 +93,7 @@ def place_of(run: Run, by: str) -> Path:
 def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
     """Return the shareable form of a run, and a line for each omitted row.
 
-    That form identifies no individual card, and omits the user's own models and doubtful rows.
+    It does not identify the card, and omits the user's own models and doubtful rows.
     """
     known = profile.load_profiles()
     doubted = {
@@ -111,6 +111,7 @@ def shareable(run: Run) -> tuple[Run, tuple[str, ...]]:
         planned=tuple(each.case for each in kept),
         measurements=kept,
         quality=tuple(row for row in run.quality if row.case.workload in known),
+        added_from=None,
     )
     return shared, tuple(f"{case.label}: {reason}" for case, reason in reasons.items() if reason)
 
@@ -166,11 +167,11 @@ def doubts(run: Run, others: Iterable[Run]) -> Iterator[str]:
         if issue.weight == "problem":
             where = "" if issue.case is None else f"{issue.case.label}: "
             yield f"{where}{issue.text}"
-    yield from _unlike(run, others)
+    yield from _far_from(others, run)
 
 
 def _private(value: Any, where: str) -> Iterator[str]:
-    # Yields a line for each text in the record that contains a path, an address or a serial number.
+    # Yield a line for each text in the record that contains a path, an address or a serial number.
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _private(inner, f"{where}.{key}".lstrip("."))
@@ -181,8 +182,9 @@ def _private(value: Any, where: str) -> Iterator[str]:
         yield f"{plain(where, 80)} contains {plain(found, 80)}"
 
 
-def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
-    read = [
+def _far_from(others: Iterable[Run], run: Run) -> Iterator[str]:
+    # Yield a line for each figure that differs too much from one of another run.
+    known = [
         (other.case, other.samples_per_s)
         for each in others
         if each.run_id != run.run_id and each.device.gpu_key == run.device.gpu_key
@@ -192,9 +194,9 @@ def _unlike(run: Run, others: Iterable[Run]) -> Iterator[str]:
     for measurement in run.measurements:
         rate = measurement.samples_per_s
         far = [
-            known
-            for case, known in read
-            if rate and case == measurement.case and not 1 / FACTOR <= rate / known <= FACTOR
+            other
+            for case, other in known
+            if rate and case == measurement.case and not 1 / FACTOR <= rate / other <= FACTOR
         ]
         if far:
             yield f"{measurement.case.label}: {rate:.4g} per second; others measured {far[0]:.4g} on this GPU"

@@ -46,7 +46,8 @@ if sys.platform != "win32":
 
 PATIENCE_S: Seconds = 2.0
 """How long to wait for a lock [s]: an import holds it for milliseconds, a measurement for minutes."""
-LOOK_EVERY_S: Seconds = 0.05
+LOOK_EVERY_S: Seconds = 0.05  # how often to try again meanwhile
+# Errors by which a file system says that it has no locks.
 NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK})
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -125,7 +126,7 @@ def _take(path: Path) -> int | None:
 
 
 def _is_locked(descriptor: int, *, is_new: bool) -> bool:
-    # Whether the kernel granted the lock; without kernel locks, whether this process created the file.
+    # Return whether the kernel granted the lock. Without kernel locks: whether this process made the file.
     if sys.platform == "win32":
         return is_new
     try:
@@ -146,7 +147,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 SETTLED_S: Seconds = 10.0
-"""A file written more recently than this may still be in the middle of being copied."""
+"""A file written more recently than this may not be complete yet [s]."""
 NEWEST = 500
 """Number of newest runs to read per device, by the time in their names; reading them takes half a second."""
 
@@ -155,9 +156,9 @@ _UNKNOWN_KEY = "unknown"
 
 
 class StoredRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Every readable run of a results folder, oldest first, and a line for each unreadable file.
+    """The readable runs of a results folder, oldest first, and a line for each unreadable file.
 
-    ``passed_over`` is a note that older runs of a device were not read; None if all were.
+    ``passed_over`` says that older runs of a device were not read; None if all were.
     """
 
     runs: tuple[Run, ...]
@@ -215,7 +216,7 @@ def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
 
 
 def _has_runs(root: Path) -> bool:
-    # Whether a folder ``runs`` exists; if that cannot be determined, listing ``root`` reports why.
+    # Return whether a folder ``runs`` exists. If that cannot be determined, listing ``root`` reports why.
     try:
         return (root / "runs").is_dir()
     except OSError:
@@ -349,7 +350,7 @@ def say_problems(problems: Iterable[str]) -> None:
 
 
 def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
-    """Read a file; if it cannot be read, note why and return None. A file with bad content is set aside."""
+    """Read a file; if that fails, add the reason to ``problems``. A file with bad content is set aside."""
     try:
         return read_run(path)
     except BadContentError as error:
@@ -363,7 +364,7 @@ def _read_or_say(root: Path, path: Path, problems: list[str]) -> Run | None:
 def _set_aside(folder: Path, path: Path) -> str:
     """Rename a run with bad content to ``NAME.corrupt``, ``NAME.2.corrupt`` and so on, and report it.
 
-    This holds the run's lock and checks again, so only a bad file is renamed.
+    The file is checked again under the run's lock, so only a bad file is renamed.
 
     Args:
         folder: The folder of the locks.
@@ -444,7 +445,7 @@ def read_named(results: Path | None, name: str) -> Run:
 
 
 def _is_run_name(name: str) -> bool:
-    # Whether a file has a name from ``write_run``: <UTC>-<id>.json.
+    # Return whether a file has a name from ``write_run``: <UTC>-<id>.json.
     return _RUN_NAME.fullmatch(name) is not None and is_safe_name(name.casefold().removesuffix(".json"))
 
 
@@ -452,8 +453,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
     """Yield every run file of a results folder or of any folder of runs, without following links.
 
     A subfolder with its own ``runs``, like the example in this project, is a separate results folder and is
-    skipped. A folder that cannot be listed is reported to ``on_problem``, so its runs are not missed
-    silently.
+    skipped. A folder that cannot be listed is reported to ``on_problem``.
     """
 
     def report(error: OSError) -> None:
@@ -518,7 +518,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
                     if (stored := stored_copy(root, run)) is not None:
                         added.present.append(stored)
                     else:
-                        added.written.append(write_run(root, run))
+                        added.written.append(write_run(root, _with_origin(run, path)))
             except (ConflictError, RunLockedError) as error:
                 added.conflicts.append(f"{path.name}: {error}")
             except StorageError:
@@ -552,6 +552,14 @@ def stored_copy(root: Path, run: Run) -> Path | None:
     return found[0] if found else None
 
 
+def _with_origin(run: Run, path: Path) -> Run:
+    # Return a run that says who shared it (shared/NAME/RUN-ID.json), or else which file it comes from.
+    *_, folder, name, file = ("", "", *path.resolve().parts)
+    source = f"shared by {name}" if folder == "shared" else file
+    return msgspec.structs.replace(run, added_from=run.added_from or plain(source, 80))
+
+
 def _content(run: Run) -> bytes:
-    # Two files are the same run if they differ only in layout or in the case of the id.
-    return msgspec.json.encode(msgspec.structs.replace(run, run_id=run.run_id.casefold()))
+    # Two files are the same run if they differ only in layout, in the case of the id, or in who added them.
+    alike = msgspec.structs.replace(run, run_id=run.run_id.casefold(), added_from=None)
+    return msgspec.json.encode(alike)

@@ -23,9 +23,9 @@ from gpubench.models.ranking import MODELED
 from gpubench.offers.dates import STALE_AFTER_DAYS, age_days, drift_of
 from gpubench.offers.hardware import parse_owned
 from gpubench.offers.listing import is_in
-from gpubench.offers.table import Offers, alike
+from gpubench.offers.table import Offers, places_by_kind
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
-from gpubench.precisions import AMP
+from gpubench.precisions import AMP, Precision
 from gpubench.predict.answers import log_deviation, most_of, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
@@ -43,7 +43,7 @@ from gpubench.sentences import texts
 from gpubench.specs import find_spec, load_specs
 from gpubench.units import format_bytes, plain, plural
 
-# Pricing and provider of a GPU that the page offers as owned. It has no price, so it costs only its energy.
+# Pricing and provider of the GPUs that a reader of the page may choose as owned. They cost only their energy.
 _TO_CHOOSE = Pricing.OWNED, candidates.QUOTED
 
 # Numbers of owned GPUs that the page offers.
@@ -66,9 +66,20 @@ FIRST = "resnet50"
 """The default model of the page, which most buyers know."""
 
 SENTENCES = (
-    *("title", "exchange", "exchange_next", "one_gpu_left", "price_doubt_short", "waiting_counts"),
-    *("chance_means", "page_old"),
-    *("nothing_meets", "relax_budget", "relax_deadline", "pair", "pair_how", "price_age_short"),
+    "title",
+    "exchange",
+    "exchange_next",
+    "one_gpu_left",
+    "price_doubt_short",
+    "waiting_counts",
+    "chance_means",
+    "page_old",
+    "nothing_meets",
+    "relax_budget",
+    "relax_deadline",
+    "pair",
+    "pair_how",
+    "price_age_short",
 )
 
 WORDS: Mapping[str, Mapping[str, str]] = {
@@ -140,6 +151,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
 
     table, today, _ = load_dated(asked.results, asked.offers, asked.as_of)
     runs, _ = runs_of(asked.results)
+    # The question without the limits that the page itself asks for.
     market = msgspec.structs.replace(
         asked,
         spot=True,
@@ -181,6 +193,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
         "starts": list(starts),
         "cases": cases,
         "begin": _begin(asked, cases, _own_keys(runs)),
+        "opening": (),
     }
 
 
@@ -223,7 +236,8 @@ def _own_keys(runs: Runs) -> set[str]:
 
 
 def _questions(market: RankRequest) -> Iterator[RankRequest]:
-    # Yield the question, if no shipped model covers it, then every shipped model at each of its precisions.
+    # Yield the question itself if no shipped model covers it, then one about every shipped model at each of
+    # its precisions.
     plain_recipe = {each.field: getattr(RankRequest(), each.field) for each in options_of(RecipeRequest)}
     if not _is_shipped(market):
         yield market
@@ -246,10 +260,11 @@ def _is_shipped(market: RankRequest) -> bool:
     names = market.workload_names
     given = {each.field for each in options_of(RecipeRequest) if market.was_given(each.field)}
     profile = load_profiles().get(names[0]) if len(names) == 1 else None
-    alone = not market.workloads or (
+    is_listed = not market.workloads or (
         profile is not None and market.precision in {None, AMP, *_offered_at(profile)}
     )
-    return alone and not market.mix and market.batch_size is None and market.task == "train" and not given
+    is_usual = market.batch_size is None and market.task == "train" and not given
+    return is_listed and is_usual and not market.mix
 
 
 def _case(
@@ -265,8 +280,9 @@ def _case(
     work = finder.work
     if work is None:
         return None
-    of_one = work.reference is not None  # a job in hours of one GPU; the page shows a round number of samples
-    samples = float(f"{work.samples:.2g}") if of_one else work.samples
+    # The page shows a job in hours of one GPU as a round number of samples.
+    in_gpu_hours = work.reference is not None
+    samples = float(f"{work.samples:.2g}") if in_gpu_hours else work.samples
     certain = dict(
         zip(pool.gpu[pool.certain < 1].tolist(), pool.certain[pool.certain < 1].tolist(), strict=True)
     )
@@ -277,12 +293,12 @@ def _case(
     figures = {
         "workloads": names,
         "label": plain(" + ".join(names), 60),
-        "precision": asked.precision or usual,
+        "precision": asked.precision or _CHOICES.get(usual, AMP),
         "usual_precision": usual,
         "task": asked.task,
         "unit": plural(unit_of(finder.speeds)),
         "samples": samples,
-        "words": None if of_one else work.job.words,
+        "words": None if in_gpu_hours else work.job.words,
         "photographs": finder.photograph_share,
         "shares": [asked.mix[name] for name in asked.workload_names] if asked.mix else None,
         "gpus": {
@@ -294,6 +310,10 @@ def _case(
     return figures, kept
 
 
+# The value of --precision for a precision in words; "amp-bf16 or amp-fp16" is that of no single one.
+_CHOICES = {each.words: str(each) for each in Precision}
+
+
 def _machines(pool: candidates.Candidates) -> list[list[Any]]:
     # Return each machine: GPU, count, pace, spread at clouds and at hosts, and whether scaling is modeled.
     hosts = pool.offers.kind.equals("marketplace").tolist()
@@ -302,11 +322,15 @@ def _machines(pool: candidates.Candidates) -> list[list[Any]]:
         known = machines.setdefault(
             machine,
             [
-                *(pool.speeds.keys[pool.gpu[row]], int(pool.count[row]), _short(pool.pace[row]), None, None),
+                pool.speeds.keys[pool.gpu[row]],
+                int(pool.count[row]),
+                _short(pool.pace[row]),
+                None,
+                None,
                 pool.scalings[machine].basis == MODELED,
             ],
         )
-        known[3 + is_host] = _short(pool.spread[row])
+        known[4 if is_host else 3] = _short(pool.spread[row])
     return list(machines.values())
 
 
@@ -317,7 +341,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
         **{name: _short(getattr(speeds, name)[row]) for name in ("samples_per_s", "low", "high")},
         "parts": [_part(part, starts) for part in speeds.parts[row]],
         "certain": certain,
-        "basis": estimate.basis,
+        "basis": "added" if estimate.origin else estimate.basis,
         "is_guess": estimate.is_extrapolated,
         "need_bytes": estimate.device_bytes.value,
     }
@@ -357,7 +381,7 @@ def _offers(
     asks = filtered.market.asks
     return [
         {
-            "who": seller(offer),
+            "who": seller(offer, owned.purchase_usd if (owned := filtered.owned.get(offer)) else None),
             "name": offer_name(offer),
             "gpu": offer.gpu_key,
             "count": offer.gpu_count,
@@ -388,7 +412,7 @@ def _barred(kept: Offers, found: list[tuple[dict[str, Any], Offers]]) -> list[li
     barred: list[list[int]] = [[] for _ in range(len(kept))]
     for at, (case, runs_it) in enumerate(found):
         machines = {(gpu, count) for gpu, count, *_ in case["machines"]}
-        for place in np.flatnonzero(~kept.places(runs_it)).tolist():
+        for place in np.flatnonzero(~kept.are_in(runs_it)).tolist():
             if (kept[place].gpu_key, kept[place].gpu_count) in machines:
                 barred[place].append(at)
     return barred
@@ -400,15 +424,15 @@ def _few(filtered: FilterResult) -> FilterResult:
     if len(kept) <= MOST_OFFERS:
         return filtered
 
-    def where(region: str | None) -> float:
+    def region_bits(region: str | None) -> float:
         return float(sum(2**at for at, name in enumerate(REGIONS) if region and is_in(region, name)))
 
     columns = (kept.gpu_key, kept.gpu_count, kept.pricing, kept.seller)
-    kinds = np.stack([*(column.codes for column in columns), kept.region.figures(where)], axis=1)
+    kinds = np.stack([*(column.codes for column in columns), kept.region.figures(region_bits)], axis=1)
     _, kind = np.unique(kinds, axis=0, return_inverse=True)
     price = kept.price / kept.gpu_count.figures(float)
     by_price = np.argsort(price, kind="stable")
-    by_kind = sorted(alike(kind.reshape(-1)[by_price]).items())
+    by_kind = sorted(places_by_kind(kind.reshape(-1)[by_price]).items())
     first = by_price[np.concatenate([places[:MOST_ALIKE] for _, places in by_kind])]
     cheapest = first[np.argsort(price[first], kind="stable")][:MOST_OFFERS]
     few = kept.take(np.sort(cheapest))
@@ -422,15 +446,34 @@ def _card(key: str) -> dict[str, str]:
 
 
 def _is_priced(machine: str, own_keys: Collection[str]) -> bool:
-    # Return whether a text of --have has a price or is a PC, so that it is no choice of the page.
+    # Return whether a text of --have has a price or is a PC, which the page does not offer as a choice.
     return is_a_host(machine) or parse_owned(machine, own_keys)[2]["purchase_usd"] > 0
 
 
+# Options of ``rank`` that the page asks for itself, or that do not matter to it.
+_OF_THE_PAGE = {
+    "workload",
+    "precision",
+    "samples",
+    "epochs",
+    "dataset_size",
+    "hour_worth",
+    "budget_usd",
+    "deadline_hours",
+    "have",
+    "seller",
+    "region",
+    "spot",
+    "results",
+    "offers",
+    "limit",
+    "sort",
+}
+
+
 def _filters(asked: RankRequest, own_keys: Collection[str] = ()) -> list[str]:
-    # Return the options of the question that are not inputs of the page, as given.
-    asked_here = {"workload", "precision", "samples", "epochs", "dataset_size", "hour_worth", "budget_usd"}
-    asked_here |= {"deadline_hours", "have", "seller", "region", "spot", "results", "offers", "limit", "sort"}
-    kept = {name: value for name, value in asked.question.items() if name not in asked_here}
+    # Return the other options of the question, as given.
+    kept = {name: value for name, value in asked.question.items() if name not in _OF_THE_PAGE}
     kept["have"] = [text for text in asked.own if _is_priced(text, own_keys)]
     return list(words_of(request_from(RankRequest, kept, "rank")))
 

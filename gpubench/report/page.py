@@ -46,7 +46,7 @@ from gpubench.folders import package_text, results_root
 from gpubench.groups import first_of_each, grouped
 from gpubench.interval import UNKNOWN_INTERVAL, Interval, flat
 from gpubench.labels import FRONTIER, gpu_name, gpus_of, offer_name
-from gpubench.models import Measurement, Ranking, Row, Run
+from gpubench.models import Measurement, Pricing, Ranking, Row, Run
 from gpubench.options import options_of, takes_options_of
 from gpubench.recommend import rank
 from gpubench.recommend.lines import (
@@ -100,11 +100,11 @@ def report(request: ReportRequest) -> str:
         The path of the file.
 
     Raises:
-        MisuseError: If the question or the format is unknown.
+        MisuseError: If the question is invalid, or the format is unknown.
         StorageError: If the file cannot be written.
     """
     path = request.output
-    elsewhere = f"choose another place with {'-o FILE' if request.public is None else '--public DIR'}"
+    hint = f"choose another place with {'-o FILE' if request.public is None else '--public DIR'}"
     if request.public is not None:
         if path is not None or request.format is not None:
             raise MisuseError("--public names its files itself: leave out -o and --format")
@@ -125,28 +125,32 @@ def report(request: ReportRequest) -> str:
     if request.public is not None:  # without paths, serial numbers, doubtful rows and the user's models
         runs = [shareable(run)[0] for run in data.runs]
         data = replace(data, runs=tuple(run for run in runs if run.measurements or run.micro), problems=())
-        write_file(
-            request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=elsewhere
-        )
+        write_file(request.public / "data.json", as_json(data).encode("utf-8", errors="replace"), hint=hint)
     if path is None:
         name = "ranking" if data.run is None else data.run.run_id
         safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[:80]
         path = results_root(request.results) / "reports" / f"{data.today.isoformat()}-{safe}.{kind}"
     # A name from a driver may have lone surrogates, which UTF-8 cannot encode; they become "?".
     text = render(data, kind).encode("utf-8", errors="replace")
-    write_file(path, text, hint=elsewhere)
+    write_file(path, text, hint=hint)
     return str(path)
 
 
 def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
-    found, ranking = calculator(asked), data.ranking
+    ranking, market = data.ranking, asked
+    # If a sum buys nothing, rentals are ranked, so the page chooses among these too.
+    rents = ranking is not None and any(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
+    if rents and asked.max_purchase_usd is not None:
+        market = msgspec.structs.replace(asked, max_purchase_usd=None, jobs_per_month=None)
+    found = calculator(market)
     job = None if ranking is None else ranking.job
-    if job is None or job.reference_hours is not None:  # the page asks about a number of samples
+    if job is None or job.reference_hours is not None:  # on the page, a job is a number of samples
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
         asked = msgspec.structs.replace(asked, **question)
-        ranking = rank.ranked(asked, lambda of: head(of, MOST_OFFERS))
-    return replace(data, calculator=found, ranking=ranking)
+        ranking = rank.ranked(asked, lambda found: head(found, MOST_OFFERS))
+    opening = () if ranking is None else ranking.said("asked")
+    return replace(data, calculator=found | {"opening": opening}, ranking=ranking)
 
 
 def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the option's own name
@@ -187,19 +191,19 @@ def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
     figures = {id_: figure for heading in headings for id_, figure in heading.figures.items()}
     content, thinned = embedded(_best_of_each_machine(data))
     begin = None if data.calculator is None else data.calculator["begin"]
-    still = None
+    static = None
     if begin is not None and data.ranking is not None:
-        still = _static_answer(data.ranking, begin["model"])
+        static = _static_answer(data.ranking, begin["model"])
     return environment().get_template("page.html.j2").render(
-        still=still,
+        static=static,
         few=_few_offers(data.calculator),
         cost=COST,
         chance=CHANCE,
         as_of=data.today.isoformat(),
         no_answer=data.ranking_problem and plain(data.ranking_problem, 400),
-        calculator=None if still is None else packed(msgspec.json.encode(data.calculator)),
+        calculator=None if static is None else packed(msgspec.json.encode(data.calculator)),
         title=_title(data),
-        subtitle=_subtitle(data) if still is None else data.today.isoformat(),  # a section dates the run
+        subtitle=_subtitle(data) if static is None else data.today.isoformat(),  # a section dates the run
         headings=[heading for heading in headings if heading.parts],
         figures=packed(json.dumps(figures, separators=(",", ":")).encode()),
         palette=PALETTE,
@@ -248,7 +252,7 @@ def _static_answer(ranking: Ranking, model: str) -> dict[str, Any]:
             (
                 line.names,
                 gpus_of(line.choice.offer),
-                seller(line.choice.offer),
+                seller(line.choice.offer, line.choice.purchase_usd),
                 _ranged(hours_text(line.choice.row)),
                 _ranged(line.choice.row.cost_usd.by(format_usd)),
                 basis_text(line.choice.row),
@@ -336,17 +340,20 @@ def ranking_figure(ranking: Ranking) -> Plot:
     best = first_of_each(every, lambda row: (row.offer.gpu_key, row.offer.gpu_count))
     rows, has_job = best[:MOST_DOTS], ranking.job is not None
 
-    def place(row: Row) -> tuple[Interval, Interval]:
+    def coordinates(row: Row) -> tuple[Interval, Interval]:
         return (row.hours, row.cost_usd) if has_job else (ranking.throughput_of(row), row.usd_per_hour)
 
     titles = grouped((id(answer.row), WORDS["titles"][name]) for name, answer in ranking.answers.items())
-    of_bases = (_dots(basis, look, rows, place, titles) for basis, look in BASIS_LOOKS.items())
+    of_bases = (_dots(basis, look, rows, coordinates, titles) for basis, look in BASIS_LOOKS.items())
     traces = [trace for trace in of_bases if trace["x"]]
     if has_job:
         traces.insert(0, _staircase(rows))
-    x, y = zip(*(place(row) for row in rows), strict=True)
-    of_job, of_hour = ("time of the job, hours", "cost of the job, US dollars"), "US dollars an hour"
-    axes = of_job if has_job else (ranking.throughput_unit, of_hour)
+    x, y = zip(*(coordinates(row) for row in rows), strict=True)
+    axes = (
+        ("time of the job, hours", "cost of the job, US dollars")
+        if has_job
+        else (ranking.throughput_unit, "US dollars an hour")
+    )
     layout = base_layout() | {
         "xaxis": log_axis([each.value or 0.0 for each in x], axes[0], room=0.12),
         "yaxis": log_axis([each.value or 0.0 for each in y], axes[1], room=0.06),
@@ -359,24 +366,26 @@ def _dots(
     basis: str | None,
     look: Look,
     rows: Sequence[Row],
-    place: Callable[[Row], tuple[Interval, Interval]],
+    coordinates: Callable[[Row], tuple[Interval, Interval]],
     titles: Mapping[int, Sequence[str]],
 ) -> dict[str, Any]:
-    of = [row for row in rows if row.estimate.basis == basis]
-    names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in of]
+    found = [row for row in rows if row.estimate.basis == basis]
+    names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in found]
     # the intervals of all rows would cover the chart, so only the answers show theirs
-    shown = [place(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in of]
+    shown = [coordinates(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in found]
     return {
         "type": "scatter",
         "name": look.name,
         "mode": "markers+text",
-        "x": [place(row)[0].value for row in of],
-        "y": [place(row)[1].value for row in of],
-        "text": [label(name) if id(row) in titles else "" for row, name in zip(of, names, strict=True)],
+        "x": [coordinates(row)[0].value for row in found],
+        "y": [coordinates(row)[1].value for row in found],
+        "text": [label(name) if id(row) in titles else "" for row, name in zip(found, names, strict=True)],
         "textposition": "middle right",
         "hovertext": [
-            "<br>".join((label(name), *(each.text() for each in place(row)), label(offer_name(row.offer))))
-            for row, name in zip(of, names, strict=True)
+            "<br>".join(
+                (label(name), *(each.text() for each in coordinates(row)), label(offer_name(row.offer)))
+            )
+            for row, name in zip(found, names, strict=True)
         ],
         "hoverinfo": "text",
         "marker": {"color": look.color, "symbol": look.symbol, "size": 9},
@@ -573,11 +582,11 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
     Returns:
         The document, and n: it keeps every n-th telemetry sample.
     """
-    on_threads = (pair.of for pair in data.thread_pairs)
+    on_threads = (pair.result for pair in data.thread_pairs)
     results = (*data.everything, *on_threads, *data.failures)
     used = {id(result.run): result.run for result in results}.values()
     total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
-    step = max(1, -(-total // most_samples))
+    step = max(1, math.ceil(total / most_samples))
     runs = [run_document(run) for run in used]
     for run in runs:
         for measurement in run["measurements"]:

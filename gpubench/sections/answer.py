@@ -107,20 +107,20 @@ def answer_table(ranking: Ranking) -> Table:
     """
     rows = lines(ranking)
     figures = [
-        number(capitalized(per_s_unit(ranking)), _of(lambda row: ranking.throughput_of(row).words())),
-        number(capitalized(plain(ranking.value_unit, 60)), _of(lambda row: ranking.value_of(row).words())),
+        number(capitalized(per_s_unit(ranking)), _cell(lambda row: ranking.throughput_of(row).words())),
+        number(capitalized(plain(ranking.value_unit, 60)), _cell(lambda row: ranking.value_of(row).words())),
     ]
     if any(line.choice.row.hours.value is not None for line in rows):
         figures = [
-            number("Time", _of(hours_text)),
-            number(COST, _of(lambda row: row.cost_usd.by(format_usd))),
+            number("Time", _cell(hours_text)),
+            number(COST, _cell(lambda row: row.cost_usd.by(format_usd))),
         ]
     return table(
         "",
         rows,
         text("", lambda line: line.names),
         text("GPUs", lambda line: f"{what_of(line.choice)}\n{basis_text(line.choice.row)}"),
-        text(
+        text(  # the kind of seller only if it is not a cloud
             "Seller",
             lambda line: stacked(seller(line.choice.offer)).removesuffix(f"\n{SELLERS['cloud']}"),
         ),
@@ -135,11 +135,12 @@ def _chances(line: Line) -> str:
     return BOTH.join(line.chances).replace(" %", f"{NO_BREAK_SPACE}%")
 
 
-def _of(words: Callable[[Row], str]) -> Callable[[Line], str]:
+def _cell(words: Callable[[Row], str]) -> Callable[[Line], str]:
+    # Return a function that formats the row of an answer, with its interval on a second line.
     return lambda line: stacked(words(line.choice.row)).replace(" to ", "\N{EN DASH}")
 
 
-def _beside(ranking: Ranking) -> list[str]:
+def _not_in_table(ranking: Ranking) -> list[str]:
     # Return the sentences that add something to the table, replies to the question first.
     shown = set(in_words(ranking))
     said = (*ranking.said("asked"), *ranking.said("answer", "sureness"))
@@ -147,19 +148,20 @@ def _beside(ranking: Ranking) -> list[str]:
 
 
 def _kept(ranking: Ranking, shown: Table) -> tuple[list[str], int]:
-    # Return the sentences that fit below the table, and how many are left out, notes included. Replies and
-    # cautions always stay.
+    # Return the sentences that fit below the table, and how many are left out, including all notes. Replies
+    # and cautions always stay.
     cells = [cell for row in shown.rows for cell in row] + [column.title for column in shown.columns]
     asked, cautions = ranking.said("asked"), ranking.said("caution")
     always = " ".join([title(ranking), *cells, *cautions, *asked])
-    left = MOST_WORDS - _RESERVED_WORDS + _EXTRA_WORDS_FOR_REPLIES * bool(asked) - len(always.split())
+    most = MOST_WORDS - _RESERVED_WORDS + (_EXTRA_WORDS_FOR_REPLIES if asked else 0)
+    left = most - len(always.split())
     kept: list[str] = []
-    for each in _beside(ranking):
+    for each in _not_in_table(ranking):
         words = 0 if each in asked else len(each.split())
         if words <= left or each in asked:
             kept.append(each)
             left -= words
-    return [*kept, *cautions], len(_beside(ranking)) - len(kept) + len(ranking.said("note"))
+    return [*kept, *cautions], len(_not_in_table(ranking)) - len(kept) + len(ranking.said("note"))
 
 
 # Additional words that the first screen may have if it replies to options.
@@ -172,8 +174,8 @@ _RESERVED_WORDS = 8
 def screen(ranking: Ranking) -> list[Part]:
     """Return the first screen: title, answers, and the sentences that fit."""
     shown = answer_table(ranking)
-    kept, left = _kept(ranking, shown)
-    rest = f"--table adds {count(left, 'note')} and {count(len(ranking.by_gpu), 'GPU')}"
+    kept, left_out = _kept(ranking, shown)
+    rest = f"--table adds {count(left_out, 'note')} and {count(len(ranking.by_gpu), 'GPU')}"
     return [
         Paragraph(text=title(ranking), tone="headline"),
         shown,
@@ -192,7 +194,9 @@ def _answer(data: ReportData) -> Block:
     parts: tuple[Part, ...] = (
         Paragraph(text=title(ranking), tone="headline"),
         answer_table(ranking),
-        Bullets(items=tuple(plain(each, 600) for each in (*_beside(ranking), *ranking.said("caution")))),
+        Bullets(
+            items=tuple(plain(each, 600) for each in (*_not_in_table(ranking), *ranking.said("caution")))
+        ),
     )
     return Block(title="The answer", parts=parts, brief=parts)
 
@@ -207,16 +211,16 @@ _MOST_MEMORY_CHARACTERS = 300
 def in_full(ranking: Ranking) -> Facts:
     """Return each answer, and the best hardware to own, with all that a buyer should know before paying."""
     found = {line.names: line.choice for line in lines(ranking)}
-    use: dict[tuple[str, str, int], float | None] = {
+    utilization: dict[tuple[str, str, int], float | None] = {
         _machine(each): each.utilization for each in ranking.buy_or_rent
     }
     if ranking.best_to_own is not None:
-        use.setdefault(_machine(ranking.best_to_own.offer), ranking.best_to_own_use)
+        utilization.setdefault(_machine(ranking.best_to_own.offer), ranking.best_to_own_use)
         if ranking.best_to_own.offer not in {each.offer for each in found.values()}:
             found["Best to own"] = ranking.best_to_own
     return Facts(
         rows=tuple(
-            Fact(term=name, value=_in_full(each, use.get(_machine(each.offer))))
+            Fact(term=name, value=_in_full(each, utilization.get(_machine(each.offer))))
             for name, each in found.items()
         )
     )
@@ -226,17 +230,18 @@ def _machine(of: Offer | BuyOrRent) -> tuple[str, str, int]:
     return of.instance, of.gpu_key, of.gpu_count
 
 
-def _in_full(choice: Choice, use: float | None) -> str:
+def _in_full(choice: Choice, utilization: float | None) -> str:
     row = choice.row
-    read = dated(plain(choice.offer.price_date, 20), row.price_age_days)
-    label, busy = _label(choice), "" if use is None else f", if busy {format_percent(use)}"
-    price = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}, {price_of(row)}"
-    asked = "" if row.is_expected_as_listed else f" of {format_usd(row.listed_usd_per_hour)}"
+    date = dated(plain(choice.offer.price_date, 20), row.price_age_days)
+    label, listed_usd = _label(choice), format_usd(row.listed_usd_per_hour)
     if choice.source == "own":
-        paid = "" if choice.purchase_usd is None else f" {label} ({read})"
-        price = f"{what_of(choice)}{paid}, {format_usd(row.listed_usd_per_hour)} an hour of work{busy}"
+        paid = "" if choice.purchase_usd is None else f" {label} ({date})"
+        busy = "" if utilization is None else f", if busy {format_percent(utilization)}"
+        price = f"{what_of(choice)}{paid}, {listed_usd} an hour of work{busy}"
     else:
-        price += f" ({label}{asked}, {read})"
+        listed = "" if row.is_expected_as_listed else f" of {listed_usd}"
+        where = f"{gpus_of(choice.offer)} at {plain(choice.offer.provider, 30)}"
+        price = f"{where}, {price_of(row)} ({label}{listed}, {date})"
     job = [] if row.hours.value is None else [f"{hours_text(row)} and {row.cost_usd.by(format_usd)}"]
     return "; ".join([price, *job, fits_words(choice), *_to_know(choice)])
 
@@ -441,8 +446,8 @@ def factor_table(rows: Sequence[Row]) -> Table:
     def whole(value: float) -> str:
         return f"{value:,.0f}"
 
-    def share(value: float) -> str:  # of the FP32 rate: "1/2", "1/64"
-        return UNKNOWN if not value else "1/1" if value > 1 else f"1/{1 / value:.0f}"
+    def share(value: float) -> str:  # of the FP32 rate: "1/2", "1/64"; at most "1/1"
+        return f"1/{max(1 / value, 1):.0f}" if value else UNKNOWN
 
     return table(
         "GPU specifications",
@@ -506,7 +511,7 @@ def offers(
         text("Memory", _gpus_needed) if shared else None,
         number(RANK, rank_words(ranking)),
         text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
-        *_paces(ranking, one_a_gpu=one_a_gpu),
+        *_speed_and_cost(ranking, one_a_gpu=one_a_gpu),
         number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(ranking, one_a_gpu=one_a_gpu)),
         *_token_columns(rows),
         text("Also at", also_at(ranking), optional=3) if one_a_gpu else None,
@@ -535,7 +540,7 @@ def rank_words(ranking: Ranking) -> Callable[[Row], str]:
     return lambda row: UNKNOWN if row.rank is None else f"{row.rank}{'=' if row.rank in shared else ''}"
 
 
-def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
+def _speed_and_cost(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
     # Yield columns for throughput and value, and for time and cost of a job if there is one.
     timed = any(row.hours.value is not None for row in ranking.rows)
     if not (timed and ranking.by_reference):
@@ -547,7 +552,7 @@ def _paces(ranking: Ranking, *, one_a_gpu: bool) -> Iterator[Cell[Row]]:
         yield number(
             capitalized(plain(ranking.value_unit, 60)),
             lambda r: stacked(ranking.value_of(r).words()),
-            optional=7 * timed,
+            optional=7 if timed else 0,
         )
     if timed:
         yield number(
@@ -622,12 +627,12 @@ def also_at(ranking: Ranking) -> Callable[[Row], str]:
     """Return a function that lists other providers of a GPU: "lium $10.06, aws $12.00"."""
     elsewhere = {(each.offer.gpu_key, each.source == "own"): each for each in ranking.by_gpu}
 
-    def of(row: Row) -> str:
+    def others(row: Row) -> str:
         best = elsewhere.get((row.offer.gpu_key, row.offer.pricing is Pricing.OWNED))
         found = () if best is None else best.also_at
         return ", ".join(_elsewhere_words(each, row.offer.gpu_count) for each in found) or UNKNOWN
 
-    return of
+    return others
 
 
 def remarks_of(row: Row) -> str:
@@ -635,8 +640,8 @@ def remarks_of(row: Row) -> str:
     # A column shows the age of each price, so a stale price needs no remark.
     remarks = [remark(f) for f in row.findings if f.kind is not FindingKind.STALE_PRICE]
     offer, lost = row.offer, row.spot_break_even
-    each = f"{_token_time(row)} per token, " if row.estimate.case.new_tokens else ""
-    batch = f"{each}{format_duration(row.latency_s)} per batch of {row.estimate.case.batch_size}"
+    per_token = f"{_token_time(row)} per token, " if row.estimate.case.new_tokens else ""
+    batch = f"{per_token}{format_duration(row.latency_s)} per batch of {row.estimate.case.batch_size}"
     pays = f"as long as interruptions add less than {format_percent(lost)} to the work" if lost else None
     remarks += [
         words

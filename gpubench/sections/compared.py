@@ -103,7 +103,7 @@ SMALL_JOB_S = 900.0
 class CpuGpuPair:
     """The fastest CPU row and the fastest GPU row for one workload and task.
 
-    ``cpus`` has all valid rows of the CPU, which decide whether a GPU is needed.
+    ``cpus`` has all CPU rows except unfounded ones; they decide whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
@@ -113,9 +113,13 @@ class CpuGpuPair:
 
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Pair the fastest CPU and GPU rows of each workload and task, at equal batch size if possible."""
-    of_kind = [[r for r in data.everything if r.run.device.is_cpu is is_cpu] for is_cpu in (True, False)]
-    # each kind is represented by the page's device, else by the one with the newest run
-    cpus, gpus = ([r for r in kind if same(r.run.device, kind[0].run.device)] for kind in of_kind)
+
+    def of_one_device(*, is_cpu: bool) -> list[Result]:
+        # Return the results of the page's device if it is of this kind, else of the one with the newest run.
+        of_kind = [r for r in data.everything if r.run.device.is_cpu is is_cpu]
+        return [r for r in of_kind if same(r.run.device, of_kind[0].run.device)]
+
+    cpus, gpus = of_one_device(is_cpu=True), of_one_device(is_cpu=False)
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
         mine, theirs = (
@@ -140,9 +144,9 @@ def processor(data: ReportData) -> list[Part]:
     if not found:
         return []
     trained = [pair.cpus for pair in found if pair.cpus and pair.cpu.case.task is TaskKind.TRAIN]
-    none = "This CPU has no reliable training measurement, so whether it needs a GPU is unknown."
+    unknown = "This CPU has no reliable training measurement, so whether it needs a GPU is unknown."
     return [
-        *(Paragraph(text=said) for said in [*map(_need, trained)] or [none]),
+        *(Paragraph(text=said) for said in [*map(_need, trained)] or [unknown]),
         table(
             "CPU and GPU on the same workload, each at its fastest",
             found,
@@ -162,24 +166,24 @@ def _need(cpus: Sequence[Result]) -> str:
     """
     lows = [result.measurement.samples_per_s_low for result in cpus]
     highs = [result.measurement.samples_per_s_high for result in cpus]
-    surely_s = min((_JOB_SAMPLES / low for low in lows if low), default=math.inf)
+    most_s = min((_JOB_SAMPLES / low for low in lows if low), default=math.inf)
     likely_s = min(map(_job_s, cpus))
     least_s = min((_JOB_SAMPLES / high if high else 0.0) for high in highs)
     flags = sorted({flag for result in cpus for flag in result.doubts})
     flagged = f" (flagged {', '.join(flags)})" if flags else ""
-    limit, of = f"{SMALL_JOB_S / 60:.0f} min", f"For {workload_name(cpus[0].case)}{flagged}"
-    if surely_s <= SMALL_JOB_S:
-        trains = f"this CPU trains on a million samples in {format_duration(surely_s)} or less"
-        return f"{of} no GPU is needed: {trains}."
+    limit, start = f"{SMALL_JOB_S / 60:.0f} min", f"For {workload_name(cpus[0].case)}{flagged}"
+    if most_s <= SMALL_JOB_S:
+        trains = f"this CPU trains on a million samples in {format_duration(most_s)} or less"
+        return f"{start} no GPU is needed: {trains}."
     if likely_s > _FAR_OFF * SMALL_JOB_S:
         takes = f"a million samples take this CPU about {format_duration(likely_s)}"
-        return f"{of} a GPU is needed: {takes}, over {_FAR_OFF:.0f} times the limit of {limit}."
+        return f"{start} a GPU is needed: {takes}, over {_FAR_OFF:.0f} times the limit of {limit}."
     if least_s > SMALL_JOB_S:
         takes = f"it takes {format_duration(least_s)} or more"
-        return f"{of} this CPU is too slow to train on a million samples within {limit}: {takes}."
+        return f"{start} this CPU is too slow to train on a million samples within {limit}: {takes}."
     return (
-        f"{of} it is undecided whether this CPU trains on a million samples within {limit}: the interval of "
-        "its throughput includes that rate, or is unknown."
+        f"{start} it is undecided whether this CPU trains on a million samples within {limit}: the interval "
+        "of its throughput includes that rate, or is unknown."
     )
 
 
@@ -240,7 +244,7 @@ class Point:
 def points_of(data: ReportData) -> tuple[Point, ...]:
     """Return a point for each measured case of a shipped workload, using the operators in its profile.
 
-    There is none if the device's peak or bandwidth is unknown.
+    A case has a point only if the device's bandwidth, and its peak at that precision, are known.
     """
     device, bandwidth = data.device, _bandwidth(data)
     found: list[Point] = []
@@ -306,6 +310,7 @@ def _figure(device: DeviceProfile, bandwidth: float, points: Sequence[Point]) ->
     used = {point.result.case.precision for point in points}
     peaks = ((peak_flops_per_s(device, each), each.value) for each in Precision if each in used)
     roofs = grouped((peak, name) for peak, name in peaks if peak is not None)
+    # The fastest point of each workload shows its name.
     named = {p.result.case.workload: p for p in sorted(points, key=lambda p: p.rate)}.values()
     traces: list[dict[str, Any]] = []
     for peak, names in roofs.items():

@@ -105,7 +105,7 @@ class ReportData:
         cpu = next((device for device in self.devices if device.is_cpu), None)
         runs = (run for run in self.runs if cpu is not None and same(run.device, cpu))
         pairs = (pair for run in runs for pair in thread_effects(results_of(run)))
-        return tuple(first_of_each(pairs, lambda pair: pair.of.case))
+        return tuple(first_of_each(pairs, lambda pair: pair.result.case))
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
@@ -238,7 +238,7 @@ def at_named_batches(results: Iterable[Result]) -> list[Result]:
 
 
 def by_speed(result: Result) -> tuple[bool, float]:
-    """Return a sort key: invalid results first, then in ascending order of speed."""
+    """Return a sort key: unfounded results first, then in ascending order of speed."""
     return result.leads, result.measurement.samples_per_s or 0.0
 
 
@@ -396,7 +396,7 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     """Return the throughput of the heaviest workload measured here, in its fastest case.
 
-    A figure that a finding makes doubtful is used only if there is no other. An invalid figure is never used.
+    A doubtful figure is used only if there is no other, and an unfounded one never.
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:

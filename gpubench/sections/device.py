@@ -227,8 +227,8 @@ def _value(m: MicroResult) -> str:
 
 
 _Seen = tuple[DeviceProfile, DeviceState | None]
-# GPUs of a model differ in these.
-_OF_ONE = ("index", "uuid", "pci_bus_id", "power_limit_w", "pcie_width")
+# Two GPUs of one model may differ in these.
+_NOT_OF_MODEL = ("index", "uuid", "pci_bus_id", "power_limit_w", "pcie_width")
 
 
 def machine(report: ProbeReport) -> Block:
@@ -236,7 +236,7 @@ def machine(report: ProbeReport) -> Block:
     seen = list(zip(report.devices, report.states, strict=True))
     cpus = [device for device in report.devices if device.is_cpu]
     alike = grouped(
-        (msgspec.json.encode(msgspec.structs.replace(each[0], **dict.fromkeys(_OF_ONE))), each)
+        (msgspec.json.encode(msgspec.structs.replace(each[0], **dict.fromkeys(_NOT_OF_MODEL))), each)
         for each in seen
         if not each[0].is_cpu
     )
@@ -278,8 +278,8 @@ def _lines(device: DeviceProfile, state: DeviceState | None) -> list[Paragraph]:
 
 
 def _gpus(alike: Sequence[_Seen]) -> list[Part]:
-    # The table is about all of them, so it omits values that differ; each GPU's own limits follow below it.
-    differing = [name for name in _OF_ONE if len({getattr(device, name) for device, _ in alike}) > 1]
+    # The table is about all these GPUs, so it omits values that differ; the limits of each GPU follow it.
+    differing = [name for name in _NOT_OF_MODEL if len({getattr(device, name) for device, _ in alike}) > 1]
     device = msgspec.structs.replace(alike[0][0], **dict.fromkeys(differing))
     spec = load_specs().get(device.gpu_key or "")
     places = ", ".join(str(d.index) for d, _ in alike)
@@ -288,11 +288,11 @@ def _gpus(alike: Sequence[_Seen]) -> list[Part]:
     return [
         Paragraph(text=f"GPU {places}  {several}{_name(device)}{known}", tone="headline"),
         *_driver_and_datasheet(device, spec, ""),
-        *(Facts(rows=_here(one, state, several=bool(several))) for one, state in alike),
+        *(Facts(rows=_facts_of_one(one, state, several=len(alike) > 1)) for one, state in alike),
     ]
 
 
-def _here(device: DeviceProfile, state: DeviceState | None, *, several: bool) -> tuple[Fact, ...]:
+def _facts_of_one(device: DeviceProfile, state: DeviceState | None, *, several: bool) -> tuple[Fact, ...]:
     place = f"{device.uuid or UNKNOWN} at PCI {device.pci_bus_id or UNKNOWN}"
     if device.uuid is not None and uuid_is_blank(device.uuid):
         place = f"all zeros: matched by PCI bus id {device.pci_bus_id or UNKNOWN}"

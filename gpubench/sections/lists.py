@@ -120,28 +120,29 @@ def listed(rows: Sequence[ListedOffer]) -> list[Part]:
             text("GPU", lambda row: gpu_name(row.offer.gpu_key)),
             number("GPUs", lambda row: str(row.offer.gpu_count)),
             number("$/GPU-h", lambda row: _dollars(row.offer.usd_per_gpu_hour)),
-            number("$/h", lambda row: _dollars(float(row.offer.price_usd_per_hour)), 4),
+            number("$/h", lambda row: _dollars(float(row.offer.price_usd_per_hour)), optional=4),
             text("Provider", provider),
-            text("Instance", lambda row: plain(row.offer.instance, 36), 8),
-            text("Region", lambda row: row.offer.region or UNKNOWN, 5),
-            text("Pricing", lambda row: pricing_words(row.offer), 2),
-            text("Kind", lambda row: row.offer.kind, 3),
-            text("Price date", lambda row: show_price_date(row.offer.price_date), 4),
-            text(
-                "Age",
-                lambda row: (
-                    count(row.price_age_days, "day") + f", {row.freshness}" * (row.freshness != "current")
-                ),
-                optional=1,
-            ),
-            link("Link", lambda row: price_page(row.offer.provider, row.offer.source), 9),
-            text("Stock", _stock, 6) if any(row.offer.in_stock is not None for row in rows) else None,
+            text("Instance", lambda row: plain(row.offer.instance, 36), optional=8),
+            text("Region", lambda row: row.offer.region or UNKNOWN, optional=5),
+            text("Pricing", lambda row: pricing_words(row.offer), optional=2),
+            text("Kind", lambda row: row.offer.kind, optional=3),
+            text("Price date", lambda row: show_price_date(row.offer.price_date), optional=4),
+            text("Age", _age, optional=1),
+            link("Link", lambda row: price_page(row.offer.provider, row.offer.source), optional=9),
+            text("Stock", _stock, optional=6)
+            if any(row.offer.in_stock is not None for row in rows)
+            else None,
         ),
         *(
             Paragraph(text=f"[{number_}] not ranked: {reason}", tone="note")
             for number_, reason in enumerate(reasons, 1)
         ),
     ]
+
+
+def _age(row: ListedOffer) -> str:
+    note = "" if row.freshness == "current" else f", {row.freshness}"
+    return f"{count(row.price_age_days, 'day')}{note}"
 
 
 def _stock(row: ListedOffer) -> str:
@@ -177,7 +178,7 @@ def stored(runs: Sequence[Run]) -> list[Part]:
 
 
 def _run_measured(run: Run) -> str:
-    end = ", interrupted" if run.interrupted else "" if run.finished_at else ", unfinished"
+    end = ", interrupted" if run.interrupted else ("" if run.finished_at else ", unfinished")
     return f"{run.measured_count} of {run.case_count}{end}"
 
 

@@ -94,7 +94,8 @@ def throughput(data: ReportData) -> list[Part]:
     if not data.results:
         return []
     results = sorted(data.results, key=_order)
-    apart = distinguishing_settings([result.case for result in results])
+    differing = distinguishing_settings([result.case for result in results])
+    # A chart for each workload, framework, task, and kind of batch: the start of the sort key.
     groups = [list(group) for _, group in groupby(results, key=lambda r: _order(r)[:4])]
     lead = (
         "Samples per second of whole training steps (forward, loss, backward, optimizer), with the 95 % "
@@ -109,10 +110,12 @@ def throughput(data: ReportData) -> list[Part]:
     twin = table(
         "Every measured case on this device",
         results,
-        text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *apart(r.case)))}"),
+        text("Case", lambda r: f"{title_of(r)}\n{', '.join((_how(r), *differing(r.case)))}"),
         number(
             "Throughput, 95 % interval",
-            lambda r: rate_of(r.measurement) + "\nfrom one process" * r.measurement.within_one_process,
+            lambda r: (
+                rate_of(r.measurement) + ("\nfrom one process" if r.measurement.within_one_process else "")
+            ),
         ),
         number("Tokens/s", lambda r: format_number(r.measurement.tokens_per_s)) if has_tokens else None,
         number("Step", lambda r: format_duration(r.measurement.step_time_s)),
@@ -123,7 +126,7 @@ def throughput(data: ReportData) -> list[Part]:
         text("Shared", lambda r: _shared(r) or UNKNOWN, optional=8) if any(map(_shared, results)) else None,
         text("Findings", lambda r: kinds_words(finding.kind for finding in r.measurement.findings)),
     )
-    figures = tuple(_figure(group, apart) for group in groups)
+    figures = tuple(_figure(group, differing) for group in groups)
     return [Paragraph(text=lead, tone="note"), Charts(figures=figures, twin=twin)]
 
 
@@ -143,12 +146,12 @@ def _order(result: Result) -> tuple[object, ...]:
     )
 
 
-def _figure(group: Sequence[Result], apart: Callable[[Case], tuple[str, ...]]) -> Figure:
+def _figure(group: Sequence[Result], differing: Callable[[Case], tuple[str, ...]]) -> Figure:
     marks = []
     for r in group:
         case, words = r.case, r.measurement.interval.text(digits=r.measurement.digits)
         version = f", version {case.workload_version}" if case.workload_version != 1 else ""
-        below = ", ".join((f"batch {case.batch_size:,}", *apart(case)))  # the title says "best batch"
+        below = ", ".join((f"batch {case.batch_size:,}", *differing(case)))  # the title says "best batch"
         marks.append(
             Mark(
                 row=two_lines(f"{case.precision.value}{layout_words(case)}", f"{below}{version}"),
@@ -206,15 +209,15 @@ def amp(data: ReportData) -> list[Part]:
     twin = table(
         "Speedup of AMP with its baseline",
         pairs,
-        text("Case", lambda s: f"{title_of(s.of)}\n{s.of.case.execution.value} {_batches(s)}"),
-        text("AMP", lambda s: f"{s.of.case.precision.value}{layout_words(s.of.case)}"),
-        text("Baseline", lambda s: f"{s.to.case.precision.words}{layout_words(s.to.case)}"),
+        text("Case", lambda s: f"{title_of(s.result)}\n{s.result.case.execution.value} {_batches(s)}"),
+        text("AMP", lambda s: f"{s.result.case.precision.value}{layout_words(s.result.case)}"),
+        text("Baseline", lambda s: f"{s.baseline.case.precision.words}{layout_words(s.baseline.case)}"),
         number("Speedup, 95 % interval", lambda s: stacked(s.words)),
         number("Peak allocated", _memory, optional=7),
         number("Loss after the same steps", _loss, optional=6),
         FINDINGS,
     )
-    alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.of, pair.to))
+    alone = any(r.measurement.within_one_process for pair in pairs for r in (pair.result, pair.baseline))
     one = "Some of these ratios are based on a single launch."
     return [
         Paragraph(text=f"{_amp_sentence(pairs)}{f' {one}' if alone else ''}"),
@@ -233,8 +236,8 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     sure = _sure(pairs)
     if not sure:
         return "No pair was measured well enough to state a gain (see the findings)."
-    host_paced = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
-    losing = [s for s in host_paced if s.interval.high is not None and s.interval.high < 1]
+    narrow = [s for s in pairs if set(s.doubts) <= {FindingKind.HOST_BOUND} and _narrow(s.interval)]
+    losing = [s for s in narrow if s.interval.high is not None and s.interval.high < 1]
     said = f"The largest gain from AMP: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
         slower = f"In {count(len(losing), 'pair')} AMP is slower even at the top of the interval"
@@ -243,31 +246,31 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
 
 
 def _verdict(pair: Effect) -> str:
-    case = pair.of.case
-    amp, baseline = case.precision.value, pair.to.case.precision.value
+    case = pair.result.case
+    amp, baseline = case.precision.value, pair.baseline.case.precision.value
     where = f"{workload_name(case)}, {case.execution.value}, {_batches(pair)}"
     return f"{amp} against {baseline} on {where}: {faster_words(pair.interval, amp, baseline)}"
 
 
 def _batches(pair: Effect) -> str:
-    if pair.of.case.batch_size == pair.to.case.batch_size:
-        return pair.of.batch_words
-    return f"{pair.of.batch_words}, against {pair.to.batch_words}"
+    if pair.result.case.batch_size == pair.baseline.case.batch_size:
+        return pair.result.batch_words
+    return f"{pair.result.batch_words}, against {pair.baseline.batch_words}"
 
 
 def _amp_figure(pairs: Sequence[Effect]) -> Figure:
     marks = []
     for pair in pairs:
-        case, baseline = pair.of.case, _BASELINES[pair.to.case.precision]
+        case, baseline = pair.result.case, _BASELINES[pair.baseline.case.precision]
         flags = f"<br>{', '.join(pair.doubts)}" if pair.doubts else ""
         how = f"{case.precision.value} {case.execution.value} {_batches(pair)}"
         marks.append(
             Mark(
-                row=two_lines(plain(title_of(pair.of), 24), pair.of.how),
+                row=two_lines(plain(title_of(pair.result), 24), pair.result.how),
                 interval=pair.interval,
                 hover=f"{baseline}: {pair.words}{flags}",
                 alt=f"{workload_name(case)} {how} {baseline}: {pair.words}",
-                kind=(bool(pair.doubts), pair.to.case.precision),
+                kind=(bool(pair.doubts), pair.baseline.case.precision),
             )
         )
     return dots(marks, _AMP_LOOKS, "speedup of AMP", "Dot chart of the speedup of AMP", line_at=1.0)
@@ -283,7 +286,7 @@ def _narrow(interval: Interval) -> bool:
 
 
 def _memory(pair: Effect) -> str:
-    amp, baseline = pair.of.measurement.peak_memory_bytes, pair.to.measurement.peak_memory_bytes
+    amp, baseline = pair.result.measurement.peak_memory_bytes, pair.baseline.measurement.peak_memory_bytes
     if pair.memory_ratio is None:
         return UNKNOWN
     return f"{format_number(pair.memory_ratio)}×\n{format_bytes(amp)} versus {format_bytes(baseline)}"
@@ -293,13 +296,14 @@ def _loss(pair: Effect) -> str:
     gap = pair.loss_gap
     if gap is None:
         return UNKNOWN
-    return f"{format_number(gap.of, 4)} versus {format_number(gap.to, 4)}\n{gap.steps} steps from one seed"
+    losses = f"{format_number(gap.result, 4)} versus {format_number(gap.baseline, 4)}"
+    return f"{losses}\n{gap.steps} steps from one seed"
 
 
 def _heaviest(pairs: Sequence[Effect]) -> Effect | None:
     known = _sure(against_fp32(pairs))
     return max(
-        known, key=lambda pair: (pair.of.measurement.flops_per_sample or 0.0, pair.value), default=None
+        known, key=lambda pair: (pair.result.measurement.flops_per_sample or 0.0, pair.value), default=None
     )
 
 
@@ -311,9 +315,9 @@ def closing_sentence(run: Run) -> str | None:
 
 # --- comparisons of choices, each with a table --------------------------------------------------------------
 
-_OF: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.of)}\n{_how(pair.of)}")
+_OF: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.result)}\n{_how(pair.result)}")
 _TIMES: Cell[Effect] = number("Ratio, 95 % interval", lambda pair: stacked(pair.words))
-_RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(pair.of.measurement))
+_RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(pair.result.measurement))
 
 
 def host(data: ReportData) -> list[Part]:
@@ -327,8 +331,8 @@ def host(data: ReportData) -> list[Part]:
             "What limits speed: eager compared with graph and compile",
             pairs,
             _OF,
-            number("Eager", lambda pair: rate_of(pair.to.measurement), optional=1),
-            number("Graph or compile", lambda pair: rate_of(pair.of.measurement), optional=1),
+            number("Eager", lambda pair: rate_of(pair.baseline.measurement), optional=1),
+            number("Graph or compile", lambda pair: rate_of(pair.result.measurement), optional=1),
             _TIMES,
             text("Paced by", _pace),
             FINDINGS,
@@ -337,15 +341,15 @@ def host(data: ReportData) -> list[Part]:
 
 
 def _host_sentence(pairs: Sequence[Effect]) -> str:
-    graphs = [pair for pair in pairs if pair.of.case.execution is Execution.GRAPH and pair.leads]
+    graphs = [pair for pair in pairs if pair.result.case.execution is Execution.GRAPH and pair.leads]
     if not graphs:
         return "No graph has a reliable measurement, so whether the host limits a step is unknown."
     bound = [pair for pair in graphs if _is_host_paced(pair)]
     most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
     words = faster_words(most.interval, "graph", "eager")
-    told = f"The largest gain from a graph: {workload_name(most.of.case)}, {most.of.how}: {words}."
+    told = f"The largest gain from a graph: {workload_name(most.result.case)}, {most.result.how}: {words}."
     if bound:
-        names = dict.fromkeys(workload_name(pair.of.case) for pair in bound)
+        names = dict.fromkeys(workload_name(pair.result.case) for pair in bound)
         return (
             f"Launch overhead on the CPU limits {len(bound)} of {count(len(graphs), 'case')} when run "
             f"eagerly ({', '.join(names)}). A faster GPU will not help there until the batch grows or the "
@@ -361,14 +365,15 @@ def _is_host_paced(pair: Effect) -> bool | None:
     low, high = pair.interval.low, pair.interval.high
     if low is None or high is None:
         return None
-    is_paced = low > 1 and pair.value > EAGER_OVER_GRAPH
-    return is_paced if is_paced or high <= EAGER_OVER_GRAPH else None
+    if low > 1 and pair.value > EAGER_OVER_GRAPH:
+        return True
+    return False if high <= EAGER_OVER_GRAPH else None
 
 
 def _pace(pair: Effect) -> str:
-    if any(f.kind is FindingKind.HOST_BOUND for f in pair.to.measurement.findings):
+    if any(f.kind is FindingKind.HOST_BOUND for f in pair.baseline.measurement.findings):
         return "the host, when eager"
-    if pair.of.case.execution is Execution.COMPILE:
+    if pair.result.case.execution is Execution.COMPILE:
         return UNKNOWN
     return {True: "the host, when eager", False: "the device", None: UNKNOWN}[_is_host_paced(pair)]
 
@@ -384,7 +389,7 @@ def frameworks(data: ReportData) -> list[Part]:
         "The same work in each framework",
         framework_effects(data.results),
         _OF,
-        text("Baseline", lambda p: f"{p.to.case.framework.value} {p.to.case.execution.value}"),
+        text("Baseline", lambda p: f"{p.baseline.case.framework.value} {p.baseline.case.execution.value}"),
         _TIMES,
         _RATE,
         FINDINGS,
@@ -394,7 +399,7 @@ def frameworks(data: ReportData) -> list[Part]:
 def together(data: ReportData) -> list[Part]:
     """Compare several GPUs in one data-parallel job with a single one."""
     pairs = scaling_effects(data.results)
-    modes = {pair.of.case.parallel_mode for pair in pairs}
+    modes = {pair.result.case.parallel_mode for pair in pairs}
     words = {
         ParallelMode.FSDP: " With fsdp every GPU holds a share of the weights and fetches the rest.",
         ParallelMode.INDEPENDENT: " Independent jobs exchange nothing: any loss comes from sharing the host.",
@@ -407,25 +412,28 @@ def together(data: ReportData) -> list[Part]:
         what + "".join(said for mode, said in words.items() if mode in modes),
         "Throughput of several GPUs, and its ratio to a single GPU's",
         pairs,
-        text("Case", lambda p: f"{workload_name(p.of.case)}\n{p.of.case.precision.value} {_batch_each(p)}"),
-        number("GPUs", lambda p: str(p.of.case.gpu_count)),
+        text(
+            "Case",
+            lambda p: f"{workload_name(p.result.case)}\n{p.result.case.precision.value} {_batch_each(p)}",
+        ),
+        number("GPUs", lambda p: str(p.result.case.gpu_count)),
         text(
             "How",
             lambda p: (
-                p.of.case.parallel_mode.value
-                + f", {p.of.case.node_count} machines" * (p.of.case.node_count > 1)
+                p.result.case.parallel_mode.value
+                + (f", {p.result.case.node_count} machines" if p.result.case.node_count > 1 else "")
             ),
             optional=2,
         ),
         _RATE,
         _TIMES,
-        number("Efficiency", lambda p: format_percent(p.value / p.of.case.gpu_count)),
+        number("Efficiency", lambda p: format_percent(p.value / p.result.case.gpu_count)),
         FINDINGS,
     )
 
 
 def _batch_each(pair: Effect) -> str:
-    mine, theirs = pair.of.case.batch_size, pair.to.case.batch_size
+    mine, theirs = pair.result.case.batch_size, pair.baseline.case.batch_size
     return f"batch {mine} per GPU" if mine == theirs else f"batch {mine} per GPU, {theirs} on one"
 
 
@@ -437,17 +445,17 @@ def threads(data: ReportData) -> list[Part]:
         "Throughput by number of threads, and its ratio to a single thread's",
         data.thread_pairs,
         _OF,
-        number("Threads", lambda p: f"{p.of.threads}{'' if p.of.case.threads else ', all'}"),
+        number("Threads", lambda p: f"{p.result.threads}{'' if p.result.case.threads else ', all'}"),
         _RATE,
-        number("Ratio to one thread", lambda p: "1" if p.of is p.to else stacked(p.words)),
-        number("Efficiency", lambda p: format_percent(p.value / (p.of.threads or 1))),
+        number("Ratio to one thread", lambda p: "1" if p.result is p.baseline else stacked(p.words)),
+        number("Efficiency", lambda p: format_percent(p.value / (p.result.threads or 1))),
         FINDINGS,
     )
 
 
 def outputs(data: ReportData) -> list[Part]:
     """Show the speedup from a lower precision in inference, and its error relative to float32."""
-    pairs = {pair.of.case: pair for pair in inference_effects(data.results)}
+    pairs = {pair.result.case: pair for pair in inference_effects(data.results)}
     inferred = [r for r in data.results if r.case.task is TaskKind.INFER]
     return explained(
         "The error compares all outputs of at most four samples with float32 on the CPU, with the same "
@@ -589,19 +597,20 @@ def _over_fp32(row: TimeToQuality, rows: Sequence[TimeToQuality]) -> Interval:
     return Interval(None) if other is None else row.steps_over(other)
 
 
-FIGURES = (throughput, latency, outputs, generation)
-GAINS = (amp, frameworks, threads, together, quality)
+_FURTHER = (latency, outputs, generation, frameworks, threads, together, quality)
 
 
 def screen(data: ReportData) -> list[Part]:
     """Return what a terminal shows below the cases of a run: other figures, and speedups that are certain."""
     sure = _sure(amp_effects(data.results))
-    parts = unexplained(part for told in (*FIGURES[1:], *GAINS[1:]) for part in told(data))
+    parts = unexplained(part for section in _FURTHER for part in section(data))
     gains = table(
         "Speedup of AMP",
         sure,
-        text("Case", lambda s: f"{title_of(s.of)} {s.of.case.execution.value} {_batches(s)}"),
-        text("Precision", lambda s: f"{s.of.case.precision.value} over {s.to.case.precision.value}"),
+        text("Case", lambda s: f"{title_of(s.result)} {s.result.case.execution.value} {_batches(s)}"),
+        text(
+            "Precision", lambda s: f"{s.result.case.precision.value} over {s.baseline.case.precision.value}"
+        ),
         number("Speedup, 95 % interval", lambda s: s.words),
     )
     return [*parts, gains] if sure else [*parts, *amp(data)[:1]]
@@ -609,17 +618,15 @@ def screen(data: ReportData) -> list[Part]:
 
 def _render(data: ReportData) -> Block | None:
     parts = [
-        part
-        for told in (throughput, amp, host, devices, processor, *FIGURES[1:], *GAINS[1:])
-        for part in told(data)
+        part for section in (throughput, amp, host, devices, processor, *_FURTHER) for part in section(data)
     ]
     if not parts:
         return None
     heaviest = _heaviest(amp_effects(data.results))
     finding = None
     if heaviest is not None:
-        names = heaviest.of.case.precision.value, heaviest.to.case.precision.value
-        finding = f"{workload_name(heaviest.of.case)}: {faster_words(heaviest.interval, *names)}"
+        names = heaviest.result.case.precision.value, heaviest.baseline.case.precision.value
+        finding = f"{workload_name(heaviest.result.case)}: {faster_words(heaviest.interval, *names)}"
     return Block(title="Throughput", finding=finding, parts=tuple(parts))
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from gpubench.blocks.parts import Bullets, Column, Paragraph, Part, Table, number, table, text
 from gpubench.interval import stacked
 from gpubench.labels import gpu_name
-from gpubench.models import MemoryBasis, MemoryFit, MemoryNeed, ParallelMode
+from gpubench.models import CardClass, MemoryBasis, MemoryFit, MemoryNeed, ParallelMode
 from gpubench.predict.memory_answer import (
     MOST_NAMES,
     MemoryAnswer,
     MemoryAnswers,
 )
 from gpubench.sections.data import ALLOCATED, IN_USE, RESERVED
-from gpubench.units import capitalized, format_bytes
+from gpubench.units import UNKNOWN, capitalized, format_bytes
 
 if TYPE_CHECKING:
     from gpubench.predict.capacity import Capacity
@@ -76,6 +76,7 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
             "By size of card",
             answer.cards,
             text("Cards", lambda card: card.names(most)),
+            text("Kind", lambda card: _KINDS[card.fit.card.card_class]),
             number("Largest batch", lambda card: card.fit.most_text()),
             text("Answer", lambda card: _verdict(card.fit)),
             folded=True,
@@ -91,6 +92,10 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
             )
         if answer.speed_untold:
             yield Bullets(items=tuple(each.reason for each in answer.speed_untold))
+
+
+# Cards of one size are in two rows if the overhead of context, driver and libraries differs.
+_KINDS = {CardClass.HBM: "HBM", CardClass.GDDR: "GDDR", CardClass.OTHER: UNKNOWN}
 
 
 def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
@@ -116,10 +121,10 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
     """Return the longest sequence of each model that fits on a card, by kind of use."""
     from gpubench.predict.capacity import MOST_CONTEXT, WORDS
 
-    ways = tuple(dict.fromkeys(room.way for room in capacity.rooms))
+    ways = tuple(dict.fromkeys(each.way for each in capacity.rooms))
     by_model = {
-        model: {room.way: room.context_tokens for room in capacity.rooms if room.model == model}
-        for model in dict.fromkeys(room.model for room in capacity.rooms)
+        model: {each.way: each.context_tokens for each in capacity.rooms if each.model == model}
+        for model in dict.fromkeys(each.model for each in capacity.rooms)
     }
 
     def cell(tokens: int) -> str:

@@ -84,10 +84,10 @@ def _runs_table(runs: Sequence[Run]) -> Table:
 
 
 def _run_facts(run: Run) -> dict[str, str]:
-    e, s = run.environment, run.start or StartState()
+    env, start = run.environment, run.start or StartState()
     link = (
-        f"generation {s.pcie_generation}, {count(s.pcie_width, 'lane')}"
-        if s.pcie_generation and s.pcie_width
+        f"generation {start.pcie_generation}, {count(start.pcie_width, 'lane')}"
+        if start.pcie_generation and start.pcie_width
         else ""
     )
     return {
@@ -96,25 +96,29 @@ def _run_facts(run: Run) -> dict[str, str]:
         "Started": moment_words(run.started_at),
         "Finished": _end(run),
         "Device": _text(run.device.name),
-        "gpubench": _text(e.gpubench),
-        "Commit": _text(e.git_commit),
-        "torch": _text(e.torch),
-        "CUDA, cuDNN": " / ".join(_text(x) for x in (e.cuda, e.cudnn)) if e.cuda or e.cudnn else UNKNOWN,
-        "cudnn.benchmark": UNKNOWN if e.cudnn_benchmark is None else str(e.cudnn_benchmark),
-        "Driver": _text(e.driver),
-        "Python": _text(e.python),
-        "Operating system": _text(e.os),
-        "Container": _text(e.container),
-        "CPU": _text(e.cpu),
-        "CPU threads": UNKNOWN if e.cpu_threads is None else f"{e.cpu_threads} of {e.cpu_count or UNKNOWN}",
-        "Host memory": format_bytes(e.ram_bytes),
+        "gpubench": _text(env.gpubench),
+        "Commit": _text(env.git_commit),
+        "torch": _text(env.torch),
+        "CUDA, cuDNN": " / ".join(_text(x) for x in (env.cuda, env.cudnn))
+        if env.cuda or env.cudnn
+        else UNKNOWN,
+        "cudnn.benchmark": UNKNOWN if env.cudnn_benchmark is None else str(env.cudnn_benchmark),
+        "Driver": _text(env.driver),
+        "Python": _text(env.python),
+        "Operating system": _text(env.os),
+        "Container": _text(env.container),
+        "CPU": _text(env.cpu),
+        "CPU threads": UNKNOWN
+        if env.cpu_threads is None
+        else f"{env.cpu_threads} of {env.cpu_count or UNKNOWN}",
+        "Host memory": format_bytes(env.ram_bytes),
         "Seed": str(run.seed),
-        "CPU governor": _text(e.cpu_governor),
-        "Temperature at start": UNKNOWN if s.temperature_c is None else f"{s.temperature_c:.0f} °C",
-        "Idle power": UNKNOWN if s.idle_power_w is None else f"{format_number(s.idle_power_w)} W",
-        "Persistence mode": UNKNOWN if s.persistence_mode is None else "on" if s.persistence_mode else "off",
+        "CPU governor": _text(env.cpu_governor),
+        "Temperature at start": UNKNOWN if start.temperature_c is None else f"{start.temperature_c:.0f} °C",
+        "Idle power": UNKNOWN if start.idle_power_w is None else f"{format_number(start.idle_power_w)} W",
+        "Persistence mode": {True: "on", False: "off", None: UNKNOWN}[start.persistence_mode],
         "PCI Express at start": link or UNKNOWN,
-        "Variables": ", ".join(f"{plain(k, 60)}={plain(v, 60)}" for k, v in sorted(e.variables.items()))
+        "Variables": ", ".join(f"{plain(k, 60)}={plain(v, 60)}" for k, v in sorted(env.variables.items()))
         or UNKNOWN,
     }
 
@@ -131,6 +135,7 @@ def _text(value: str | None) -> str:
 
 
 def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
+    # Return the findings of each kind, each with the run, case or micro-benchmark that it is about.
     runs = data.used_runs or data.device_runs[:1]
     by_place = (
         *(("the run", run.findings) for run in runs),
@@ -147,14 +152,14 @@ def _seen(data: ReportData) -> dict[FindingKind, list[tuple[Finding, str]]]:
 def cases(data: ReportData) -> list[Part]:
     """Return one line per measured case for a terminal; its findings are numbers in a list printed below."""
     numbers = {kind: number for number, kind in enumerate(_seen(data), 1)}
-    apart = distinguishing_settings([result.case for result in data.results])
+    differing = distinguishing_settings([result.case for result in data.results])
     executions = {result.case.execution for result in data.results}
     one_way = f", {next(iter(executions)).value}" if len(executions) == 1 else ""
     is_alone = all(result.measurement.within_one_process for result in data.results)
 
     def named(r: Result) -> str:
         execution = "" if one_way else f" {r.case.execution.value}"
-        batch = ", ".join((r.batch_words, *apart(r.case)))
+        batch = ", ".join((r.batch_words, *differing(r.case)))
         return f"{title_of(r)} {r.case.precision.value}{execution} {batch}"
 
     of_cases = table(
@@ -187,7 +192,7 @@ def _brief(data: ReportData, *, numbered: bool = False) -> tuple[Part, ...]:
     # Return the failed cases, the worst value of each kind of finding, and the one-time costs.
     said = []
     for found in _seen(data).values():
-        (worst,) = unique(finding for finding, _ in found)
+        (worst,) = unique(finding for finding, _ in found)  # all are of one kind
         place = next(place for finding, place in found if finding == worst)
         several = f"worst of {len(found)}: " if len(found) > 1 and place != "the run" else ""
         said.append(describe(worst, None if place == "the run" else f"{several}{place}"))
@@ -304,8 +309,10 @@ def _switches(launches: tuple[Launch, ...]) -> str:
     for s in (launch.switches for launch in launches if launch.switches is not None):
         read = (s.conv_fp32_precision, s.rnn_fp32_precision, s.matmul_fp32_precision)
         on = {s.cudnn_allow_tf32, s.matmul_allow_tf32, *(x == "tf32" for x in read if x is not None)}
-        states.add("mixed" if len(on) > 1 else "on" if on.pop() else "off")
-    return (states.pop() if len(states) == 1 else "differs between launches") if states else UNKNOWN
+        states.add("mixed" if len(on) > 1 else {True: "on", False: "off"}[on.pop()])
+    if len(states) > 1:
+        return "differs between launches"
+    return states.pop() if states else UNKNOWN
 
 
 SECTIONS = {"method": _render}

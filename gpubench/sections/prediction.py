@@ -18,8 +18,8 @@ from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent,
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
 """Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Number of measured settings, and the mean regret of choosing by prediction in them, as a share of the best
-choice's cost. A test compares both with docs/decision.md."""
+"""Number of measured settings, and the regret: how much more choosing by prediction cost in them on average,
+as a share of the best choice's cost. A test compares both with docs/decision.md."""
 CAPPED = (
     "time and energy are ratios of the job under a limit of {limit} W to the job without one; the power "
     "without a limit is the reading if the case was measured, else the usual share of board power"
@@ -28,7 +28,7 @@ LAYOUT = (
     "images are in channels_last layout; in contiguous layout, the default of torch, a convolutional network "
     "takes up to 1.5 times as long on tensor cores"
 )
-"""The slowdown: above 1.45 for 5 % of 834 networks of timm on an RTX 3090; 1.46 for VGG16 on an H200."""
+"""The factor: above 1.45 for 5 % of 834 networks of timm on an RTX 3090; 1.46 for VGG16 on an H200."""
 
 
 def _predicted(data: ReportData) -> Block | None:
@@ -90,7 +90,7 @@ def answered(answers: Predictions, *, whole: bool = True) -> tuple[Part, ...]:
             text("Basis", lambda e: e.basis),
             *_on_energy(answers),
             text("Memory", lambda e: plain(e.memory_text, 160) if e.memory_text else UNKNOWN),
-            *_basis_columns(5, 4, 3, 2),
+            *_basis_columns(compute=5, bandwidth=4, host=3, method=2),
             text("Rows", evidence_on, optional=6),
             text("Shared", lambda e: readings_by(e.gpu_key, e.case) or UNKNOWN) if shared else None,
             text("Remarks", lambda e: kinds_words(_kinds(e)), optional=1),
@@ -251,8 +251,9 @@ def _case(e: Estimate) -> str:
 
 
 def _basis_columns(
-    compute: int = 0, bandwidth: int = 0, host: int = 0, method: int = 0
+    *, compute: int = 0, bandwidth: int = 0, host: int = 0, method: int = 0
 ) -> tuple[Cell[Estimate], ...]:
+    # Return columns for the basis of a figure; each argument is ``Column.optional`` of one of them.
     return (
         number("Compute", lambda e: format_percent(e.compute_share), compute),
         number("Bandwidth", lambda e: format_percent(e.bandwidth_share), bandwidth),
@@ -298,17 +299,17 @@ def _evidence(data: ReportData) -> Paragraph:
         )
     workloads = listing(dict.fromkeys(result.case.workload for result in data.results))
     name = plain((data.device.name if data.device else None) or "an unnamed device", 80)
-    text = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
+    said = f"Measured on {name}: {workloads}, {count(len(data.results), 'case')}."
     if data.device is not None and data.device.is_cpu:
-        text += " This is a CPU, and no GPU prediction starts from a CPU measurement."
+        said += " This is a CPU, and no GPU prediction starts from a CPU measurement."
         others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
         if others:
             names = listing(dict.fromkeys(others))
-            text += f" The results folder also has runs of {names}, which the ranking uses."
+            said += f" The results folder also has runs of {names}, which the ranking uses."
         else:
-            text += " No GPU was measured: the GPUs below are reference runs or predictions from datasheets."
-        return Paragraph(text=text, tone="warning")
-    return Paragraph(text=text, tone="note")
+            said += " No GPU was measured: the GPUs below are reference runs or predictions from datasheets."
+        return Paragraph(text=said, tone="warning")
+    return Paragraph(text=said, tone="note")
 
 
 SECTIONS = {"evidence": _measured_and_noted, "prediction": _predicted}

@@ -106,16 +106,20 @@ def _table(decisions: Sequence[BuyOrRent]) -> Table:
         decisions,
         text("Card", lambda each: f"{gpus_of(each)}\n{plain(each.instance, 60)}"),
         number(
-            "Price", lambda each: f"{format_price(each.purchase_usd)}\n{show_price_date(each.price_date)}", 1
+            "Price",
+            lambda each: f"{format_price(each.purchase_usd)}\n{show_price_date(each.price_date)}",
+            optional=1,
         ),
         number("Hour of work, owned", lambda each: stacked(each.hourly_usd.by(format_usd))),
         # the name of a rental has its pricing, unless it is on demand
         text(
             "Against",
-            lambda each: plain(each.against) + ", on demand" * (each.against_pricing is Pricing.ON_DEMAND),
+            lambda each: (
+                plain(each.against) + (", on demand" if each.against_pricing is Pricing.ON_DEMAND else "")
+            ),
         ),
         number("The same work, rented", lambda each: format_usd(each.equivalent_usd_per_hour)),
-        number("Hours of work to pay off", _hours_to_pay, 2),
+        number("Hours of work to pay off", _hours_to_pay, optional=2),
         text("Must work", lambda each: stacked(must_work(each))),
         text("Payback", payback),
         text("Verdict", lambda each: each.verdict),
@@ -170,7 +174,7 @@ def _prices(data: ReportData) -> Block | None:
 
 def _footnotes(data: ReportData) -> Block | None:
     keys = [] if data.spec is None else [data.spec.key]
-    if data.ranking is not None:  # and the GPUs of the ranking
+    if data.ranking is not None:
         keys += [row.offer.gpu_key for row in best_of_each_gpu(data.ranking.rows)]
     doubtful = [data.specs[key] for key in dict.fromkeys(keys) if key in data.specs and data.specs[key].doubt]
     if not doubtful:
@@ -235,7 +239,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     clouds.sort(key=lambda o: (o.usd_per_gpu_hour, o.provider, o.instance, o.region or ""), reverse=True)
     cheapest = {(offer.gpu_key, offer.gpu_count): offer for offer in clouds}
 
-    def one(run: PublishedRun) -> PricedRun:
+    def with_price(run: PublishedRun) -> PricedRun:
         # a system larger than one machine is priced as several full machines
         machines, rest = divmod(run.gpus, min(run.gpus, MOST_GPUS_OF_A_MACHINE))
         offer = cheapest.get((run.gpu_key, run.gpus // machines))
@@ -244,7 +248,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
         usd = offer.usd_per_gpu_hour * run.gpus * run.minutes / MINUTES_PER_HOUR
         return PricedRun(run=run, offer=offer, machines=machines, usd=usd)
 
-    return tuple(map(one, runs))
+    return tuple(map(with_price, runs))
 
 
 def what() -> str:

@@ -27,7 +27,7 @@ from gpubench.models.measurement import UNFINISHED
 from gpubench.probe.backend import device_id
 from gpubench.units import plain
 
-# Statuses that measuring again would not change.
+# A case with one of these statuses is not measured again.
 FINAL = frozenset({Status.OUT_OF_MEMORY, Status.UNSUPPORTED, Status.INVALID, Status.FAILED})
 
 
@@ -81,8 +81,10 @@ def plan_again(
     """
     check_conditions(run, device)
     names = {profile.name: (reference, profile) for reference, profile in profiles.items()}
-    chosen = None if run.settings is None else run.settings.batch_choice
-    choice = chosen or next((m.batch_choice for m in run.measurements if m.batch_choice is not None), None)
+    stored_choice = None if run.settings is None else run.settings.batch_choice
+    choice = stored_choice or next(
+        (m.batch_choice for m in run.measurements if m.batch_choice is not None), None
+    )
     cases = tuple(_planned(case, names, choice) for case in run.planned)
     if not cases:
         raise MisuseError(f"run {plain(run.run_id)} lists no planned cases: start a new one")
@@ -91,7 +93,7 @@ def plan_again(
             f"run {plain(run.run_id)} has no known budget ({plain(run.budget)}): start a new one"
         )
     budget = budget_of(run.budget, on_cpu=device.is_cpu)
-    wanted_micro = bool(run.micro) if run.settings is None else run.settings.micro != "none"
+    wants_micro = bool(run.micro) if run.settings is None else run.settings.micro != "none"
     made = Plan(
         budget=budget,
         seed=run.seed,
@@ -99,7 +101,7 @@ def plan_again(
         unsupported=tuple(m for m in run.measurements if m.case not in set(run.planned)),
         time_limit_s=request.time_limit_s,
         on_cpu=device.is_cpu,
-        micro="also" if wanted_micro else "none",
+        micro="also" if wants_micro else "none",
         allow_throttled="throttled" in request.allow,
         peers=peers,
         falls_back=run.settings is not None and run.settings.falls_back,
@@ -124,8 +126,8 @@ def finished_units(run: Run, launches: int) -> frozenset[tuple[Case, int]]:
 
 def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
     """Return the run's results so far, case by case."""
-    places = (launch.sequence for m in run.measurements for launch in m.launches)
-    begun = max((place + 1 for place in places if place is not None), default=0)
+    numbers = (launch.sequence for m in run.measurements for launch in m.launches)
+    begun = max((number + 1 for number in numbers if number is not None), default=0)
     record = Record(plan=plan, device=device, threads=run.environment.cpu_threads, begun=begun)
     for measurement in without_cut_off(run).measurements:
         record.launches[measurement.case] = list(measurement.launches)
@@ -135,7 +137,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 
 
 def finished_part(row: Measurement) -> Measurement | None:
-    """Return a row with only its completed launches, to be judged again; None if nothing is complete."""
+    """Return a row with only its completed launches, which is judged again later; None if it has none."""
     if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)
@@ -192,7 +194,7 @@ def check_conditions(run: Run, device: DeviceProfile) -> None:
             raise MisuseError(
                 f"{name} is now {plain(value)}, but was {plain(was)} when the run began: start a new run"
             )
-    # A file stores one set of variables, which must hold for every row
+    # A file stores one set of variables, which must hold for every row.
     for name in sorted(then.variables.keys() | now.variables.keys()):
         was, value = (plain(e.variables[name]) if name in e.variables else None for e in (then, now))
         if was != value:

@@ -28,7 +28,7 @@ from gpubench.errors import (
 from gpubench.folders import results_root
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.batch_search import OnTrial, with_largest_batches
-from gpubench.measure.environment import environment, environment_of
+from gpubench.measure.environment import child_variables, environment
 from gpubench.measure.launcher import STOPPING_S, Control, Launcher, Record, handling
 from gpubench.measure.messages import MODULE, Place, place_under_torchrun
 from gpubench.measure.plan import (
@@ -70,24 +70,26 @@ from gpubench.workload import check_weights, need_torch
 
 # --- under a user's torchrun: the first process measures, and the others serve it ------------------------
 
-_runs = itertools.count()
+# Numbers the runs of this process.
+_run_numbers = itertools.count()
 
 
 def run_id_under_torchrun() -> str:
     """Return the id of this process's next run, which stays the same when torchrun restarts the process."""
-    agent = psutil.Process(os.getppid())
-    began = datetime.fromtimestamp(agent.create_time(), UTC)
-    return f"{began:%Y%m%dt%H%M%Sz}-{next(_runs) << 24 | agent.pid:08x}"
+    torchrun = psutil.Process(os.getppid())
+    began = datetime.fromtimestamp(torchrun.create_time(), UTC)
+    # The last eight digits: two for the number of the run, six for torchrun's process id.
+    return f"{began:%Y%m%dt%H%M%Sz}-{next(_run_numbers) << 24 | torchrun.pid:08x}"
 
 
-def spread(request: RunRequest, place: Place) -> RunRequest:
+def with_torchrun_size(request: RunRequest, place: Place) -> RunRequest:
     """Return the request with torchrun's number of machines and, unless requested, its GPUs per machine."""
     gpus = place.local_size if request.gpus == 1 else request.gpus
     return msgspec.structs.replace(request, gpus=gpus, nnodes=place.machines)
 
 
-def check_spread(request: RunRequest, place: Place | None) -> None:
-    """Refuse a number of processes other than the request or the resumed run needs.
+def check_process_count(request: RunRequest, place: Place | None) -> None:
+    """Check that torchrun started as many processes as the request or the resumed run needs.
 
     Raises:
         MisuseError: With the right torchrun command.
@@ -119,7 +121,7 @@ def follow(request: RunRequest, place: Place) -> Run:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Python's handler would wait for a hanging exchange
     device, _ = select_device(request.device)
     peers = select_peers(device, place.local_size)
-    variables = environment_of(device, os.environ, peers=peers)
+    variables = child_variables(device, os.environ, peers=peers)
     os.environ.clear()  # some variables must not be set at all
     os.environ.update(variables)
     from gpubench.measure import team  # imports torch, which reads these variables
@@ -158,6 +160,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A request that has passed every check, before any measurement.
 
     Attributes:
+        root: The results folder.
+        remark: A remark on the choice of the device, for the user.
+        start: State of the device before the run.
+        resumed, resumed_from: The run to continue, and its file; None for a new run.
         profiles: Profiles of the request's workloads, by reference.
         run_id: Id of a new run, if torchrun may start it more than once.
         place: Place of this process under a user's torchrun; None without torchrun.
@@ -228,16 +234,17 @@ def prepare(
         StorageError: If the results folder cannot be written.
     """
     place = place_under_torchrun()
-    request = check_request(request if place is None else spread(request, place), classic_names())
+    request = check_request(request if place is None else with_torchrun_size(request, place), classic_names())
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
     if store_results:
-        store.check_writable(root)  # first, because a run behind a link would be reported as missing
+        # First, because a run behind a link would otherwise be reported as missing.
+        store.check_writable(root)
     found = _run_to_resume(request, root, run_id)
     resumed = None if found is None else read_run(found)
     if resumed is not None:
         request = request_again(resumed, request, workload_names())
-    check_spread(request, place)
+    check_process_count(request, place)
     if Framework.TORCH in request.frameworks or request.micro == "only":
         need_torch("measuring", NoDeviceError)
     device, remark = select_device(request.device)
@@ -249,7 +256,7 @@ def prepare(
         made = plan_again(resumed, device, profiles, request, peers)
     if place is not None:
         made = one_launch(made)
-    findings = together(
+    findings = latest_findings(
         *(capability.preflight(each, allow_shared="shared" in request.allow) for each in (device, *peers))
     )
     start = capability.start_state(device)  # before the run uses the device, for example to try a batch
@@ -325,13 +332,13 @@ def execute(prepared: Prepared, on_event: Callable[[messages.Event], None] = lam
         NoDeviceError: If the device cannot be opened or is gone; torch's messages are explained.
     """
     begun = new_run(prepared) if prepared.resumed is None else prepared.resumed
-    with ExitStack() as held_open:
+    with ExitStack() as until_the_end:
         if prepared.place is not None:
             from gpubench.measure.team import keeping_others
 
             die_with_parent(os.getppid())
-            held_open.enter_context(keeping_others(prepared.place))
-        held_open.enter_context(store.writing(prepared.root, begun))
+            until_the_end.enter_context(keeping_others(prepared.place))
+        until_the_end.enter_context(store.writing(prepared.root, begun))
         prepared = _read_again(prepared)
         run, path, made = prepared.resumed, prepared.resumed_from, prepared.plan
         if run and path and run.finished_at and not (made.units() or made.micro_left):
@@ -360,13 +367,13 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
     if prepared.resumed is None:
         _save(prepared.root, state)
     with _listening(control):
-        for measurement in map(partial(_sound, state), launcher.run(record)):
+        for measurement in map(partial(_checked, state), launcher.run(record)):
             state = _so_far(with_measurement(state, measurement), prepared, launcher)
             _save(prepared.root, state)
         for planned in made.quality:
-            whole = state.quality
+            earlier = state.quality
             for row in launcher.train_to_quality(planned):
-                state = _so_far(msgspec.structs.replace(state, quality=(*whole, row)), prepared, launcher)
+                state = _so_far(msgspec.structs.replace(state, quality=(*earlier, row)), prepared, launcher)
                 _save(prepared.root, state)
         launcher.close()
         state = _so_far(state, prepared, launcher)
@@ -378,10 +385,10 @@ def _measure(prepared: Prepared, begun: Run, on_event: Callable[[messages.Event]
 def _at_the_end(state: Run, prepared: Prepared, launcher: Launcher, *, stopped: bool) -> Run:
     # Look for programs that appeared during the run, unless it was stopped, and judge the run as a whole.
     if not stopped:
-        # torchrun's other processes are still running on the peers
+        # under torchrun, its other processes are still running on the peers
         others = prepared.plan.peers if prepared.place is None else ()
         newcomers = map(capability.newcomers, (prepared.device, *others))
-        state = msgspec.structs.replace(state, findings=together(state.findings, *newcomers))
+        state = msgspec.structs.replace(state, findings=latest_findings(state.findings, *newcomers))
     return finished(state, launcher.plan, stopped=stopped, micro_stopped=launcher.micro_stopped)
 
 
@@ -406,7 +413,7 @@ def _read_again(prepared: Prepared) -> Prepared:
 
 
 def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
-    # Return the run before its first new measurement and, if it is resumed, its results so far.
+    # Return the run as it is stored before its first new measurement and, if it is resumed, its results.
     if prepared.resumed is None:
         return begun, None
     run = without_cut_off(prepared.resumed)
@@ -414,7 +421,7 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
         run,
         settings=None if run.settings is None else prepared.settings,
         launch_count=run.launch_count if prepared.place is None else prepared.plan.budget.launches,
-        findings=together(
+        findings=latest_findings(
             tuple(f for f in run.findings if f.kind is not FindingKind.ONE_PROCESS), prepared.findings
         ),
     )
@@ -422,14 +429,14 @@ def _begin(prepared: Prepared, begun: Run) -> tuple[Run, Record | None]:
 
 
 def _so_far(state: Run, prepared: Prepared, launcher: Launcher) -> Run:
-    # Add the child's reports on its libraries and device; cases that the launcher added count as planned.
+    # Add what the launcher has learned since: libraries, findings, micro-benchmarks, and cases that it added.
     ready = launcher.ready
     forced = (f for r in launcher.micro for f in r.findings if f.kind is FindingKind.TF32_IN_FORCE)
     return msgspec.structs.replace(
         state,
         planned=tuple(planned.case for planned in launcher.plan.cases),
         environment=environment(prepared.device, ready) if ready else state.environment,
-        findings=together(
+        findings=latest_findings(
             state.findings, ready.findings if ready else (), (*launcher.device_findings, *forced)
         ),
         micro=tuple(launcher.micro),
@@ -465,8 +472,8 @@ def with_measurement(state: Run, measurement: Measurement) -> Run:
 def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = False) -> Run:
     """Return the run with its rows in planned order, each judged together with the others.
 
-    A ``stopped`` run is interrupted, unless nothing was left to do: no case and, with ``micro_stopped``, no
-    micro-benchmark.
+    A ``stopped`` run counts as interrupted if a case, a training or, as ``micro_stopped`` says, a
+    micro-benchmark is left.
     """
     launches = made.budget.launches
     left = {(unit.planned.case, unit.launch) for unit in made.units()}
@@ -476,18 +483,18 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
         or not left <= finished_units(state, launches)
     )
     state = msgspec.structs.replace(state, finished_at=utc_stamp())
-    order = {case: place for place, case in enumerate(state.planned)}
+    order = {case: position for position, case in enumerate(state.planned)}
     judged = (checks.judge_measurement(m, launches, state.measurements) for m in state.measurements)
     return msgspec.structs.replace(
         state,
         measurements=tuple(sorted(judged, key=lambda m: order.get(m.case, len(order)))),
-        findings=together(state.findings, checks.of_run(state)),
+        findings=latest_findings(state.findings, checks.of_run(state)),
         interrupted=stopped and is_left,
     )
 
 
-def _sound(state: Run, row: Measurement) -> Measurement:
-    # Return a row without contradictory figures, which would make the file with all its rows unreadable.
+def _checked(state: Run, row: Measurement) -> Measurement:
+    # Return a row, failed if its figures contradict each other, because the file could then not be read.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
         return row
@@ -510,8 +517,8 @@ class UnstoredRunError(StorageError):
         self.state = state
 
 
-def together(*groups: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings of a run: the latest of each kind."""
+def latest_findings(*groups: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the latest finding of each kind."""
     return tuple({finding.kind: finding for group in groups for finding in group}.values())
 
 

@@ -73,7 +73,7 @@ def test_each_suggested_fix_has_its_own_figures(ask: Any) -> None:
 
 def test_memory_verdict_and_its_parts_are_printed_on_the_terminal(ask: Any) -> None:
     _, out, _ = ask("resnet50", "--gpu", "nvidia-tesla-t4-16gb")
-    assert re.search(r"(?m)^T4 +\d+ +fits \(needs ", out), "every verb calls it by this name"
+    assert re.search(r"(?m)^T4 +GDDR +\d+ +fits \(needs ", out), "every verb calls it by this name"
     assert "nvidia" not in out
     assert "optimizer state" in out
     assert "fastest convolution" not in out

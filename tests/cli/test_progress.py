@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from report import samples
 
-from gpubench.cli.progress import Shown, line_of
+from gpubench.cli.progress import ProgressLine, line_of
 from gpubench.cli.verbs.run import tell
 from gpubench.measure.budget import budget_of
 from gpubench.measure.messages import CaseBegan, Phase, RoundDone, RunPlanned
@@ -42,7 +42,7 @@ def test_run_announces_its_maximum_measuring_time() -> None:
 
 
 def test_the_progress_line_starts_with_the_time_and_shows_the_rate() -> None:
-    live = Shown()
+    live = ProgressLine()
     for event in (
         PLANNED,
         CaseBegan(case=samples.case("cnn", 64), launch=0, number=2, total=6),

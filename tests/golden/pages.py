@@ -129,7 +129,7 @@ def settings_page() -> str:
     """Return the page of settings: each with its purpose, and the verbs that use it."""
     used_by: dict[str, list[tuple[Option, str]]] = {}
     for path, verb in sorted(VERBS.items()):
-        for each in (each for request in verb.asked for each in options_of(request)):
+        for each in (each for request in verb.requests for each in options_of(request)):
             if each.way == "setting":
                 used_by.setdefault(typed(each.name), []).append((each, f"`{path.partition(' ')[0]}`"))
     groups: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ import pytest
 
 from gpubench.errors import GpuBenchError
 from gpubench.measure.budget import QUICK
-from gpubench.measure.environment import environment_of
+from gpubench.measure.environment import child_variables
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.micro import gemm_probes, measure_probe
 from gpubench.measure.plan import Plan, PlannedCase, plan
@@ -185,6 +185,6 @@ def test_telemetry_slows_a_case_by_at_most_a_fifth_of_a_percent(gpu):
 def _ratio_by_hand(gpu, *asked: str) -> float:
     script = Path(__file__).parent.parent / "measure" / "beside_hand.py"
     said = subprocess.check_output(
-        [sys.executable, script, *asked], env=environment_of(gpu, os.environ), text=True
+        [sys.executable, script, *asked], env=child_variables(gpu, os.environ), text=True
     )
     return json.loads(said)[0]

@@ -506,7 +506,7 @@ def test_each_framework_is_compared_with_torch_at_equal_work() -> None:
     jax = _case(framework=Framework.KERAS_JAX, execution=Execution.COMPILE)
     larger = msgspec.structs.replace(jax, batch_size=128)
     (pair,) = framework_effects([_result(_case(), 0.010), _result(jax, 0.020), _result(larger, 0.030)])
-    assert (pair.of.case, pair.to.case) == (jax, _case())
+    assert (pair.result.case, pair.baseline.case) == (jax, _case())
     assert pair.value == pytest.approx(0.5)
     assert pair.interval.low is not None
     assert pair.interval.low < 0.5

@@ -580,14 +580,14 @@ def test_nan_becomes_null_in_worker_messages():
 
 
 def test_the_environment_of_a_child_names_the_gpu_and_leaves_tf32_alone(h100):
-    from gpubench.measure.environment import environment_of
+    from gpubench.measure.environment import child_variables
 
     inherited = {"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-    made = environment_of(h100, inherited)
+    made = child_variables(h100, inherited)
     assert not made.keys() & {"NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"}
     assert made["CUDA_VISIBLE_DEVICES"] == h100.uuid
     blank = msgspec.structs.replace(h100, uuid="GPU-00000000-0000-0000-0000-000000000000", index=2)
-    assert environment_of(blank, inherited)["CUDA_VISIBLE_DEVICES"] == "2"
+    assert child_variables(blank, inherited)["CUDA_VISIBLE_DEVICES"] == "2"
 
 
 # --- a model that writes into the pipe of its process -------------------------------------------------------

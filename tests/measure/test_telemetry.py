@@ -289,6 +289,9 @@ def test_the_environment_names_no_host_no_user_and_no_path(cpu, monkeypatch):
         ),
         ("Process 4711 has 3.00 GiB memory in use.", "Process <pid> has 3.00 GiB memory in use."),
         ("process 4711 cannot be killed", "process <pid> cannot be killed"),
+        ("link aa:bb:cc:dd:ee:ff is down", "link <address> is down"),
+        ("adapter 02-42-AC-11-00-02.", "adapter <address>."),
+        ("at 20:26:11 and 2026-11-30-10-10", "at 20:26:11 and 2026-11-30-10-10"),
     ],
 )
 def test_scrubbing_keeps_the_message_and_drops_private_parts(text, expected):

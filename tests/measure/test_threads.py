@@ -14,7 +14,7 @@ from report import samples
 
 from gpubench import effects
 from gpubench.errors import MisuseError
-from gpubench.measure.environment import THREAD_VARIABLES, environment_of
+from gpubench.measure.environment import THREAD_VARIABLES, child_variables
 from gpubench.measure.launcher import Launcher
 from gpubench.measure.plan import check_request, plan
 from gpubench.measure.request import RunRequest
@@ -52,9 +52,9 @@ def test_thread_counts_are_powers_of_two_and_all_threads(monkeypatch, cores, tol
 
 
 def test_a_process_gets_its_thread_count_before_it_loads_anything():
-    told = environment_of(cpu(8), {"OMP_NUM_THREADS": "8"}, threads=2)
+    told = child_variables(cpu(8), {"OMP_NUM_THREADS": "8"}, threads=2)
     assert {told[name] for name in THREAD_VARIABLES} == {"2"}
-    assert environment_of(cpu(8), {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
+    assert child_variables(cpu(8), {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
 
 
 def measured(monkeypatch, script: dict) -> tuple[Run, Launcher]:

@@ -50,18 +50,18 @@ def test_without_torchrun_or_as_its_only_process_a_run_is_unchanged(tell):
 
 
 def test_run_must_use_the_machines_given_by_torchrun():
-    request = session.spread(RunRequest(), PLACE)
+    request = session.with_torchrun_size(RunRequest(), PLACE)
     assert (request.gpus, request.nnodes, request.gpu_count) == (4, 2, 8)
-    session.check_spread(request, PLACE)
-    session.check_spread(RunRequest(gpus=2), None)
+    session.check_process_count(request, PLACE)
+    session.check_process_count(RunRequest(gpus=2), None)
     for wrong, place in (
-        (session.spread(RunRequest(gpus=3), PLACE), PLACE),
+        (session.with_torchrun_size(RunRequest(gpus=3), PLACE), PLACE),
         (RunRequest(gpus=4, nnodes=2), None),
         (RunRequest(gpus=4, nnodes=3), PLACE),
     ):
         start = f"torchrun --nnodes {wrong.nnodes} --nproc-per-node {wrong.gpus} "
         with pytest.raises(MisuseError, match=re.escape(start)):
-            session.check_spread(wrong, place)
+            session.check_process_count(wrong, place)
 
 
 def test_command_runs_the_first_launch_missing_from_any_case(make_case):
@@ -80,9 +80,9 @@ def test_command_runs_the_first_launch_missing_from_any_case(make_case):
 
 
 def test_a_run_keeps_the_id_of_the_previous_attempt(monkeypatch):
-    monkeypatch.setattr(session, "_runs", iter((0, 1)))
+    monkeypatch.setattr(session, "_run_numbers", iter((0, 1)))
     first, second = session.run_id_under_torchrun(), session.run_id_under_torchrun()
     assert re.fullmatch(r"\d{8}t\d{6}z-[0-9a-f]{8}", first)
     assert first != second
-    monkeypatch.setattr(session, "_runs", iter((0,)))
+    monkeypatch.setattr(session, "_run_numbers", iter((0,)))
     assert session.run_id_under_torchrun() == first

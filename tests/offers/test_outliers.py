@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpubench.models import Offer, Pricing
 from gpubench.offers.outliers import AskedPrices, sort_outliers
 from gpubench.offers.snapshot import embedded_offers
+from gpubench.offers.table import UNSTATED as UNSTATED_ORIGIN
 from gpubench.offers.table import Offers, OfferTable
 
 B300, V100, UNSTATED = "nvidia-b300-sxm-270gb", "nvidia-tesla-v100-sxm2-16gb", "nvidia-h100-unstated-80gb"
@@ -259,3 +260,16 @@ def test_a_price_jumps_from_the_last_one_but_not_from_a_historic_one(kind, jumps
     new, old = offer("acme", 1.0, instance="big.1"), offer("acme", 6.0, instance="big.1", kind=kind)
     kept, jumped = sort_outliers(OfferTable(offers=[new]), [old])
     assert (len(kept.offers) == 0, len(jumped) == 1) == (jumps, jumps)
+
+
+def test_hosts_do_not_confirm_the_low_price_of_a_company_in_the_users_own_table():
+    """8 cards at 0.10 each are 0.45 times what other companies ask; a host at 0.16 does not confirm that."""
+    key = "nvidia-geforce-rtx-3090-24gb"
+    own = offer("acme", 0.80, key, gpu_count=8)
+    others = [offer(name, 0.22, key) for name in "abc"]
+    host = offer("x", 0.16, key, kind="marketplace")
+    market = Offers.of([own, *others, host], ["own table", *[UNSTATED_ORIGIN] * 4])
+    assert AskedPrices(market).caution(own) == "0.45 times what 3 others ask"
+    peer = offer("d", 0.15, key)
+    market = Offers.of([own, *others, peer], ["own table", *[UNSTATED_ORIGIN] * 4])
+    assert AskedPrices(market).caution(own) is None

@@ -314,3 +314,51 @@ def test_a_users_rejected_rows_are_reported_with_the_answer(tmp_path, gpubench):
     told = gpubench("list", "--offers", path, "--explain", "--provider", "acme").stderr
     assert "mine.csv:3 acme b banana: GPU 'banana' is unknown" in told
     assert "mine.csv:4 acme c L4: price -1 is not above 0" in told
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "is_ranked"),
+    [
+        ("note", "interruptible", False),
+        ("note", "8 vCPUs; spot price", False),
+        ("remarks", "Preemptible by default", False),
+        ("type", "Spot", False),
+        ("interruptible", "true", False),
+        ("term", "12 months", False),
+        ("commitment", "1 year", False),
+        ("upfront", "$5,000", False),
+        ("availability", "sold out", False),
+        ("note", "in EUR", False),
+        ("comment", "€", False),
+        ("note", "spot observed 2026-09; non-preemptible", True),
+        ("note", "reserved up to 20% off", True),
+        ("type", "on demand", True),
+        ("interruptible", "false", True),
+        ("term", "none", True),
+        ("warranty", "3 years", True),
+        ("upfront", "0", True),
+        ("availability", "high", True),
+    ],
+)
+def test_a_cell_that_contradicts_a_price_on_demand_in_dollars_sets_its_row_aside(
+    tmp_path, column, cell, is_ranked
+):
+    """An interruptible H100 at half the price of others won, though its note said so."""
+    path = tmp_path / "t.csv"
+    path.write_text(f'gpu,price per hour,{column}\nH100 SXM,0.95,"{cell}"\nH100 SXM,2.40,\n')
+    table = read_own(path)
+    assert [float(offer.price_usd_per_hour) for offer in table.offers] == ([0.95] if is_ranked else [2.4])
+    assert is_ranked or table.set_aside[0].row.startswith("t.csv:2")
+
+
+def test_a_column_of_pricing_says_how_a_price_is_paid(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("gpu,price per hour,pricing\nH100 SXM,0.95,spot\nH100 SXM,2.40,On demand\n")
+    found = {offer.pricing: float(offer.price_usd_per_hour) for offer in read_own(path).offers}
+    assert found == {"spot": 0.95, "on_demand": 2.4}
+
+
+def test_the_note_of_a_starting_price_marks_it(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("gpu,price per hour,note\nH100 SXM,2.40,starting at\nRTX 4090,0.4,from stock\n")
+    assert [offer.is_floor for offer in read_own(path).offers] == [True, None]

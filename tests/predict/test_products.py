@@ -20,7 +20,7 @@ from gpubench.predict.calibration import load_calibration
 from gpubench.predict.chips import chips_of, product_rate
 from gpubench.predict.estimate import MOST_GAIN, estimate
 from gpubench.predict.memory import fit_of
-from gpubench.predict.model import HELD, predict_all
+from gpubench.predict.model import LIMITED_WORDS, predict_all
 from gpubench.predict.question import Question, case_for, question_of
 from gpubench.predict.roofline import arithmetic_of, least_step_s, log_throttle, step_times, work_of
 from gpubench.profile import load_profiles
@@ -85,14 +85,14 @@ def test_a_measured_card_is_predicted_as_measured(name):
 @pytest.mark.parametrize("name", WITH_A_RELATIVE)
 def test_a_card_left_out_is_predicted_by_its_relative(name):
     key = COLUMNS[name]
-    assert product_rate(load_specs()[key], key).is_read
+    assert product_rate(load_specs()[key], key).is_measured
     assert off(name, key) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("name", sorted(set(COLUMNS) - set(WITH_A_RELATIVE)))
 def test_a_card_left_out_without_a_relative_is_predicted_as_usual(name):
     key = COLUMNS[name]
-    assert not product_rate(load_specs()[key], key).is_read
+    assert not product_rate(load_specs()[key], key).is_measured
     assert max(off(name, key), 1 / off(name, key)) < 1.13
 
 
@@ -115,15 +115,15 @@ def test_nearest_shape_predicts_unseen_shapes_no_better_than_one_ratio_per_card(
 
 def test_geforce_gemm_rate_is_not_taken_from_a_workstation_card_with_the_same_chip():
     a6000, geforce = (product_rate(load_specs()[key]) for key in ("nvidia-rtx-a6000-48gb", RTX_3090))
-    assert a6000.is_read
-    assert not geforce.is_read
+    assert a6000.is_measured
+    assert not geforce.is_measured
     assert geforce.share == geforce.best == 0.85
 
 
 def test_a_gb10_has_the_rate_of_the_other_cards_with_its_tensor_cores():
     gb10, server = (load_specs()[key] for key in ("nvidia-gb10-128gb", COLUMNS["RTX PRO 6000 Server"]))
     assert gb10.compute_capability != server.compute_capability
-    assert product_rate(gb10).is_read
+    assert product_rate(gb10).is_measured
     assert product_rate(gb10).best == product_rate(server).best
 
 
@@ -164,7 +164,7 @@ def test_no_row_does_more_arithmetic_than_the_best_gemm_of_its_family():
     case = case_for(question, spec)
     calibration = load_calibration()
     (free,) = predict_all(question, [(spec, case)], (), calibration)
-    assert HELD not in free.method
+    assert LIMITED_WORDS not in free.method
     level = calibration.train.level
     faster = msgspec.structs.replace(
         level.coefficients, matmul_half=10.0, bandwidth_half=50.0, operator_floor_s=1e-12
@@ -176,26 +176,26 @@ def test_no_row_does_more_arithmetic_than_the_best_gemm_of_its_family():
     (held,) = predict_all(question, [(spec, case)], (), unbound)
     work = work_of(profile.train, case.batch_size)
     most = case.batch_size / least_step_s(
-        work, chips_of([spec]), arithmetic_of(case.precision, None, 1), as_read=True
+        work, chips_of([spec]), arithmetic_of(case.precision, None, 1), at_best_rate=True
     )
-    assert held.method.endswith(HELD)
+    assert held.method.endswith(LIMITED_WORDS)
     assert held.samples_per_s == pytest.approx(float(most[0]))
     assert held.half_width > free.half_width
     assert held.most_samples_per_s > held.samples_per_s
 
 
 @pytest.mark.parametrize(
-    ("key", "precision", "is_held"),
+    ("key", "precision", "is_limited"),
     [(RTX_3090, "tf32", True), ("nvidia-tesla-v100-sxm2-16gb", "fp32", False)],
 )
-def test_winograd_beats_the_ceiling_only_without_tensor_cores(key, precision, is_held):
+def test_winograd_beats_the_ceiling_only_without_tensor_cores(key, precision, is_limited):
     """VGG16 is predicted to do more arithmetic than matrix products can on either card."""
     question, spec = question_of(load_profiles()["vgg16"], precision), load_specs()[key]
     (answer,) = estimate(question, [spec], reference=reference_runs()).values()
     flops = work_of(question.profile.train, answer.case.batch_size).flops.sum() / answer.case.batch_size
     rate = answer.samples_per_s * flops
-    assert (HELD in answer.method) is is_held
-    if is_held:
+    assert (LIMITED_WORDS in answer.method) is is_limited
+    if is_limited:
         assert rate == pytest.approx(0.85 * spec.tf32_tensor_flops_per_s, rel=1e-3)
         assert answer.high > answer.samples_per_s > answer.low
     else:
@@ -221,13 +221,13 @@ def test_compiling_a_training_step_saves_the_bytes_of_its_chains_and_their_launc
     profile = load_profiles()["transformer"]
     chips, c = chips_of([load_specs()[H100]]), load_calibration().train.ratio.coefficients
     plain = arithmetic_of(Precision.AMP_BF16, None, 1)
-    joined = replace(plain, joined=np.ones(1, dtype=bool))
+    fused = replace(plain, chains_fused=np.ones(1, dtype=bool))
     work = work_of(profile.train, 8)
 
     def told_as(how):
         return step_times(work, chips, how, c, host_s_per_operator=0.0, deviations=np.zeros((1, 3)))
 
-    before, after = told_as(plain), told_as(joined)
+    before, after = told_as(plain), told_as(fused)
     assert after.memory_s < before.memory_s
     assert after.floor_s == pytest.approx(before.floor_s * (1 - work.chain_operators / work.operators))
     assert after.compute_s < before.compute_s

@@ -113,6 +113,15 @@ def test_quoted_machines_have_only_the_given_limits():
     assert left_out(quoted, psu_watts=1600)[0] == "the setting psu-watts"
 
 
+def test_the_watts_that_an_owner_states_count_against_the_power_supply():
+    """450 + 150 W are above 0.8 x 600; a card limited to 220 W is not. A mean that was measured is no limit."""
+    key = "nvidia-geforce-rtx-4090-24gb"
+    (usual,) = ownerships(RankRequest(own=(key,)), {key: 220.0}, TODAY)
+    (limited,) = ownerships(RankRequest(own=(f"{key}, 220 W",)), {}, TODAY)
+    assert left_out(usual, psu_watts=600)[0] == "the setting psu-watts"
+    assert left_out(limited, psu_watts=600) is None
+
+
 # --- the jobs of a month ------------------------------------------------------------------------------------
 
 

@@ -31,11 +31,13 @@ from gpubench.profile.memory import MOST_BATCH
 from gpubench.recommend.evidence import (
     LATENCY_BATCHES,
     Runs,
+    device_key,
     gather,
     mean_power_w,
     measured_by_the_user,
     slow_latency_s,
 )
+from gpubench.recommend.lines import basis_text
 from gpubench.recommend.request import RankRequest
 from gpubench.recommend.speeds import Scaling, measured_efficiency, scaling_of
 from gpubench.record.store import reference_runs, write_run
@@ -446,3 +448,30 @@ def estimates_of_vgg16(own, reference):
 
 def test_estimate_without_memory_facts_has_no_fit_verdict():
     assert estimate(H100, 1.0).fits_memory is None
+
+
+def test_an_added_run_is_said_to_be_another_persons_and_not_measured_here(tmp_path):
+    from gpubench import rank
+
+    runs = [msgspec.structs.replace(run, added_from="shared by ann") for run in reference_runs()]
+    (added,) = estimates_of_vgg16(runs, ())
+    assert added.basis == "measured"
+    assert "measured in an added run (shared by ann, NVIDIA H100" in added.method
+    assert "it ran in an added run" in added.memory_text
+    for run in runs:
+        write_run(tmp_path, run)
+    ranking = rank("vgg16", gpu=H100, results=tmp_path, draws=100)
+    assert "Measured in added runs, not here: H100 SXM5 80GB (shared by ann, NVIDIA H100" in said(ranking)
+    alone = next(row for row in ranking.rows if row.offer.gpu_count == 1)
+    assert basis_text(alone) == "measured, added run"
+
+
+@pytest.mark.parametrize(("backend", "key"), [("cpu", None), ("mps", "npu-of-mine")])
+def test_the_processor_of_an_added_run_is_not_the_users(backend, key):
+    run = run_of("npu-of-mine", measurement(case_on(T4), 5.0), backend=backend)
+    added = msgspec.structs.replace(run, added_from="shared by ann")
+    assert device_key(added) == key
+    found = measured_by_the_user(question_of(), [added], load_specs())
+    assert [each.method.partition(" (")[0] for each in found.values()] == ["measured in an added run"] * bool(
+        key
+    )

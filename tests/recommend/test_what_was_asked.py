@@ -282,3 +282,41 @@ def test_ones_own_card_that_may_not_fit_is_ranked_if_named_and_the_answer_says_s
     assert told.endswith("to rank it anyway, name it with --gpu; `gpubench memory` says what would help.")
     (named,) = rank("llama-3.1-8b", **asked, gpu=["RTX 3060"], buy=True).owned
     assert named.row.estimate.may_fit
+
+
+@pytest.mark.parametrize(
+    ("workload", "precision", "is_said"),
+    [("resnet50", "amp", True), ("resnet50", "fp32", False), ("lstm", "amp", False)],
+)
+def test_the_layout_that_a_prediction_assumes_is_said_of_images(workload, precision, is_said):
+    told = rank(workload, precision=precision, gpu="rtx 4090", draws=50).said("sureness")
+    assert any("channels_last" in each for each in told) is is_said
+
+
+def test_a_question_about_spot_that_leaves_no_spot_price_says_so():
+    options = {"workload": "resnet50", "spot": True, "draws": 50}
+    words = "None of the remaining prices is a spot price."
+    assert words in rank(seller="secure", **options).said("caution")
+    assert words not in rank(gpu="a100", **options).said("caution")
+
+
+def test_a_measured_gpu_is_said_to_hold_the_batch_that_it_ran():
+    told = rank("resnet50", min_memory_gib=100, provider="koyeb", gpu="h200", draws=50).said("asked")
+    assert "Batch 64 on H200 SXM 141GB: fits (it ran)." in told
+
+
+@pytest.mark.parametrize(
+    ("quote", "doubt"),
+    [
+        ("8x H100 SXM, 3000 USD", "0.013 times the lowest listed price"),
+        ("RTX 3090, 70000 USD", "47 times the highest listed price"),
+        ("RTX 3090, 700 USD", None),
+        ("2x RTX 3090, 1400 USD, host 9000 USD", None),
+        ("RTX 3090", None),
+    ],
+)
+def test_a_quote_far_from_the_listed_prices_of_its_card_is_cautioned(quote, doubt):
+    """The price of one card, given for eight, won without a word."""
+    told = " ".join(rank("resnet50", have=quote, draws=50).said("caution"))
+    assert ("listed price" in told) is (doubt is not None)
+    assert (doubt or "") in told

@@ -14,7 +14,7 @@ from command import here
 
 from gpubench.errors import MisuseError
 from gpubench.models import Status
-from gpubench.record import store
+from gpubench.record import sharing, store
 from gpubench.record.store import add_runs
 
 
@@ -207,3 +207,24 @@ def test_if_many_collide_exactly_one_is_stored_and_the_others_get_a_message(tmp_
     assert sorted(run.run_id for run in stored.runs) == ids
     assert stored.problems == ()
     assert not list(mine.rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "whose"), [("shared/ann", "shared by ann"), ("usb stick", "20261120t000000z-abcd1234.json")]
+)
+def test_an_added_run_is_said_to_be_whose_and_from_where_and_not_measured_here(
+    tmp_path, make_run, folder, whose
+):
+    stored = store.write_run(tmp_path / "theirs", make_run())
+    source = tmp_path / folder / stored.name
+    source.parent.mkdir(parents=True)
+    stored.rename(source)
+    mine = tmp_path / "mine"
+    assert command(mine, source)[0] == 0
+    assert command(mine, source)[2].startswith("0 added, 1 already")
+    [run] = store.read_runs(mine).runs
+    assert (run.added_from, run.origin.split(", ")[0]) == (whose, whose)
+    assert sharing.shareable(run)[0].added_from is None
+    again = tmp_path / "again"
+    assert len(add_runs(again, [mine]).written) == 1
+    assert store.read_runs(again).runs[0].added_from == whose

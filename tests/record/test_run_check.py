@@ -470,7 +470,7 @@ def test_amp_is_compared_with_strict_fp32_of_the_same_work(make_run):
     assert effect.value == pytest.approx(2.0)
     assert effect.memory_ratio == pytest.approx(0.6)
     assert effect.loss_gap.value == pytest.approx(0.01)
-    assert effect.to.case.precision is Precision.FP32
+    assert effect.baseline.case.precision is Precision.FP32
     (shown,) = document(run)["amp"]
     assert shown["loss_gap"] == effect.loss_gap.value
     assert shown["curve_steps"] == len(curve)
@@ -554,7 +554,7 @@ def test_several_gpus_are_compared_with_one_of_the_same_run(make_run):
     one = with_launch(make_run(), launch()).measurements[0]
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, gpu_count=4))
     (effect,) = scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(one, four))))
-    assert effect.of.case.gpu_count == 4
+    assert effect.result.case.gpu_count == 4
     assert (effect.interval.value, effect.efficiency.value) == (pytest.approx(4), pytest.approx(1))
     assert effect.efficiency.low == pytest.approx(effect.interval.low / 4)
     assert scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(four,)))) == ()
@@ -565,4 +565,4 @@ def test_batch_split_across_gpus_is_compared_with_the_full_batch_on_one(make_run
     quarter = {"gpu_count": 4, "node_count": 2, "batch_size": one.case.batch_size // 4}
     four = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, **quarter))
     (effect,) = scaling_effects(results_of(msgspec.structs.replace(make_run(), measurements=(one, four))))
-    assert (effect.to.case, effect.value) == (one.case, pytest.approx(1))
+    assert (effect.baseline.case, effect.value) == (one.case, pytest.approx(1))

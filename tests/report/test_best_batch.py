@@ -67,7 +67,7 @@ def test_the_fastest_is_at_a_given_batch_if_possible(data) -> None:
 
 
 def test_amp_at_the_best_batch_is_a_separate_group(data) -> None:
-    pairs = {(p.of.case.batch_size, p.to.case.batch_size): p for p in amp_effects(data.results)}
+    pairs = {(p.result.case.batch_size, p.baseline.case.batch_size): p for p in amp_effects(data.results)}
     assert pairs[250_000, 139_042].value == pytest.approx(2 * 250_000 / 139_042, rel=0.01)
     assert not {pair for pair in pairs if (250_000 in pair) != (139_042 in pair)}
     (row,) = [row for row in table_of("amp", data).rows if row[0].startswith("cnn, best batch\n")]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import tempfile
 import time
 from functools import cache
@@ -20,11 +18,6 @@ from gpubench.sections.data import gather
 
 from . import samples
 from .test_page import contrast
-
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-REQUIRED = os.environ.get("GPUBENCH_REQUIRE_BROWSER") == "1"
 
 
 def written(*runs, own_offers: int = 0):
@@ -60,31 +53,15 @@ def rendered(*runs):
 
 
 PAGES = {
-    "gpu": rendered(samples.h200_run(), samples.cpu_run()),
-    "cpu": rendered(samples.cpu_run()),
-    "ten": written(*samples.ten_runs(), own_offers=700),
-    "shipped": written(samples.cpu_run()),
-    "nothing": written(),
-    "hostile": lambda path: report(path, data=samples.hostile_data()),
+    "gpu": lambda: rendered(samples.h200_run(), samples.cpu_run()),
+    "cpu": lambda: rendered(samples.cpu_run()),
+    "ten": lambda: written(*samples.ten_runs(), own_offers=700),
+    "shipped": lambda: written(samples.cpu_run()),
+    "nothing": written,
+    "hostile": lambda: lambda path: report(path, data=samples.hostile_data()),
 }
 ASKED = ("ten", "shipped", "nothing")
 """Pages with a calculator."""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Start one browser for all tests of this file; Plotly's script stays in its memory between pages."""
-    if CHROMIUM is None:
-        reason = (
-            "no chromium on the path (apt install chromium); GPUBENCH_REQUIRE_BROWSER=1 makes this a failure"
-        )
-        pytest.fail(reason) if REQUIRED else pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Files(dict):
@@ -96,7 +73,7 @@ class Files(dict):
 
     def __missing__(self, name: str) -> str:
         path = self.folder / f"{name}.html"
-        PAGES[name](path)
+        PAGES[name]()(path)
         self[name] = str(path)
         return self[name]
 

@@ -43,7 +43,7 @@ def test_eager_and_graph_are_paired_with_all_else_equal():
     pairs = execution_effects(samples.report_data(samples.h200_run()).results)
     assert len(pairs) == 9
     for pair in pairs:
-        assert pair.to.case == msgspec.structs.replace(pair.of.case, execution=Execution.EAGER)
+        assert pair.baseline.case == msgspec.structs.replace(pair.result.case, execution=Execution.EAGER)
 
 
 def test_a_faster_gpu_is_not_recommended_for_host_bound_cases():
@@ -127,7 +127,7 @@ def test_the_loss_gap_is_the_mean_of_the_last_fifth_of_the_common_steps_in_whole
         )
     (pair,) = amp_effects(samples.report_data(samples.h200_run(measurements=tuple(rows))).results)
     gap = pair.loss_gap
-    assert (gap.of, gap.to, gap.steps, gap.value) == pytest.approx((1.3, 1.0, 49, 0.3))
+    assert (gap.result, gap.baseline, gap.steps, gap.value) == pytest.approx((1.3, 1.0, 49, 0.3))
 
 
 def test_a_loss_that_is_not_finite_gives_no_gap():

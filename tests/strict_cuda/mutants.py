@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         name="the optimizer is not fused",
         file=STEP,
-        old='made = factory(parameters, **({"fused": True} if is_open and not unfused else {}))',
+        old='made = factory(parameters, **({"fused": True} if can_fuse else {}))',
         new="made = factory(parameters)",
         misleads="the gradient scaler waits for the GPU in each step of amp-fp16",
         killer="test_capture.py::test_no_step_of_a_round_waits_for_the_device",
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         name="inference keeps what a backward pass would need",
         file=STEP,
-        old="        with work.ways[0](), work.autocast():\n            outputs",
+        old="        with work.grad_modes[0](), work.autocast():\n            outputs",
         new="        with work.autocast():\n            outputs",
         misleads="inference needs the memory of training, and seems not to fit",
         killer="test_steps.py::test_an_inference_keeps_nothing_for_a_backward_pass",
@@ -181,23 +181,23 @@ MUTANTS = (
     Mutant(
         name="the host does not wait for the first token",
         file=STEP,
-        old="    (start or turn.start)(index)\n    turn.ids.tolist()\n",
-        new="    (start or turn.start)(index)\n",
+        old="    (start or generation.start)(index)\n    generation.ids.tolist()\n",
+        new="    (start or generation.start)(index)\n",
         misleads="the time to issue a prompt is reported as the time to the first token",
         killer="test_generation.py::test_each_token_is_on_the_host_before_the_next_one_starts",
     ),
     Mutant(
         name="the host does not wait for the tokens after the first",
         file=STEP,
-        old="        (go_on or turn.go_on)()\n        turn.ids.tolist()\n",
-        new="        (go_on or turn.go_on)()\n",
+        old="        (go_on or generation.go_on)()\n        generation.ids.tolist()\n",
+        new="        (go_on or generation.go_on)()\n",
         misleads="tokens seem to be generated as fast as they are issued",
         killer="test_generation.py::test_each_token_is_on_the_host_before_the_next_one_starts",
     ),
     Mutant(
         name="each token overwrites the previous one in the cache",
         file=STEP,
-        old="        self.place.add_(1)\n",
+        old="        self.position.add_(1)\n",
         new="",
         misleads="tokens are generated without their sequence",
         killer="test_generation.py::test_a_generation_gives_the_scores_of_the_full_forward_pass",
@@ -222,7 +222,7 @@ MUTANTS = (
         name="tokens issued one by one are reported as a graph",
         file=GUARDS,
         old=".replay(), token.replay)",
-        new=".replay(), turn.go_on)",
+        new=".replay(), generation.go_on)",
         misleads="the gain from graphs, which is largest for single tokens, is never seen",
         killer="test_generation.py::test_graph_removes_launch_overhead_from_token_times",
     ),
@@ -255,18 +255,22 @@ MUTANTS = (
         name="the peak of memory is read after the check of a graph",
         file=CASE,
         old=(
-            '    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
-            "    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
+            '    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
+            "    recorder.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))\n"
+            "        recorder.note(\n"
+            "            graph_error=guards.graph_error(work, advance, draws=recorder.draws, carries=recorder.carries)\n"
+            "        )\n"
             "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
         ),
         new=(
-            "    seen.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
+            "    recorder.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
             "    if execution is not Execution.EAGER:\n"
-            "        seen.note(graph_error=guards.graph_error(work, advance, draws=seen.draws, carries=seen.carries))\n"
+            "        recorder.note(\n"
+            "            graph_error=guards.graph_error(work, advance, draws=recorder.draws, carries=recorder.carries)\n"
+            "        )\n"
             "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
-            '    seen.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
+            '    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
         ),
         misleads="copies of weights and moments that only the check makes count as memory of a step",
         killer="test_steps.py::test_the_peak_of_a_graph_is_not_that_of_its_check",
@@ -330,7 +334,7 @@ MUTANTS = (
     Mutant(
         name="a process continues after a failed case",
         file=CASE,
-        old="        if status is not Status.OK and (status is not Status.TIMEOUT or self.team is not None):\n",
+        old="        if not (status is Status.OK or (status is Status.TIMEOUT and self.team is None)):\n",
         new="        if False:\n",
         misleads="every case after a sticky error fails too",
         killer="test_failures.py::test_a_step_that_waits_for_the_device_is_unsupported_with_its_cause",
@@ -509,8 +513,8 @@ MUTANTS = (
     Mutant(
         name="a thousand launches count as one",
         file=PROBES,
-        old="    each = median(seconds) / probe.repeats\n",
-        new="    each = median(seconds)\n",
+        old="    call_s = median(times_s) / probe.repeats\n",
+        new="    call_s = median(times_s)\n",
         misleads="a launch seems to take milliseconds",
         killer="test_micro.py::test_micro_benchmark_figures_match_the_simulated_device",
     ),
@@ -522,10 +526,10 @@ MUTANTS = (
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
             "        job.tokens_at_s.clear()\n"
-            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
+            "        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()\n"
         ),
         new=(
-            "        held_s, joules = telemetry.held_clocks_s(), telemetry.energy_j()\n"
+            "        held_before_s, joules_before = telemetry.held_clocks_s(), telemetry.energy_j()\n"
             "        warm_up(loop, bench.budget, series)\n"
             '        bench.phase("timed")\n'
         ),
@@ -535,8 +539,8 @@ MUTANTS = (
     Mutant(
         name="the energy counter's first reading is also used as its last",
         file=LAUNCH,
-        old="(joules, telemetry.energy_j())",
-        new="(joules, joules)",
+        old="(joules_before, telemetry.energy_j())",
+        new="(joules_before, joules_before)",
         misleads="no energy is ever known",
         killer="test_telemetry.py::test_energy_and_reduced_clocks_are_those_of_the_timed_rounds",
     ),
@@ -575,16 +579,16 @@ MUTANTS = (
     Mutant(
         name="the time of reduced clocks is off by 1000",
         file=READINGS,
-        old='HELD.of("ns", divisor=10**9)',
-        new='HELD.of("ns", divisor=10**6)',
+        old='HELD_TIME.of("ns", divisor=10**9)',
+        new='HELD_TIME.of("ns", divisor=10**6)',
         misleads="a moment at the power limit counts as all the time",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
     Mutant(
         name="memory errors before the rounds are not read",
         file=LAUNCH,
-        old="    errors = telemetry.ecc_uncorrected()\n",
-        new="    errors = None\n",
+        old="    errors_before = telemetry.ecc_uncorrected()\n",
+        new="    errors_before = None\n",
         misleads="errors during the rounds are unknown, so a device with faulty memory is trusted",
         killer="test_telemetry.py::test_driver_counters_are_converted_to_si_units",
     ),
@@ -696,7 +700,7 @@ MUTANTS = (
     Mutant(
         name="a trial leaves out the checks at the end of a measurement",
         file=CASE,
-        old="            work.edge_loss(advance(index), index)\n        _prove_again(seen, work, context)\n",
+        old="            work.edge_loss(advance(index), index)\n        _prove_again(recorder, work, context)\n",
         new="            work.edge_loss(advance(index), index)\n",
         misleads="the largest batch that fits is measured, and fails after its rounds",
         killer="test_batch_search.py::test_the_batch_that_a_search_finds_can_be_measured_and_a_larger_one_cannot",
@@ -721,8 +725,8 @@ MUTANTS = (
     Mutant(
         name="the convolution that proves a precision is computed on the host",
         file=STEP,
-        old="convolve(image.to(device), kernel.to(device))[:HELD_IMAGES].cpu()",
-        new="convolve(image, kernel)[:HELD_IMAGES]",
+        old="convolve(image.to(device), kernel.to(device))[:COMPARED_IMAGES].cpu()",
+        new="convolve(image, kernel)[:COMPARED_IMAGES]",
         misleads="as above",
         killer="test_every_case.py::test_strict_fp32_is_strict_in_the_process_of_the_other_precisions",
     ),
@@ -786,7 +790,7 @@ MUTANTS = (
     Mutant(
         name="no control is stored",
         file=CASE,
-        old="for name in proof if name in errors}",
+        old="for name in errors if name in control}",
         new="for name in ()}",
         misleads="a proof that cannot fail counts as a proof",
         killer="test_controls.py::test_device_that_never_shows_tf32_leaves_fp32_unproven",
@@ -862,8 +866,8 @@ MUTANTS = (
     Mutant(
         name="products of strict fp32 are not proven",
         file=MICRO,
-        old="doubts = _not_ieee(hardware)",
-        new="doubts = ()",
+        old="fp32_findings = _not_ieee(hardware)",
+        new="fp32_findings = ()",
         misleads="the rate of TF32 is reported as that of fp32, without a finding",
         killer="test_micro.py::test_products_that_are_not_ieee_are_flagged",
     ),
@@ -886,7 +890,7 @@ MUTANTS = (
     Mutant(
         name="a batch that spilled counts as fitting",
         file=CASE,
-        old="        if seen.spilled_bytes:\n",
+        old="        if recorder.spilled_bytes:\n",
         new="        if False:\n",
         misleads="a batch is called the largest that fits, although most of it is not on the card",
         killer="test_batch_search.py::test_a_step_that_spills_into_host_memory_is_reported_and_does_not_fit",

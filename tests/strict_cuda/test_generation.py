@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpubench.measure.guards import prepare
-from gpubench.measure.step import Turn, move
+from gpubench.measure.step import Generation, move
 from gpubench.models import Execution, Precision, Recipe, TaskKind, WeightType
 from strict_cuda.conftest import KERNEL_S
 from strict_cuda.machine import Machine
@@ -43,8 +43,8 @@ def kernels(gpu, work) -> int:
 def test_each_token_is_on_the_host_before_the_next_one_starts(gpu, execution):
     """Each token takes the time of its kernels, not their issue time, which is a fiftieth of that."""
     work = work_of(gpu, execution)
-    turn = Turn(work)
-    prompt, token = kernels(gpu, lambda: turn.start(0)), kernels(gpu, turn.go_on)
+    generation = Generation(work)
+    prompt, token = kernels(gpu, lambda: generation.start(0)), kernels(gpu, generation.go_on)
     advance = prepare(work)
     gpu.desk.clock().synchronize()
     advance(0)

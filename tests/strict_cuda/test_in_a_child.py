@@ -14,9 +14,9 @@ import pytest
 from command import IN_SHORT, gpubench, here
 from own_kinds import HEAD, KINDS
 
-from gpubench.cli.progress import Shown
+from gpubench.cli.progress import ProgressLine
 from gpubench.measure import messages
-from gpubench.measure.environment import environment_of
+from gpubench.measure.environment import child_variables
 from gpubench.measure.launcher import Child, Launcher
 from gpubench.measure.messages import RoundDone
 from gpubench.measure.plan import plan
@@ -108,7 +108,7 @@ def test_a_launcher_measures_in_separate_processes(inside_gpu):
         load_profiles(),
     )
     made = msgspec.structs.replace(made, budget=msgspec.structs.replace(BRIEF, launches=1, timed_s=3.0))
-    live, lines = Shown(), set()
+    live, lines = ProgressLine(), set()
 
     def on_event(event):
         live.note(event)
@@ -129,7 +129,7 @@ def start():
     children = []
 
     def begin(device: DeviceProfile) -> Child:
-        made = Child(environment_of(device, os.environ))
+        made = Child(child_variables(device, os.environ))
         children.append(made)
         made.send(messages.Setup(device=device, budget=BRIEF, seed=0))
         while not isinstance(report := made.receive(time.monotonic() + 60), messages.Ready):

@@ -18,7 +18,7 @@ from gpubench.discovery import load_workload
 from gpubench.measure import micro
 from gpubench.measure.messages import STORE_VARIABLE, Place, Setup
 from gpubench.measure.step import move
-from gpubench.measure.team import AllReduce, Steps, Team, _do, _sum_up, open_store, share
+from gpubench.measure.team import AllReduce, Steps, Team, _run_block, _sum_up, open_store, share
 from gpubench.models import FindingKind, ParallelMode, Precision, Status
 from strict_cuda.conftest import BRIEF
 from strict_cuda.machine import Machine
@@ -124,9 +124,9 @@ def test_multi_gpu_job_runs_in_fp8_replicated_and_sharded(gpu, team, kernels, mo
 def test_peer_processes_run_the_announced_steps_and_synchronize(gpu, team):
     case = gpu.case("cnn", gpu_count=2, parallel_mode=ParallelMode.DDP)
     work = share(move(gpu.desk.tasks[("cnn", case.batch_size, case.recipe)], case, gpu.desk.hardware.device))
-    _do(work, Steps(first=0, count=2), gpu.desk.hardware)
+    _run_block(work, Steps(first=0, count=2), gpu.desk.hardware)
     began_s = time.perf_counter()
-    _do(work, Steps(first=2, count=3), gpu.desk.hardware)
+    _run_block(work, Steps(first=2, count=3), gpu.desk.hardware)
     assert time.perf_counter() - began_s == pytest.approx(3 * EXCHANGE_S, rel=0.1)
 
 

@@ -17,7 +17,7 @@ import gpubench
 from gpubench.folders import data_path
 from gpubench.interval import Interval
 from gpubench.models import Estimate, Precision
-from gpubench.predict.card_readings import READINGS_FILE, CardReading, reading_of, within
+from gpubench.predict.card_readings import READINGS_FILE, CardReading, including, reading_of
 from gpubench.profile import load_profiles
 from gpubench.specs import load_specs
 from tools.published import published_rows, usual_math_mode
@@ -90,13 +90,15 @@ def test_interval_is_extended_exactly_to_a_reading_outside_it():
         source="x",
     )
     faster = msgspec.structs.replace(reading, samples_per_s=130.0)
-    assert within(told, reading, 4) == Interval(100.0, 60.0, 125.0)
-    assert within(told, faster, 1) == Interval(100.0, 80.0, 130.0)
-    assert within(told, msgspec.structs.replace(reading, samples_per_s=90.0), 1) == told
-    assert within(Interval(100.0), reading, 1) == Interval(100.0)
-    assert within(told, reading, 8) == told, "a far smaller batch may be slower"
-    assert within(told, msgspec.structs.replace(faster, batch_size=5), 1) == told, "a far larger one faster"
-    assert within(told, msgspec.structs.replace(reading, batch_size=5), 1) == Interval(100.0, 60.0, 125.0)
+    assert including(told, reading, 4) == Interval(100.0, 60.0, 125.0)
+    assert including(told, faster, 1) == Interval(100.0, 80.0, 130.0)
+    assert including(told, msgspec.structs.replace(reading, samples_per_s=90.0), 1) == told
+    assert including(Interval(100.0), reading, 1) == Interval(100.0)
+    assert including(told, reading, 8) == told, "a far smaller batch may be slower"
+    assert including(told, msgspec.structs.replace(faster, batch_size=5), 1) == told, (
+        "a far larger one faster"
+    )
+    assert including(told, msgspec.structs.replace(reading, batch_size=5), 1) == Interval(100.0, 60.0, 125.0)
 
 
 def test_a_reading_at_batch_448_does_not_widen_a_prediction_for_batch_1():

@@ -67,7 +67,7 @@ def test_the_ceiling_of_matrix_products_corrects_unseen_convolutions_on_tensor_c
 
     def limited(flops):
         work = replace(table.work, flops=flops)
-        least_s = roofline.least_step_s(work, table.chips, table.arithmetic, as_read=True)
+        least_s = roofline.least_step_s(work, table.chips, table.arithmetic, at_best_rate=True)
         held = np.maximum(error, np.log(least_s[y]) - table.log_seconds[y])
         is_held = read & (held > error)
         before, after = (np.abs(np.expm1(each[is_held])).mean() for each in (error, held))

@@ -16,7 +16,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from gpubench.folders import data_path
-from gpubench.predict.power import DEEP, LEAST_SHARE, POWER_FILE, load_power_law, log_factors
+from gpubench.predict.power import DEEP_SHARE, LEAST_SHARE, POWER_FILE, load_power_law, log_factors
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published" / "zeus_power.csv.gz"
 BOARD_W = {
@@ -87,7 +87,7 @@ def left_out(rows: pd.DataFrame) -> pd.DataFrame:
         for kind, usual_w in (("read", mine.mean_power_w_full), ("assumed", assumed)):
             ratio = mine.power_limit_w / usual_w
             told = _log_time(time, ratio)
-            deep = np.where(mine.share < DEEP - 1e-9, " deep", "")
+            deep = np.where(mine.share < DEEP_SHARE - 1e-9, " deep", "")
             found.append(
                 pd.DataFrame(
                     {

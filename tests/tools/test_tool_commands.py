@@ -21,11 +21,6 @@ from tools.evaluate import WHOLE, read_figures
 ROOT = Path(__file__).parents[2]
 
 
-def tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"tools.{name}", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def tool_here(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a tool in this process, which has already imported its libraries."""
     file = ROOT / "tools" / f"{name}.py"
@@ -59,7 +54,7 @@ def test_evaluation_matches_the_committed_figures_of_its_hold_out():
 
 
 def test_an_unknown_hold_out_is_refused_with_the_known_ones():
-    done = tool("evaluate", "--hold-out", "foo")
+    done = tool_here("evaluate", "--hold-out", "foo")
     assert done.returncode == 2
     assert "'stranger'" in done.stderr
 

@@ -1317,7 +1317,7 @@ def test_an_expert_with_fewer_samples_in_a_larger_batch_is_no_contradiction() ->
 
 
 def test_the_limit_of_a_value_dependent_model_ignores_other_programs() -> None:
-    told = trace_workload(_routed(lambda _: time.sleep(0.15)), 0, on_cpu_s=1.0)
+    told = trace_workload(_routed(lambda _: time.sleep(0.1)), 0, on_cpu_s=2.0)
     assert "took too long" not in (told.why_on_cpu or "")
     assert told.profile.train_flops_per_sample > 0
 

@@ -600,7 +600,7 @@ def test_a_step_that_needs_values_is_ranked_as_eager_and_its_memory_is_traced(tm
     assert answer.profile.is_eager_only
     assert question_of(answer.profile, None, execution=Execution.GRAPH).execution is Execution.EAGER
     built, eager = answer.notes
-    assert built.startswith("my_model.py: built and traced")
+    assert built.startswith("my_model.py: traced with values that a step on the CPU computed")
     assert "ranked as eager" in eager
     plain = _answer(write(tmp_path, GOOD)).profile
     assert plain is not None

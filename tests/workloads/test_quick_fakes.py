@@ -52,6 +52,8 @@ def test_a_model_can_be_copied_inside_the_block() -> None:
 CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "views of a window": lambda x: x[1:, 2:].t().unsqueeze(0).expand(3, -1, -1),
     "several windows": lambda x: torch.unbind(x[1:]),
+    "a window by its place": lambda x: (x.as_strided((2, 2), (2, 1), 3), x.as_strided((2, 2), (2, 1))),
+    "other bytes": lambda x: x[:, 2:].view(torch.int16),
     "in place": lambda x: x.clone()[1:].add_(1),
     "turned in place": lambda x: x.clone().t_(),
     "another size in place": lambda x: x.clone().resize_(3, 3),
@@ -76,13 +78,34 @@ def _seen(value: Any, of: FakeTensor) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_cached_results_equal_those_of_torch(name: str) -> None:
-    """Each call runs three times at one place in the storage, so that two results are cached, and once at another."""
+    """Each call runs three times at one place in the storage, so that two results are cached, and once at another.
+
+    The windows at both places have the same shape.
+    """
     seen = []
     for mode in (FakeTensorMode(), QuickFakeMode()):
         with mode:
             whole = torch.randn(6, 8)
-            seen.append([_seen(CALLS[name](x), x) for x in (whole[1:], whole[2:], whole[1:], whole[1:])])
+            seen.append([_seen(CALLS[name](x), x) for x in (whole[1:5], whole[2:], whole[1:5], whole[1:5])])
     assert seen[0] == seen[1]
+
+
+def test_torch_is_asked_once_for_windows_that_differ_only_in_their_place() -> None:
+    """A loop over time steps selects another window in each."""
+    with QuickFakeMode(known={}) as mode:
+        asked: list[Any] = []
+        ask = mode._ask
+
+        def noted(func: Any, *others: Any) -> Any:
+            asked.append(func)
+            return ask(func, *others)
+
+        mode._ask = noted  # type: ignore[method-assign]
+        weight, *steps = torch.randn(7, 4, 4)
+        asked.clear()
+        for step in steps:
+            (step.t() @ weight).relu().sum(0)
+    assert len(asked) == 4
 
 
 def test_each_call_has_its_own_storage_that_is_freed_with_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from gpubench.profile.memory import need_of
 from gpubench.profile.operators import reads_at, seen_at, seen_on_meta
 from gpubench.profile.quick_fakes import gpu_without_values
 from gpubench.profile.trace import trace_workload
-from gpubench.profile.values import Known, are_checks, given, noted
+from gpubench.profile.values import Known, are_checks, given, noted, numbers_as_1
 from gpubench.tensors import EveryCall
 from gpubench.workload import Task, Workload, seeded
 
@@ -219,6 +220,47 @@ def test_what_is_read_only_in_inference_costs_no_graph_in_training() -> None:
     profile = _profile(_of(Exits))
     assert (profile.is_eager_only, profile.is_eager_in_inference) == (False, True)
     assert {step.task for step in profile.memory} == {*TaskKind}
+
+
+class ByNorm(torch.optim.SGD):
+    """Scales its steps by the norm of each weight, which it reads, as Adafactor does."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.add_(weight.grad, alpha=-max(1e-3, weight.norm().item()))
+
+
+class Twice(_Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.layer(x))
+
+
+def test_an_optimizer_that_reads_norms_is_traced_without_values_but_captured_by_no_graph() -> None:
+    def by(optimizer: type[torch.optim.Optimizer]) -> Workload:
+        return _of(Twice).built(
+            lambda build: lambda *args, **recipe: replace(build(*args, **recipe), optimizer=optimizer)
+        )
+
+    read, plain = _profile(by(ByNorm)), _profile(by(torch.optim.SGD))
+    assert (read.is_eager_only, plain.is_eager_only) == (True, False)
+    assert read.is_eager_in_inference is False
+    assert read.memory_untraced is None
+    assert [step.saved for step in read.memory] == [step.saved for step in plain.memory]
+
+
+def test_a_number_that_an_optimizer_reads_is_not_one_that_the_model_reads() -> None:
+    """The model reads a result each time, and its answers stay in order although the optimizer reads too."""
+    with gpu_without_values(), given({(torch.ops.aten._local_scalar_dense.default, (), "float"): [5.0, 7.0]}):
+        x = torch.randn(3).sum()
+        seen = []
+        for _ in range(2):
+            seen.append(x.item())
+            with numbers_as_1() as read:
+                assert x.item() == 1
+            assert read == [1]
+    assert seen == [5, 7]
 
 
 RATES = """

@@ -13,11 +13,12 @@ from gpubench.units import plain
 def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     tolerance = request.fail_over
 
-    def named(name: str, other: str) -> Run:
+    def read(name: str, other: str) -> Run:
+        # "reference" is the shipped run with the most cases in common with the other run
         run = store.read_named(request.results, other if name == "reference" else name)
         return store.reference_for(run) if name == "reference" else run
 
-    runs = named(request.a, request.b), named(request.b, request.a)
+    runs = read(request.a, request.b), read(request.b, request.a)
     found = compare.compare(*runs, across_devices=request.by == "device")
     say(*found.remarks)
     answer(as_json, lambda: found.document(tolerance), lambda: compared(found))

@@ -17,8 +17,7 @@ def verb(request: MemoryRequest, shown: table.TableRequest, *, as_json: bool) ->
     if request.gpus and not request.workloads:
         _show_capacity(request, as_json, shown.brief)
         return
-    shows_fixes = as_json or bool(request.gpus)
-    answers = memory_answer.answers_of(request, with_fixes=shows_fixes)
+    answers = memory_answer.answers_of(request, with_fixes=as_json or bool(request.gpus))
     alone = len(request.workloads) == 1
 
     def document(*, brief: bool = False) -> dict[str, Any]:

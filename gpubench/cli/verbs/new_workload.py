@@ -16,8 +16,8 @@ def verb(request: table.NewWorkloadRequest, *, as_json: bool) -> None:
             "my_model, but no Python keyword"
         )
     path = Path(f"{stem}.py")
-    loaded = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
-    if not path.exists() and (stem in loaded or importlib.util.find_spec(stem) is not None):
+    known = {*sys.stdlib_module_names, *sys.builtin_module_names, *sys.modules}
+    if not path.exists() and (stem in known or importlib.util.find_spec(stem) is not None):
         raise MisuseError(
             f"{stem} is the name of a Python module or of an installed package, and {path} could be "
             f"mistaken for it; choose another name, such as my_{stem}"

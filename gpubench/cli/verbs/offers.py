@@ -44,7 +44,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    # Return an offer's fields, except those about other hosts, and the values derived for the requested day.
+    # The offer's fields, except ``ask_*`` about other hosts, and the values derived for the requested day.
     fields = msgspec.structs.asdict(row.offer).items()
     own = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
@@ -86,9 +86,9 @@ def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Itera
         yield f"set aside: {len(set_aside)}"
     rows = grouped(((reason, row if explain else ""), row) for row, reason in set_aside)
     most = None if explain else SHOWN_SET_ASIDE
-    for (reason, _), alike in list(rows.items())[:most]:
-        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        yield f"  {alike[0]}{more}: {reason}"
+    for (reason, _), same in list(rows.items())[:most]:
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        yield f"  {same[0]}{more}: {reason}"
     if most and len(rows) > most:
         yield f"  ... and {count(len(rows) - most, 'more reason')} (--json shows all)"
 
@@ -96,15 +96,15 @@ def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Itera
 def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     from gpubench.offers.transport import HttpTransport  # loads requests
 
-    kept: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
+    how: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
     wanted = (
         sources.select_sources(sources.all_sources(say), request.providers) if request.url is None else ()
     )
     with HttpTransport() as transport:
         if request.url is None:
-            done = refresh.refresh(wanted, transport, on_source=_say_source, **kept)
+            done = refresh.refresh(wanted, transport, on_source=_say_source, **how)
         else:
-            done = refresh.take_over(request.url, transport, only=request.providers, **kept)
+            done = refresh.take_over(request.url, transport, only=request.providers, **how)
             for source in done.sources.items():
                 _say_source(*source)
     say(*_set_aside(done.set_aside), *done.notes)

@@ -43,8 +43,8 @@ def score_(request: ScoreRequest, *, as_json: bool) -> None:
     from gpubench.sections.prediction import scored, scored_seal
 
     if request.sealed is not None:
-        held = score_sealed(request.sealed, request.file)
-        output.answer(as_json, lambda: held, lambda: scored_seal(held))
+        scores = score_sealed(request.sealed, request.file)
+        output.answer(as_json, lambda: scores, lambda: scored_seal(scores))
     else:
         document = _tool("evaluate").score(request.file)
         output.answer(as_json, lambda: document, lambda: scored(document))

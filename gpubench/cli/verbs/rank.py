@@ -13,8 +13,7 @@ from gpubench.recommend.request import RankRequest
 from gpubench.sections import answer, data
 
 HUMAN_LIMIT = 20
-
-
+"""Rows of the printed ranking."""
 # Time limit for fetching a published snapshot and its hash; if exceeded, the local prices are used.
 _SNAPSHOT_LIMIT_S = 1.0
 

@@ -77,9 +77,9 @@ def tell(
     output.answer(as_json, lambda: figures.run_document(run) | effects.document(run), lambda: run_parts(run))
     output.say(f"stored in {session.path}")
     if session.run.interrupted:
-        place = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
+        results = "" if request.results is None else f" --results {shlex.quote(str(request.results))}"
         start = "gpubench" if prepared.place is None else "torchrun ... -m gpubench"
-        resume = f"finished cases are kept; continue with: {start} run --resume {run.run_id}{place}"
+        resume = f"finished cases are kept; continue with: {start} run --resume {run.run_id}{results}"
         output.say(f"interrupted; {resume if run.planned else 'what was measured is kept'}")
         return ExitCode.INTERRUPTED
     if report is not None:

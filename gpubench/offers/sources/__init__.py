@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from importlib import import_module
+from itertools import chain
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -82,7 +83,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ask_median: The median price of these hosts [USD/h].
         seller: None for the default of the kind: a company, or any host of a marketplace.
         host: The source's facts about the host.
-        row: The row number in a user's table of text cells; None for other sources.
+        row: File, line and first cells of a row in the user's table; None for other sources.
     """
 
     provider: str
@@ -199,8 +200,8 @@ def _loaded(point: EntryPoint) -> Source:
 def own_sources() -> tuple[Source, ...]:
     """Return the ``SOURCE`` or the ``SOURCES`` of every file in ``gpubench/offers/sources``."""
     modules = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
-    each = (getattr(module, "SOURCES", None) or (module.SOURCE,) for module in modules)
-    return tuple(source for some in each for source in some)
+    of_modules = (getattr(module, "SOURCES", None) or (module.SOURCE,) for module in modules)
+    return tuple(chain.from_iterable(of_modules))
 
 
 def refreshed_providers() -> frozenset[str]:
@@ -297,8 +298,8 @@ def decode_rows(
 ) -> tuple[list[T], list[SetAside]]:
     """Decode the rows of an answer one by one, so that a bad row affects no other.
 
-    ``shape`` declares prices as numbers (``float``, ``Decimal``), so text that is not a number fails here.
-    The source silently skips a readable row that can never rank, such as one without a GPU.
+    ``shape`` declares prices as numbers, so text that is not a number fails here. Rows that can never rank,
+    such as those without a GPU, are skipped later by the source.
 
     Returns:
         The rows with this shape, and reports of the others.

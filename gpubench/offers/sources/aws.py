@@ -116,9 +116,9 @@ def _list_quotes(listing: _Listing) -> Iterator[Quote]:
     machine = listing.product.attributes
     terms: list[tuple[_Term, int | None]] = [(term, None) for term in listing.terms.on_demand.values()]
     for term in listing.terms.reserved.values():
-        kind = term.term_attributes
-        years = _TERMS.get(kind.lease_contract_length or "")
-        if years and kind.offering_class == "standard" and kind.purchase_option == "No Upfront":
+        facts = term.term_attributes
+        years = _TERMS.get(facts.lease_contract_length or "")
+        if years and facts.offering_class == "standard" and facts.purchase_option == "No Upfront":
             terms.append((term, years))
     for term, term_years in terms:
         for dimension in term.price_dimensions.values():

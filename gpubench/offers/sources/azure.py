@@ -53,7 +53,7 @@ def fetch(transport: Transport) -> Iterator[SourceItem]:
     is_complete = True
     for price_type in PRICE_TYPES:
         raw = transport(URL, params={"$filter": FILTER.format(price_type)})
-        read: set[str] = set()
+        seen: set[str] = set()
         for _ in range(MAX_PAGES):
             page = decode(raw, _Page, "Azure Retail Prices")
             items, unread = decode_rows(page.Items, _Item, "Azure Retail Prices")
@@ -64,9 +64,9 @@ def fetch(transport: Transport) -> Iterator[SourceItem]:
                 break
             if not same_host(URL, page.NextPageLink):
                 raise SourceError("Azure Retail Prices names a next page on another host: refused")
-            if page.NextPageLink in read:
+            if page.NextPageLink in seen:
                 raise SourceError("Azure Retail Prices leads back to a page already read: stopped")
-            read.add(page.NextPageLink)
+            seen.add(page.NextPageLink)
             raw = transport(page.NextPageLink)
         else:
             raise SourceError(f"Azure Retail Prices has more than {MAX_PAGES} pages: stopped")

@@ -36,8 +36,8 @@ QUERY = (
 _PLAIN_QUERY = f"query {{ gpuTypes {{ {_PRICES} lowestPrice(input: {{gpuCount: 1}}) {{ stockStatus }} }} }}"
 
 
-# Its two clouds: community hosts with listings, and its own data centers with list prices. For each: the
-# seller, the kind of its offers, and the suffix of their names.
+# RunPod's two clouds: listings of community hosts, and list prices of its own data centers. For each: the
+# seller, the kind of the offers, and the suffix of their names.
 _CLOUDS: tuple[tuple[Seller, str, str], ...] = (
     ("community", "marketplace", ""),
     ("secure", "vm", " (secure)"),

@@ -2,8 +2,8 @@
 
 Interface: https://docs.vast.ai/api (search offers). A broad query is truncated at 64 rows, so each model is
 queried separately; an answer of 64 rows may be truncated. A host is one machine at one moment, so a quote
-also states the number of hosts and their median price. Hosts that are often offline, or have their GPUs on a
-riser, are skipped.
+also states the number of hosts and their median price. Hosts that are often offline, or connect their GPUs
+through slow PCIe adapters (risers), are skipped.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ MODELS = (
 )
 
 
-# Minimum price; a host with a price of zero would hide all others.
+# Limits of a price; a host with a price of zero would hide all others.
 _PRICE = msgspec.Meta(ge=float(MIN_USD_PER_HOUR), le=float(MAX_USD_PER_HOUR))
 
 
@@ -135,8 +135,8 @@ def fetch(transport: Transport) -> Iterator[SourceItem]:
 def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
     """Yield one quote per memory size, count and country of a GPU model: that of the cheapest verified host.
 
-    Its note states the number of hosts with that memory size and count, and their median price. The cheapest
-    quote also has them as fields.
+    The note states the number of hosts with that memory size and count, and their median price. The cheapest
+    quote also has both as fields.
     """
     query = {
         "gpu_name": {"eq": model},
@@ -150,14 +150,14 @@ def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
     answer = decode(transport(URL, body=query), Listed, "Vast")
     hosts, unread = decode_rows(answer.offers, _Host, f"Vast {model}")
     yield from unread
-    able = filter(_passes, hosts)
-    alike = grouped(((host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)), host) for host in able)
-    for (name, count, memory_gib), group in alike.items():
-        middle, first = median(host.dph_total for host in group), min(group, key=lambda host: host.dph_total)
-        there: dict[str | None, _Host] = {}
-        for host in sorted(group, key=lambda host: host.dph_total):
-            there.setdefault(country_code((host.geolocation or "").rpartition(",")[2]), host)
-        for country, host in there.items():
+    usable = filter(_passes, hosts)
+    groups = grouped(((host.gpu_name, host.num_gpus, round(host.gpu_ram / 1024)), host) for host in usable)
+    for (name, count, memory_gib), group in groups.items():
+        middle, by_price = median(h.dph_total for h in group), sorted(group, key=lambda h: h.dph_total)
+        by_country: dict[str | None, _Host] = {}
+        for host in by_price:
+            by_country.setdefault(country_code((host.geolocation or "").rpartition(",")[2]), host)
+        for country, host in by_country.items():
             yield Quote(
                 provider="vast",
                 instance=name if count == 1 else f"{count}x {name}",
@@ -171,8 +171,9 @@ def fetch_model(model: str, transport: Transport) -> Iterator[SourceItem]:
                 kind="marketplace",
                 source="Vast search API, cheapest verified host of a country",
                 note=f"one of {len(group)} verified hosts at one moment; their median is {middle:.3f} USD/h",
-                ask_count=len(group) - len(there) + 1 if host is first else None,
-                ask_median=middle if host is first else None,
+                # Each quote is one ask, so the cheapest counts for itself and for all hosts without a quote.
+                ask_count=len(group) - len(by_country) + 1 if host is by_price[0] else None,
+                ask_median=middle if host is by_price[0] else None,
                 in_stock=True,  # the query selects rentable hosts that are not rented
                 seller="secure" if host.hosting_type in _DATA_CENTER else "community",
                 host=host.facts,

@@ -52,9 +52,9 @@ const answered = (async () => {
   const casesOf = (model) => data.cases.filter((each) => each.label === model);
   const caseOf = ({ model, precision }) => casesOf(model).find((each) => each.precision === precision) ?? casesOf(model)[0];
   const usual = (model) => casesOf(model)[0].samples;
-  const haves = data.offers.filter((offer) => offer.have).map((offer) => [offer.have, gpusOf({ offer })]);
+  const unmistakable = (value) => `${value}`.replace(/^[1-9]\d{0,2}\.\d{3}$/, "$&0"); // 1.800 can mean thousands
   const choices = {
-    model: labels.map((each) => [each, each]), have: [["", data.labels.nothing], ...haves],
+    model: labels.map((each) => [each, each]), have: [["", data.labels.nothing], ...data.offers.filter((offer) => offer.have).map((offer) => [offer.have, gpusOf({ offer })])],
     seller: [["", data.labels.anybody], ...Object.entries(data.sellers)], region: [["", data.labels.anywhere], ...Object.entries(data.regions)],
   };
   const fill = (name, options) => form.elements[name].replaceChildren(...options.map(([value, text]) => make("option", { value }, text)));
@@ -80,8 +80,8 @@ const answered = (async () => {
   };
   const write = (asked) => {
     const changed = Object.entries(asked).filter(([name, value]) => value !== begin[name]);
-    const text = new URLSearchParams(changed.map(([name, value]) => [name, value === true ? 1 : value === false ? 0 : value ?? ""]));
-    history.replaceState(null, "", changed.length ? `#${text}` : location.pathname + location.search);
+    const texts = changed.map(([name, value]) => [name, value === true ? 1 : value === false ? 0 : unmistakable(value ?? "")]);
+    history.replaceState(null, "", changed.length ? `#${new URLSearchParams(texts)}` : location.pathname + location.search);
   };
   const show = (asked) => {
     const of = casesOf(asked.model);
@@ -89,14 +89,14 @@ const answered = (async () => {
     for (const [name, value] of Object.entries(asked)) {
       const control = form.elements[name];
       if (control.type === "checkbox") control.checked = value;
-      else if (control !== document.activeElement) control.value = value?.toLocaleString("en-US", { maximumFractionDigits: 20 }) ?? "";
+      else if (control !== document.activeElement) control.value = unmistakable(value?.toLocaleString("en-US", { maximumFractionDigits: 20 }) ?? "");
     }
     at("unit").textContent = of[0].unit[0].toUpperCase() + of[0].unit.slice(1);
   };
   const command = (asked) => {
     const quoted = (text) => (/^[\w.+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
     const given = Object.entries(data.options).filter(([name]) => asked[name] !== null && asked[name] !== false);
-    const options = given.map(([name, option]) => (asked[name] === true ? option : `${option} ${quoted(`${asked[name]}`)}`));
+    const options = given.map(([name, option]) => (asked[name] === true ? option : `${option} ${quoted(unmistakable(asked[name]))}`));
     return ["gpubench rank", ...caseOf(asked).workloads.map(quoted), ...options, ...data.filters.map(quoted)].join(" ");
   };
 
@@ -109,7 +109,7 @@ const answered = (async () => {
     }
     if (new Set(rows.map((row) => row.offer.gpu)).size === 1) said.push(say("one_gpu_left"));
     if (Date.now() > Date.parse(data.fresh_until)) said.push(say("page_old", { day: data.as_of }));
-    return [...said, ...named.filter(({ offer }) => offer.doubt).map((row) => say("price_doubt_short", { gpu: gpuOf(row), doubt: row.offer.doubt }))];
+    return [...(location.hash ? [] : data.opening), ...said, ...named.filter(({ offer }) => offer.doubt).map((row) => say("price_doubt_short", { gpu: gpuOf(row), doubt: row.offer.doubt }))];
   };
   const relaxed = ({ usd: dollars, hours }, asked) => {
     const up = (value) => number(value * 1.005), said = [say("nothing_meets")];
@@ -235,7 +235,7 @@ const answered = (async () => {
     drawThree(found);
     drawChart(found);
     drawPair(found.rows);
-    const heads = found.best.filter((row, i) => i < MOST_ROWS || row.gpu.basis === "measured");
+    const heads = found.best.filter((row, i) => i < MOST_ROWS || ["measured", "added"].includes(row.gpu.basis));
     at("twin").querySelector("tbody").replaceChildren(...heads.map((row) => {
       const { gpus, ...rest } = cells(row);
       return tableRow(gpus, { ...rest, p: chance(row.chances.sensible) });
