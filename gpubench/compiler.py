@@ -2,7 +2,7 @@
 
 The import of the compiler takes a second of CPU time. Torch imports it for every optimizer and every tensor
 without values, only to exclude some functions from compilation. The import of distributed tensors takes a
-quarter of a second. Torch imports them for tensors without values, only to see that these are not distributed.
+quarter of a second. Torch imports them for tensors without values, only to see that these are not.
 """
 
 from __future__ import annotations

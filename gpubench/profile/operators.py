@@ -214,7 +214,9 @@ def _pairs(found: Iterable[Mapping[TaskKind, Reads]]) -> Iterator[tuple[Reads, R
 
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
     """Trace on the meta device; raise any error from the model or torch if it cannot run there."""
-    return _trace_task(on_meta(workload, batch_size), workload.tasks)
+    task = on_meta(workload, batch_size)
+    # At one batch size, a second step shows whether the first leaves state that breaks it
+    return _trace_task(task if batch_size == BATCHES[0] else replace(task, again=None), workload.tasks)
 
 
 def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen:
