@@ -47,7 +47,7 @@ from gpubench.profile.growth import (
     without_equal_loop,
 )
 from gpubench.profile.operators import ReadsAt, groups_of, on_meta, states_of
-from gpubench.profile.quick_fakes import QuickFakeMode, gpu_without_values, numpy_bytes
+from gpubench.profile.quick_fakes import DEVICE, QuickFakeMode, gpu_without_values, numpy_bytes
 from gpubench.profile.values import Known, given, numbers_as_1
 from gpubench.recipes import ADAPTER_BASES, LOSS_CHUNKS
 from gpubench.tensors import EveryCall, has_sparse_gradients, storage_id, tensors_in, tensors_of, with_tensors
@@ -601,7 +601,8 @@ class Storages:
 
         def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             out = func(*args, **kwargs)
-            note(func, args, kwargs, out)
+            if func is not DEVICE:
+                note(func, args, kwargs, out)
             return out
 
         fakes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, QuickFakeMode)]
