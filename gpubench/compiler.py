@@ -1,7 +1,8 @@
-"""Avoids torch's compiler: imports it only when needed, and runs an author's compiled code uncompiled.
+"""Avoids slow parts of torch: imports them only when needed, and runs an author's compiled code uncompiled.
 
-The import takes a second of CPU time. Torch imports its compiler for every optimizer and every tensor without
-values, only to exclude some functions from compilation.
+The import of the compiler takes a second of CPU time. Torch imports it for every optimizer and every tensor
+without values, only to exclude some functions from compilation. The import of distributed tensors takes a
+quarter of a second. Torch imports them for tensors without values, only to see that these are not.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 _NAME = "torch._dynamo"
+_DISTRIBUTED = "torch.distributed.tensor"
 
 
 def import_compiler_late() -> None:
@@ -25,17 +27,34 @@ def import_compiler_late() -> None:
 
     This has no effect if the compiler is imported already, or if torch cannot be imported.
     """
+    if _import_late(_NAME, _LateCompiler):
+        importlib.import_module(f"{_NAME}.config")  # fake tensors read it
+        sys.meta_path.insert(0, _Submodules())
+
+
+def import_distributed_tensors_late() -> None:
+    """Delay the import of torch's distributed tensors in this process, which then makes none.
+
+    Call it after the import of an author's code, because code that imports them itself needs the real ones.
+    It has no effect in a process that imports the compiler early, because that one may train on several GPUs.
+    """
+    if _is_late(_NAME):
+        _import_late(_DISTRIBUTED, _LateTensors)
+
+
+def _import_late(name: str, stand_in: type[_Late]) -> bool:
+    # Whether a package is now imported late: it must exist, and not be imported yet
     spec = None
     with suppress(ImportError):
-        spec = find_spec(_NAME)
-    if spec is None or _NAME in sys.modules:
-        return
+        spec = find_spec(name)
+    if spec is None or name in sys.modules:
+        return False
     package = module_from_spec(spec)
-    package.__class__ = _Late
-    sys.modules[_NAME] = package
-    setattr(sys.modules["torch"], _NAME.partition(".")[2], package)  # as an import does
-    importlib.import_module(f"{_NAME}.config")  # torch's fake tensors read it
-    sys.meta_path.insert(0, _Submodules())
+    package.__class__ = stand_in
+    sys.modules[name] = package
+    parent, _, short = name.rpartition(".")
+    setattr(sys.modules[parent], short, package)  # as an import does
+    return True
 
 
 def uncompiled() -> AbstractContextManager[Any]:
@@ -46,19 +65,27 @@ def uncompiled() -> AbstractContextManager[Any]:
     import torch
 
     set_stance = getattr(torch.compiler, "set_stance", None)
-    if _is_late() or set_stance is None:
+    if _is_late(_NAME) or set_stance is None:
         return nullcontext()
     stance: AbstractContextManager[Any] = set_stance("force_eager")
     return stance
 
 
-def _is_late() -> bool:
-    return isinstance(sys.modules.get(_NAME), _Late)
+def _is_late(name: str) -> bool:
+    return isinstance(sys.modules.get(name), _Late)
 
 
 class _Late(ModuleType):
-    """Stands for the compiler's package until an attribute of it is used."""
+    """Stands for a package until an attribute of it is used."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import system and debuggers look for optional attributes
+            raise AttributeError(name)
+        _import_now(self)
+        return getattr(self, name)
+
+
+class _LateCompiler(_Late):
     @staticmethod
     def disable(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
         """Return the function, or a decorator that does: while nothing is compiled, nothing is excluded."""
@@ -68,16 +95,18 @@ class _Late(ModuleType):
     def graph_break(*_: Any, **__: Any) -> None:
         """Do nothing: optimizers call this at each step."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system and debuggers look for optional attributes
-            raise AttributeError(name)
-        self.__class__ = ModuleType  # type: ignore[assignment]
-        spec = self.__spec__
-        assert spec is not None
-        assert spec.loader is not None
-        spec.loader.exec_module(self)
-        uncompiled()  # takes effect when called, until this process ends
-        return getattr(self, name)
+
+class _LateTensors(_Late):
+    DTensor = type("DTensor", (), {})  # no tensor is one
+
+
+def _import_now(package: ModuleType) -> None:
+    package.__class__ = ModuleType
+    spec = package.__spec__
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(package)
+    uncompiled()  # from here on, in this process
 
 
 class _Submodules(MetaPathFinder, Loader):
@@ -85,9 +114,10 @@ class _Submodules(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         del path, target
-        if not (name.startswith(f"{_NAME}.") and _is_late()):
+        package = next((late for late in (_NAME, _DISTRIBUTED) if name.startswith(f"{late}.")), None)
+        if package is None or not _is_late(package):
             return None
-        sys.modules[_NAME].optimize  # noqa: B018 - any use of the package imports it
+        _import_now(sys.modules[package])
         found = sys.modules.get(name)  # the package may have imported it
         spec = None if found is None else copy.copy(found.__spec__)
         if spec is not None:

@@ -114,12 +114,21 @@ class EveryCall(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        if torch.is_inference_mode_enabled() and func.namespace != "prim":  # prim calls are queries
-            with self:
-                out = func.decompose(*args, **(kwargs or {}))
-            if out is not NotImplemented:
-                return out
-        return self._call(func, args, kwargs or {})
+        out = result_of_parts(self, func, args, kwargs or {})
+        return self._call(func, args, kwargs or {}) if out is NotImplemented else out
+
+
+def result_of_parts(
+    mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call the parts of an operator under a mode; return NotImplemented if the operator itself was passed on.
+
+    Torch passes on an operator that consists of others only in inference mode.
+    """
+    if not torch.is_inference_mode_enabled() or func.namespace == "prim":  # prim calls are queries
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **kwargs)
 
 
 @contextmanager
@@ -138,6 +147,22 @@ def plain_encoders() -> Iterator[None]:
     with ExitStack() as after:
         after.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
+        yield
+
+
+@contextmanager
+def plain_checks() -> Iterator[None]:
+    """Let torch's rules for tensors without values accept a condition that holds at once inside the block.
+
+    Torch asks first whether it is symbolic, which takes longer than most rules.
+    """
+    check = torch._check_with  # noqa: SLF001 - all of torch's checks call it
+
+    def checked(error: type[Exception], condition: Any, message: Any) -> None:
+        if condition is not True:
+            check(error, condition, message)
+
+    with replaced(torch, _check_with=checked):
         yield
 
 

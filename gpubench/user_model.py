@@ -385,9 +385,9 @@ def _checked(name: str, build: Callable[..., Any]) -> Callable[..., workload.Tas
 
 
 def _called(name: str, build: Callable[[], Any]) -> Any:
-    from gpubench.tensors import OffGpu, plain_encoders
+    from gpubench.tensors import OffGpu, plain_checks, plain_encoders
 
-    with OffGpu(), plain_encoders():
+    with OffGpu(), plain_encoders(), plain_checks():
         return foreign_code.import_foreign(name, build)
 
 
@@ -423,7 +423,6 @@ def _from_build(name: str, build: Callable[..., Any], module: ModuleType) -> wor
         return replace(task, batches=(first, *(batch for batch in more if _may_rotate(first, batch))))
 
     small = _small_task(lambda batch_size, seed: checked(once(batch_size, seed), batch_size))
-    _refuse_loose_tensor(name, small)
     shape, unit = _sample(small)
     recipe = Recipe(weight_type=weight_type_of(small.model))
     batches = getattr(module, "BATCHES", DEFAULT_BATCHES)
@@ -633,17 +632,6 @@ def _prepared(name: str, task: workload.Task) -> workload.Task:
                 f"{name}: built in {tensor.dtype}; build model and inputs in torch.float32 or torch.bfloat16"
             )
     return task
-
-
-def _refuse_loose_tensor(name: str, task: workload.Task) -> None:
-    from gpubench.user_loss import loose_tensor
-
-    # Only on the meta device is the check free; elsewhere the step would be computed.
-    if any(p.is_meta for p in task.model.parameters()) and (loose := loose_tensor(task)):
-        raise MisuseError(
-            f"{name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); return the "
-            "loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or a submodule"
-        )
 
 
 def _give_shapes(task: workload.Task) -> None:

@@ -516,6 +516,7 @@ def _questions(request: MemoryRequest, asked: Mapping[str, Any], with_fixes: boo
             precisions=[request.precision],
             for_memory=True,
             with_ways=with_fixes,
+            memory_of=[task],
         )
         profiles = [
             by_name[each] if isinstance(each, str) else profile_as_asked(each, asked, **how)

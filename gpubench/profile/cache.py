@@ -24,7 +24,7 @@ from gpubench.decoders import described_decoder, find_decoder
 from gpubench.discovery import workload_names
 from gpubench.errors import MisuseError
 from gpubench.folders import data_json, write_log
-from gpubench.models import Checkpointing, Recipe, WeightType, WorkloadProfile, checkpointing_over
+from gpubench.models import Checkpointing, Recipe, TaskKind, WeightType, WorkloadProfile, checkpointing_over
 from gpubench.precisions import Precision, in_memory
 from gpubench.profile import decoder_step
 from gpubench.units import format_duration, plain
@@ -80,6 +80,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         gpu_count: GPUs of the job; some workloads choose their checkpointing by that number.
         precisions: The requested precisions, by name; ``amp`` is either of its types.
         with_ways: Whether the memory of cheaper ways to train the model is requested too.
+        memory_of: The tasks whose memory is requested; empty for all.
     """
 
     fields: Mapping[str, Any] = {}
@@ -87,6 +88,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     gpu_count: int = 1
     precisions: tuple[str, ...] = ()
     with_ways: bool = False
+    memory_of: tuple[TaskKind, ...] = ()
 
     def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
         """Return the workload's recipe with the request applied, not yet checked."""
@@ -169,6 +171,7 @@ def profile_of(
     precisions: Sequence[str | None] = (),
     for_memory: bool = False,
     with_ways: bool = False,
+    memory_of: Sequence[TaskKind] = (),
 ) -> WorkloadProfile:
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
@@ -185,6 +188,7 @@ def profile_of(
             usual one, which is always traced.
         for_memory: Whether only memory is requested; if so, the FLOPs of the step need not be countable.
         with_ways: Whether to trace the memory of cheaper recipes too, which takes twice as long.
+        memory_of: The tasks whose memory is requested, of those that the workload has; empty for all.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
@@ -196,6 +200,7 @@ def profile_of(
         gpu_count=gpu_count,
         precisions=named,
         with_ways=with_ways,
+        memory_of=tuple(memory_of),
     )
     found = _shipped(reference, wanted)
     if found is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from gpubench.children import ParentChannel
-from gpubench.compiler import import_compiler_late, uncompiled
+from gpubench.compiler import import_compiler_late, import_distributed_tensors_late, uncompiled
 from gpubench.discovery import load_workload
 from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
@@ -80,6 +80,7 @@ def _profile(
     The third value says why the model's FLOPs cannot be counted; None if they can.
     """
     workload = load_workload(reference)  # reports a missing torch
+    import_distributed_tensors_late()
     from gpubench.profile.trace import trace_workload
     from gpubench.tensors import OffGpu
 
@@ -93,6 +94,7 @@ def _profile(
             MOST_ON_CPU_S,
             asked.requested(workload),
             ways=asked.ways(workload),
+            memory_of=asked.memory_of,
         )
     profile = traced.profile
     if not workload.settings:  # the same step, with its weights cast

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise, takewhile
 from operator import add, eq, ne, sub
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -99,18 +99,56 @@ def longer(
     >>> "".join(longer("[fM b]", "[ffM bb]", 3))
     '[ffffM bbbb]'
     """
+    place = _inserted(one, two, (0,) if at is None else (0, 1))
+    if place is None:
+        return None
+    middle = one[place.before : place.end]
+    return place.repeated(one, times, middle if at is None else map(at, middle, place.other_middle))
+
+
+class _Inserted(NamedTuple):
+    """Where a longer model has more events than a shorter one, whose middle is from ``before`` to ``end``."""
+
+    before: int
+    forward: Sequence[Any]
+    other_middle: Sequence[Any]
+    backward: Sequence[Any]
+    end: int
+
+    def repeated(self, one: Sequence[_T], times: int, middle: Iterable[_T]) -> list[_T]:
+        """Return the events of the shorter model with this middle and more periods."""
+        periods = [*self.forward] * times, [*self.backward] * times
+        return [*one[: self.before], *periods[0], *middle, *periods[1], *one[self.end :]]
+
+    def at(self, events: Sequence[_T]) -> _Inserted | None:
+        """Return the same for the shorter model's events at another batch size, or None if that is unclear.
+
+        The longer model was not traced there. It has one more period, like the last one of the shorter model.
+        That period must agree with the one before it on the side of the middle. If not, its bounds were found
+        by chance, since events can be equal at one batch size and differ at another. The far ends may differ,
+        because the first layer follows something else.
+        """
+        width, back = len(self.forward), len(self.backward)
+        if self.before < 2 * width or self.end + 2 * back > len(events):
+            return None
+        earlier, forward = (events[self.before - n * width :][:width] for n in (2, 1))
+        backward, later = (events[self.end + n * back :][:back] for n in (0, 1))
+        if earlier[width // 2 :] != forward[width // 2 :] or later[: back // 2] != backward[: back // 2]:
+            return None
+        return self._replace(forward=forward, other_middle=events[self.before : self.end], backward=backward)
+
+
+def _inserted(one: Sequence[Any], two: Sequence[Any], differing: Sequence[int]) -> _Inserted | None:
     before = _shared(one, two)
     after = min(_shared(one[::-1], two[::-1]), len(one) - before)
     end = len(one) - after
     middle, more = one[before:end], two[before : len(two) - after]
-    for differing in (0,) if at is None or len(middle) < LEAST_MIDDLE else (0, 1):
+    for allowed in differing[:1] if len(middle) < LEAST_MIDDLE else differing:
         for forward in range(len(two) - len(one) + 1):  # number of events of the additional forward period
             backward = forward + len(middle)
             there = more[forward:backward]
-            if sum(map(ne, middle, there)) == differing:
-                between = middle if at is None else map(at, middle, there)
-                periods = [*more[:forward]] * times, [*more[backward:]] * times
-                return [*one[:before], *periods[0], *between, *periods[1], *one[end:]]
+            if sum(map(ne, middle, there)) == allowed:
+                return _Inserted(before, more[:forward], there, more[backward:], end)
     return None
 
 
@@ -122,6 +160,10 @@ def _changes(step: StepTrace) -> list[Moment]:
     return [Moment(*map(sub, later, earlier)) for earlier, later in pairwise(step.timeline)]
 
 
+def _after(moment: Moment, change: Moment) -> Moment:
+    return Moment(*map(add, moment, change))
+
+
 def longer_step(one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
     """Extrapolate the live bytes of a step to a model with more periods of layers. Args as in ``longer``."""
 
@@ -131,20 +173,53 @@ def longer_step(one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
     def moment_at(short: Moment, long: Moment) -> Moment:
         return Moment(*map(at, short, long))
 
-    def after(moment: Moment, change: Moment) -> Moment:
-        return Moment(*map(add, moment, change))
-
     course = longer(_changes(one), _changes(two), times, moment_at)
     if course is None:
         return None
 
     start = moment_at(one.timeline[0], two.timeline[0])
     return StepTrace(
-        timeline=[*accumulate(course, after, initial=start)],
+        timeline=[*accumulate(course, _after, initial=start)],
         weights=at(one.weights, two.weights),
         trained=at(one.trained, two.trained),
         optimizer=at(one.optimizer, two.optimizer),
         saved=at(one.saved, two.saved),
+    )
+
+
+def longer_step_at(other: StepTrace, one: StepTrace, two: StepTrace, times: int) -> StepTrace | None:
+    """Extrapolate a step at another batch size, where only the shorter model was traced.
+
+    Args:
+        other: The step of the shorter model at that batch size.
+        one: The step of the shorter model at a batch size where both were traced.
+        two: The step of the longer one there.
+        times: As in ``longer``.
+
+    Returns:
+        The step of the new model at that batch size; None if the three do not determine it.
+    """
+    short, events = _changes(one), _changes(other)
+    place = _inserted(short, _changes(two), (0,))
+    there = None if place is None or len(events) != len(short) else place.at(events)
+    if place is None or there is None or place.at(short) != place:
+        return None
+    saved, more_saved = (sum(change.total for change in each.forward) for each in (place, there))
+    if two.saved - one.saved != saved:
+        return None
+
+    def at(name: str) -> int:
+        return int(getattr(other, name) + times * (getattr(two, name) - getattr(one, name)))
+
+    added = map(sub, two.timeline[0], one.timeline[0])
+    start = Moment(*(held + times * more for held, more in zip(other.timeline[0], added, strict=True)))
+    course = there.repeated(events, times, there.other_middle)
+    return StepTrace(
+        timeline=[*accumulate(course, _after, initial=start)],
+        weights=at("weights"),
+        trained=at("trained"),
+        optimizer=at("optimizer"),
+        saved=other.saved + times * more_saved,
     )
 
 

@@ -11,7 +11,7 @@ import math
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import one_line
@@ -42,6 +42,7 @@ from gpubench.profile.growth import (
     beyond_lines,
     longer,
     longer_step,
+    longer_step_at,
     on_lines,
     without_equal_loop,
 )
@@ -62,8 +63,6 @@ TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
 # Error for the weights of lazy layers, which cannot be made as fake tensors
 _LAZY = "Tensor subclass Uninitialized"
-# Prefix of the names of operators that update all weights in place, in one kernel
-_FUSED_UPDATES = "_fused_"
 
 
 def trace_memory(
@@ -228,6 +227,8 @@ class _Tracer:
         self._shorter = [_Tracer(each, recipe, mode, reads_at) for each in (workload.shorter or ())[:2]]
         self._built: dict[int, _Built] = {}
         self._lengths: dict[tuple[TaskKind, bool], dict[int, int]] = {}
+        # The step of each shorter model at the first batch size
+        self._pairs: dict[tuple[TaskKind, bool], tuple[StepTrace, StepTrace]] = {}
 
     def at(self, batch_size: int) -> _Built:
         """Return the task at a batch size, built only once."""
@@ -243,8 +244,7 @@ class _Tracer:
     def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
         """Trace one step at one batch size; the optimizer's state is created once per batch size."""
         if self.workload.shorter is not None:
-            one, two = (tracer.follow(batch_size, kind, is_amp) for tracer in self._shorter)
-            found = longer_step(one, two, self.workload.shorter[-1])
+            found = self._from_shorter(batch_size, kind, is_amp, self.workload.shorter[-1])
             if found is not None:
                 return found
         with seeded(_SEED):
@@ -255,21 +255,30 @@ class _Tracer:
         self._lengths.setdefault((kind, is_amp), {})[batch_size] = len(trace.timeline)
         return trace
 
+    def _from_shorter(self, batch_size: int, kind: TaskKind, is_amp: bool, times: int) -> StepTrace | None:
+        # At a second batch size, one of the shorter models is enough if it repeats itself as at the first
+        one = self._shorter[0].follow(batch_size, kind, is_amp)
+        if (kind, is_amp) in self._pairs:
+            found = longer_step_at(one, *self._pairs[kind, is_amp], times)
+            if found is not None:
+                return found
+        two = self._shorter[1].follow(batch_size, kind, is_amp)
+        self._pairs.setdefault((kind, is_amp), (one, two))
+        return longer_step(one, two, times)
+
     def until_loss(self, batch_size: int, kind: TaskKind) -> tuple[StepTrace, list[Any], Counter[str]]:
         """Trace a step up to its loss; also return its calls with their shapes and the nodes of its graph."""
         calls: list[Any] = []
         nodes = Counter[str]()
-
-        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            calls.append((func, [each.shape for each in tensors_in((*args, *kwargs.values()))]))
-            return func(*args, **kwargs)
-
         with seeded(_SEED):
             task, optimizer = self._with_optimizer(batch_size, kind)
-            with EveryCall(call):
-                trace = step_trace(
-                    task, optimizer, is_amp=False, at_loss=lambda loss: nodes.update(_node_names(loss))
-                )
+            trace = step_trace(
+                task,
+                optimizer,
+                is_amp=False,
+                at_loss=lambda loss: nodes.update(_node_names(loss)),
+                calls=calls,
+            )
         return trace, calls, nodes
 
     def _with_optimizer(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
@@ -285,8 +294,8 @@ class _Tracer:
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
         is_traced = {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys()
-        longest = self if is_traced else self._shorter[-1]  # of the models traced at the small batches
-        if time.process_time() >= until_s or longest.is_long(batch_size, kind, is_amp):
+        like = self if is_traced else self._shorter[0]  # of the models traced at both small batches
+        if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)
@@ -408,6 +417,7 @@ def step_trace(
     is_amp: bool,
     keep_gradients: bool = False,
     at_loss: Callable[[Tensor], object] | None = None,
+    calls: list[Any] | None = None,
 ) -> StepTrace:
     """Track the live bytes during one step of a task, on its fake or real tensors.
 
@@ -418,6 +428,7 @@ def step_trace(
         keep_gradients: Whether earlier gradients stay alive through the forward pass, as they do if they are
             accumulated, or set to zero instead of freed.
         at_loss: Receives the loss, in place of backward pass and update.
+        calls: Collects each operator with the shapes of its tensors.
     """
     model = set_mode(task.model, train=optimizer is not None)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -429,7 +440,7 @@ def step_trace(
             parameter.grad = torch.zeros_like(parameter)
             storages.mark_gradient(parameter.grad)
     saved = 0
-    with storages.followed() as timeline, storages.gradients_of(trained):
+    with storages.followed(calls) as timeline, storages.gradients_of(trained):
         if optimizer is None:
             with _autocast(is_amp):
                 try:
@@ -575,22 +586,27 @@ class Storages:
         return Moment(self.bytes, self.gradient_bytes, self.dead_output_bytes)
 
     @contextmanager
-    def followed(self) -> Iterator[list[Moment]]:
-        """Track the results of every operator in the block; the list has the live bytes after each."""
+    def followed(self, calls: list[Any] | None = None) -> Iterator[list[Moment]]:
+        """Track the results of every operator in the block; the list has the live bytes after each.
+
+        ``calls`` collects each operator with the shapes of its tensors.
+        """
         timeline = [self._moment()]
 
-        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            if func is DEVICE and isinstance(args[0], FakeTensor):
-                return args[0].fake_device
-            fused = func._schema.name.startswith("aten::" + _FUSED_UPDATES)  # noqa: SLF001
-            if fused and any(isinstance(tensor, FakeTensor) for tensor in _tensors(args)):
-                return None  # it works in place, and fake tensors have no rule for it
-            out = func(*args, **kwargs)
+        def note(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
             self.adopt(_tensors((out,)))
             timeline.append(self._moment())
+            if calls is not None:
+                calls.append((func, [each.shape for each in tensors_in((*args, *kwargs.values()))]))
+
+        def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+            out = func(*args, **kwargs)
+            if func is not DEVICE:
+                note(func, args, kwargs, out)
             return out
 
-        with EveryCall(call):
+        fakes = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, QuickFakeMode)]
+        with fakes[-1].noting(note) if fakes else EveryCall(call):
             yield timeline
 
 

@@ -40,6 +40,7 @@ from gpubench.profile.values import Known, Reads, are_checks, given, noted, numb
 from gpubench.tensors import (
     EveryCall,
     autocast_on_cpu,
+    plain_checks,
     plain_encoders,
     storage_id,
     tensors_in,
@@ -213,7 +214,9 @@ def _pairs(found: Iterable[Mapping[TaskKind, Reads]]) -> Iterator[tuple[Reads, R
 
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
     """Trace on the meta device; raise any error from the model or torch if it cannot run there."""
-    return _trace_task(on_meta(workload, batch_size), workload.tasks)
+    task = on_meta(workload, batch_size)
+    # At one batch size, a second step shows whether the first leaves state that breaks it
+    return _trace_task(task if batch_size == BATCHES[0] else replace(task, again=None), workload.tasks)
 
 
 def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen:
@@ -354,6 +357,7 @@ def checkpoints_on_meta() -> Iterator[None]:
 
 
 @plain_encoders()
+@plain_checks()
 @rules_without_values()
 @checkpoints_on_meta()
 @autocast_on_cpu("meta")  # as torch refuses it for tensors without values

@@ -15,17 +15,29 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from gpubench.profile.cuda_rules import RULES, cuda_rules, rules_without_values
-from gpubench.tensors import autocast_on_cpu, plain_encoders, replaced, storage_id, tensors_in
+from gpubench.tensors import (
+    autocast_on_cpu,
+    plain_checks,
+    plain_encoders,
+    replaced,
+    result_of_parts,
+    storage_id,
+    tensors_in,
+)
 
 DEVICE = torch.ops.prim.device.default
 """The call that reads a tensor's device, made several times per operator."""
+_FUSED_UPDATES = "aten::_fused_"
+"""Start of the names of operators that update all weights in place; fake tensors have no rule for them."""
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Creates the result from the arguments of a call
 _Answer = Callable[["QuickFakeMode", Sequence[Any]], Any]
+# Takes an operator, its arguments, its keyword arguments and its result
+_Note = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], object]
 
 
 class QuickFakeMode(FakeTensorMode):
@@ -40,6 +52,7 @@ class QuickFakeMode(FakeTensorMode):
         super().__init__(**options)
         self.cache_enabled = False  # torch's own cache compares more, and takes several times as long
         self._answers = {} if known is None else known
+        self._note: _Note | None = None
         self.calls = 0
 
     @classmethod
@@ -52,8 +65,31 @@ class QuickFakeMode(FakeTensorMode):
         """Answer one call of an operator."""
         if func is DEVICE:
             return args[0].fake_device
+        note, given = self._note, kwargs or {}
+        if note is None:
+            return self._answered(func, types, args, given)
+        out = result_of_parts(self, func, args, given)
+        if out is not NotImplemented:
+            return out
+        self._note = None  # for the calls by which torch computes a result
+        try:
+            out = self._answered(func, types, args, given)
+        finally:
+            self._note = note
+        note(func, args, given, out)
+        return out
+
+    @contextmanager
+    def noting(self, note: _Note) -> Iterator[None]:
+        """Pass every operator call inside the block to a function, with its result."""
+        self._note = note
+        try:
+            yield
+        finally:
+            self._note = None
+
+    def _answered(self, func: Any, types: Any, args: Sequence[Any], given: Mapping[str, Any]) -> Any:
         self.calls += 1
-        given = kwargs or {}
         try:
             state = torch.get_default_dtype(), torch.is_inference_mode_enabled()
             key = (func, self._key(args), self._key(given.values()), *given, *state)
@@ -68,6 +104,8 @@ class QuickFakeMode(FakeTensorMode):
 
     def _ask(self, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         calls = self.calls
+        if func.name().startswith(_FUSED_UPDATES):
+            return None
         rule = RULES.get(func)  # torch refuses these, as their shapes depend on values
         out = rule(*args) if rule else super().__torch_dispatch__(func, types, args, kwargs)
         self.calls = calls
@@ -124,7 +162,7 @@ def _answer(
     # These count the place in the storage from its start, or in elements of another size
     if "as_strided" in schema.name or out.dtype is not args[0].dtype:
         return None
-    return _view(out, out.storage_offset() - args[0].storage_offset())
+    return _view(mode, out, out.storage_offset() - args[0].storage_offset())
 
 
 def _fresh(mode: QuickFakeMode, out: Any, of_arguments: set[int]) -> _Answer | None:
@@ -150,28 +188,44 @@ def _tensor(
 ) -> Callable[[QuickFakeMode], FakeTensor] | None:
     if storage_id(out) in of_arguments or not _is_plain(out):
         return None
-    shape, stride, dtype, device = out.shape, out.stride(), out.dtype, out.fake_device
+    shape, stride, dtype, wrap = out.shape, out.stride(), out.dtype, _wrapping(mode, out.fake_device)
     size = out.untyped_storage().nbytes()
 
     def make(mode: QuickFakeMode) -> FakeTensor:
-        with in_kernel_invocation_manager(mode):
-            empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        return FakeTensor(mode, empty, device)
+        return wrap(mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"))
 
     return make if make(mode).untyped_storage().nbytes() == size else None
 
 
-def _view(out: FakeTensor, beyond: int) -> _Answer:
+def _view(mode: QuickFakeMode, out: FakeTensor, beyond: int) -> _Answer:
     # A window that begins this many elements beyond that of the first argument
-    shape, stride, dtype, device = out.shape, out.stride(), out.dtype, out.fake_device
+    shape, stride, dtype, wrap = out.shape, out.stride(), out.dtype, _wrapping(mode, out.fake_device)
 
     def make(mode: QuickFakeMode, args: Sequence[Any]) -> FakeTensor:
         storage, offset = args[0].untyped_storage(), args[0].storage_offset() + beyond
-        with in_kernel_invocation_manager(mode):
-            window = torch.empty((0,), dtype=dtype, device="meta").set_(storage, offset, shape, stride)
-        return FakeTensor(mode, window, device)
+        window = torch.empty((0,), dtype=dtype, device="meta").set_(storage, offset, shape, stride)
+        return wrap(mode, window)
 
     return make
+
+
+def _wrapping(mode: QuickFakeMode, device: torch.device) -> Callable[[QuickFakeMode, Tensor], FakeTensor]:
+    """Return a function that makes a fake tensor of a meta tensor, with what torch's constructor sets.
+
+    The constructor also checks its arguments, which takes most of its time.
+    """
+    with in_kernel_invocation_manager(mode):
+        first = FakeTensor(mode, torch.empty(0, device="meta"), device)
+    state, named = dict(vars(first)), first.fake_device  # with its index
+
+    def wrap(mode: QuickFakeMode, tensor: Tensor) -> FakeTensor:
+        made: Any = Tensor._make_subclass(  # noqa: SLF001 - as the constructor does
+            FakeTensor, tensor, False, dispatch_device=True, device_for_backend_keys=named
+        )
+        vars(made).update(state, fake_mode=mode)
+        return made  # type: ignore[no-any-return]
+
+    return wrap
 
 
 _KNOWN: dict[Any, _Answer | None] = {}
@@ -196,7 +250,14 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         warnings.simplefilter("ignore")
         quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
         named = autocast_on_cpu("cuda", "meta")  # the tensors are on the CPU, with the rules of a GPU
-        for rules in (plain_encoders(), _no_draws(), rules_without_values(), cuda_rules(), named):
+        for rules in (
+            plain_encoders(),
+            plain_checks(),
+            _no_draws(),
+            rules_without_values(),
+            cuda_rules(),
+            named,
+        ):
             after.enter_context(rules)
         with quick as mode, _plain_casts(), _plain_copies():
             yield mode

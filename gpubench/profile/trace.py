@@ -10,12 +10,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from gpubench.errors import MisuseError
 from gpubench.foreign_code import one_line, with_line
 from gpubench.models import (
     Checkpointing,
@@ -36,6 +38,7 @@ from gpubench.profile.layout import why_contiguous, why_no_amp
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.operators import ReadsAt, Seen, TooSlowError, on_meta, reads_at, seen_at
 from gpubench.profile.shorter import with_shorter
+from gpubench.user_loss import loose_tensor
 from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
@@ -82,6 +85,7 @@ def trace_workload(
     requested: Collection[Recipe] = (),
     *,
     ways: Collection[Recipe] | None = None,
+    memory_of: Collection[TaskKind] = (),
 ) -> Traced:
     """Trace the profile of a workload, and say how it was traced.
 
@@ -95,12 +99,14 @@ def trace_workload(
         on_cpu_s: Limit on the total CPU time of steps on the CPU [s].
         requested: As in ``trace_memory``.
         ways: As in ``trace_memory``.
+        memory_of: The tasks whose memory is traced; all tasks if the workload has none of these.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
     """
     until_s = time.process_time() + on_cpu_s
     workload = with_shorter(workload)
+    _refuse_loose_tensor(workload)
     traced = trace_operators(workload, until_s)
     missing = traced.missing_kernel
     on_cpu = traced.why_on_cpu is not None
@@ -115,7 +121,9 @@ def trace_workload(
         "ways": ways,
         "reads_at": traced.reads_at,
     }
-    memory, memory_untraced = ((), missing) if missing is not None else _memory(workload, variants_s, **how)
+    of = tuple(task for task in workload.tasks if task in memory_of) or workload.tasks
+    measured = _with_tasks(workload, of)
+    memory, memory_untraced = ((), missing) if missing is not None else _memory(measured, variants_s, **how)
     if not memory and missing is None and TaskKind.TRAIN in workload.tasks and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     not_channels_last = None
@@ -133,6 +141,19 @@ def trace_workload(
     )
     profile = _with_eager_tasks(profile, traced)
     return replace(traced, profile=profile, why_contiguous=not_channels_last)
+
+
+def _refuse_loose_tensor(workload: Workload) -> None:
+    """Refuse a loss that uses a tensor that gpubench cannot move; a shorter model has the same loss."""
+    loose = None
+    with suppress(Exception):  # the trace reports why it cannot be built on the meta device
+        loose = loose_tensor(on_meta(workload.shorter[0] if workload.shorter else workload, BATCHES[0]))
+    if loose is not None:
+        raise MisuseError(
+            f"{workload.name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); "
+            "return the loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or "
+            "a submodule"
+        )
 
 
 def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfile:
@@ -238,9 +259,12 @@ def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[St
     memory, untraced = _memory_of_all(workload, variants_s, **how)
     if untraced is not None and TaskKind.TRAIN in workload.tasks and len(workload.tasks) > 1:
         # Inference may read values where training does not, to stop early or to drop overlapping boxes
-        trained = workload.built(lambda build: build, tasks=(TaskKind.TRAIN,))
-        memory, _ = _memory_of_all(trained, variants_s, **how)
+        memory, _ = _memory_of_all(_with_tasks(workload, (TaskKind.TRAIN,)), variants_s, **how)
     return memory, untraced
+
+
+def _with_tasks(workload: Workload, tasks: tuple[TaskKind, ...]) -> Workload:
+    return workload.built(lambda build: build, tasks=tasks)
 
 
 def _memory_of_all(

@@ -210,6 +210,22 @@ def test_the_shorter_models_give_the_trace_of_the_full_one(name: str) -> None:
     assert told(short) == told(net)
 
 
+def test_a_second_batch_size_needs_only_the_shorter_of_the_two_models() -> None:
+    seen = set()
+
+    class Noted(Net):
+        def forward(self, tokens: Tensor) -> Tensor:
+            if self.training and not torch.is_autocast_enabled("cpu"):
+                seen.add((len(self.blocks), len(tokens)))
+            return super().forward(tokens)
+
+    net = with_shorter(workload(lambda: Noted([Block() for _ in range(12)])))
+    seen.clear()
+    steps = trace_memory(net, ways=())
+    assert seen == {(2, 2), (3, 2), (2, 4), (2, 4096)}
+    assert steps == trace_memory(workload(lambda: Net([Block() for _ in range(12)])), ways=())
+
+
 def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipes add autocast, half precision, recomputed blocks and adapters."""
     monkeypatch.setattr(shorter, "LEAST_BLOCKS", 4)
