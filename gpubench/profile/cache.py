@@ -369,7 +369,7 @@ def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
         kept = write_log(name, None, reply.output)
         do = "; if it loops over many time steps in Python, shorten the loop" if reply.is_late else ""
         raise MisuseError(
-            f"{name}: its process {reply.how} while building and tracing the model ({kept}){do}"
+            f"{name}: its process {reply.how} while building and tracing the model{do} ({kept})"
         )
     if answer.profile is None:
         kept = write_log(name, answer.traceback, reply.output)
