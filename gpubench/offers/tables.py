@@ -96,13 +96,13 @@ _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
 
 class Table(NamedTuple):
-    """An unchecked third-party table.
+    """A table as read from a file, before any checks of its cells.
 
     Attributes:
         name: Name of its file.
         day: Day of the file's last modification.
         columns: Column names in lowercase.
-        rows: The cells of each row number, unstripped; there may be fewer or more than columns.
+        rows: The number of each row and its unstripped cells, which may be fewer or more than the columns.
     """
 
     name: str
@@ -385,7 +385,8 @@ def _count_in(instance: str, gpu: str) -> int | None:
     return count if is_of_gpu else None
 
 
-# Words in the name of an instance: for less than the GPU of that name, and for a price that is not on demand.
+# Words in the name of an instance: for a part or a laptop version of the GPU, and for a price that is not on
+# demand.
 # "HGX B200 (with preemptible)" has both prices.
 _LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
 _NOT_ON_DEMAND = re.compile(
@@ -414,6 +415,7 @@ _NOT_IN_DOLLARS = re.compile(
 _LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
 _TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
+# In a column of spot prices, these only say whether the price of the row is one.
 _YES, _NO = frozenset({"yes", "y", "true", "x"}), frozenset({"no", "n", "false"})
 
 
