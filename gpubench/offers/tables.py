@@ -386,8 +386,7 @@ def _count_in(instance: str, gpu: str) -> int | None:
 
 
 # Words in the name of an instance: for a part or a laptop version of the GPU, and for a price that is not on
-# demand.
-# "HGX B200 (with preemptible)" has both prices.
+# demand. "HGX B200 (with preemptible)" has both prices.
 _LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
 _NOT_ON_DEMAND = re.compile(
     r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
