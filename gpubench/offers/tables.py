@@ -112,7 +112,9 @@ class Table(NamedTuple):
 
 
 def _read_rows(path: Path) -> Table:
-    """Read the user's table: a JSON list of objects if its suffix is .json, else CSV with a header.
+    """Read the user's table: JSON if its suffix is .json, else CSV with a header.
+
+    JSON is a list of objects, or an object with one list of objects.
 
     Raises:
         MisuseError: If the file is missing, not UTF-8, not a table, or too large.

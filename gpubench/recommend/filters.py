@@ -348,7 +348,7 @@ def filters_of(
 ) -> Iterator[Filter]:
     """Yield the filters of a request except those on pricing, cheapest test first.
 
-    Hardware to own has no provider, seller or region, so it passes the filters on these. A machine named with
+    The filters on provider, seller and region do not apply to hardware to own. A machine named with
     ``--have`` also passes ``--gpu``.
 
     Args:

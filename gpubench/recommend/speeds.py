@@ -398,7 +398,7 @@ def efficiency_of(
     mode: ParallelMode,
     measured: Sequence[Run],
 ) -> Scaling:
-    """Return the efficiency of this many GPUs at the batch size of one GPU: measured, else modeled."""
+    """Return the efficiency of this many GPUs, each at the batch size of one alone: measured or modeled."""
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
     found = found or _measured_together(measured, alone, gpu_count, mode)
     if found is not None:
