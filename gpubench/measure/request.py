@@ -29,7 +29,7 @@ from gpubench.recipes import ParallelMode
 
 
 def read_workload(value: Any, _: str) -> str:
-    """Return the workload with this name, or the file or module of a user's own model.
+    """Return the name of a workload, or the file or module of a user's own model.
 
     Raises:
         TypeError: If it is neither a string nor a path.
@@ -69,9 +69,9 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: Limit of the whole run, divided among the remaining cases [s].
         micro: Whether micro-benchmarks are run along with cases, alone, or not at all.
-        to_quality: Whether workloads are trained to a stated quality instead of timed step by step.
+        to_quality: Whether workloads are trained to a quality target instead of timed step by step.
         resume: A run to continue, with its cases, budget and seed.
-        asked: Names of the options that were given; empty if the request was made in code.
+        asked: Names of the options that were given; empty if the request was constructed directly.
     """
 
     workloads: Annotated[
@@ -172,7 +172,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         MicroWish, Option("Micro-benchmarks: with the workloads (also), alone (only), or none.")
     ] = "also"
     to_quality: Annotated[
-        bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy per seed.")
+        bool, Option("Train cnn and lstm to a quality target instead: steps, time and energy per seed.")
     ] = False
     resume: Annotated[
         str | None, Option("Resume a run that was cut off; finished cases are kept.", metavar="RUN")
