@@ -53,7 +53,7 @@ class Reading:
 
     Attributes:
         noise: Log half-width of the throughput's interval, including the spread between cards and hosts.
-        origin: That of its run: who measured it, on what and when; None if the run was not added.
+        origin: Who measured an added run, on what and when; None for a run of this results folder.
     """
 
     spec: GpuSpec

@@ -20,7 +20,7 @@ import msgspec
 from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKind
 
 BATCHES = (2, 4)
-"""Not 1: at a batch of 1 some layouts coincide and copies vanish."""
+"""The two small batches. Neither is 1, because at a batch of 1 some layouts coincide and copies vanish."""
 LARGE_BATCHES = (4096, 512, 64, 16)
 """The largest of these that can be traced checks whether the lines fit."""
 LADDER = tuple(4**n for n in range(2, 11))

@@ -131,7 +131,7 @@ def numbers_as_1() -> Iterator[list[Any]]:
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func is not _NUMBER:
             return func(*args, **kwargs)
-        if not isinstance(args[0], FakeTensor):  # the answers to those are in the order of the model's reads
+        if not isinstance(args[0], FakeTensor):  # answers for a fake are the model's own reads, in order
             with suppress(RuntimeError):
                 return func(*args, **kwargs)
         with _disable_current_modes():
@@ -153,8 +153,8 @@ class Known:
         """Start without values.
 
         Args:
-            others_as_1: Whether an unknown number is read as 1, or True.
-            one_of: With ``others_as_1``, an unknown condition selects one of this many elements.
+            others_as_1: Whether an unknown number is read as 1, and an unknown condition as True.
+            one_of: With ``others_as_1``, an unknown condition selects one in this many elements.
         """
         self.has_missed = False
         self._one_of = one_of
