@@ -100,8 +100,8 @@ def power_of(spec: GpuSpec, measured_w: Watts | None = None) -> Interval:
 
     Args:
         spec: The card.
-        measured_w: Power measured for this job on this model of card; None takes the usual share of board
-            power.
+        measured_w: Power measured for this job on this model of card; None means the usual share of
+            board power.
     """
     if measured_w is not None:
         return Interval(measured_w)
@@ -116,8 +116,8 @@ def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Ca
     Args:
         spec: The card.
         limit_w: The limit [W].
-        measured_w: Measured mean power of the job without a limit [W]; None takes the usual share of board
-            power.
+        measured_w: Measured mean power of the job without a limit [W]; None means the usual share of
+            board power.
 
     Raises:
         MisuseError: If the board power of the card is unknown, or the limit is not from ``LEAST_SHARE`` of it

@@ -203,7 +203,7 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
-    """Whether a GPU has hardware for a precision, judged by compute capability or another vendor's rates."""
+    """Whether a GPU has hardware for a precision: by its compute capability or, outside NVIDIA, its rates."""
     if precision.within(capability_of(spec)):
         return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.needs_rate

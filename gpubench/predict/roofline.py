@@ -129,7 +129,7 @@ class Work:
     Attributes:
         flops: (n, 4) FLOP per step by ``KINDS``.
         bytes_: (n,) bytes per step at 4 per element, without the optimizer.
-        optimizer_bytes: (n,) bytes that stay at fp32 under AMP.
+        optimizer_bytes: (n,) bytes that the optimizer moves, in fp32 under AMP too.
         cast_bytes: (n,) bytes that autocast adds in half precision by casting weights and their gradients.
         operators: (n,) kernels per step.
         wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``. It runs at the measured

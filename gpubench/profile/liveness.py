@@ -213,7 +213,7 @@ class _Built:
 
 
 class _Tracer:
-    """Traces a workload with a recipe, which is built once per batch size."""
+    """Traces a workload with a recipe; the task is built once per batch size."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ GATHERED_BLOCKS = 3.0
 
 
 BEYOND_FACTOR = 2.0
-"""Ratio of upper end to figure at a batch above the largest traced one, if lines do not fit the memory."""
+"""Ratio of upper end to figure above the largest traced batch, if the memory does not grow along lines."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from gpubench.profile.cuda_rules import RULES
 from gpubench.tensors import EveryCall, replaced, storage_id, tensors_in, with_tensors
 from gpubench.units import MIB
 
-# Largest tensors with values beside a trace: masks, lengths and positions of a batch
+# Largest tensors whose values are computed beside a trace: masks, lengths and positions of a batch
 _MOST_FLOATS = 2**16
 _MOST_BYTES = 4 * MIB
 # Limit for all of them together, and the CPU time after which no more values are computed
