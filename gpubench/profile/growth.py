@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""If the middle (see ``longer``) has fewer events and one may differ, it could match in several places."""
+"""With fewer events in the middle (see ``longer``), none may differ: it could match in several places."""
 
 
 def longer(
@@ -107,7 +107,7 @@ def longer(
 
 
 class _Inserted(NamedTuple):
-    """Where a longer model has more events than a shorter one, whose middle is from ``before`` to ``end``."""
+    """Where a longer model has additional events; ``before`` to ``end`` is the middle of the shorter one."""
 
     before: int
     forward: Sequence[Any]

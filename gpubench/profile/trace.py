@@ -151,8 +151,8 @@ def _refuse_loose_tensor(workload: Workload) -> None:
     if loose is not None:
         raise MisuseError(
             f"{workload.name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); "
-            "return the loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or "
-            "a submodule"
+            "return the loss as an nn.Module that registers it: with self.register_buffer, as an "
+            "nn.Parameter, or in a submodule"
         )
 
 
