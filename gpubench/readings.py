@@ -64,7 +64,7 @@ MLPERF_LICENSE = "MLCommons, Apache-2.0"
 
 
 class PublishedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One submission: a benchmark trained to its stated quality on one system of at most 16 accelerators.
+    """One submission: a benchmark trained to its quality target on one system of at most 16 accelerators.
 
     Attributes:
         round: Round of MLPerf Training, such as ``v5.0``.

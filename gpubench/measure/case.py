@@ -1,6 +1,6 @@
 """Measures a case in torch: builds, checks and prepares it, and checks it again after its rounds.
 
-Also trains a workload to a stated quality, and tries whether a batch fits in memory.
+Also trains a workload to a quality target, and tries whether a batch fits in memory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from gpubench.models.run import SeedRun
 from gpubench.units import Seconds, Watts, format_bytes
 from gpubench.workload import Task
 
-# --- training to a stated quality, from one seed ----------------------------------------------------------
+# --- training to a quality target, from one seed ----------------------------------------------------------
 
 
 def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDone:

@@ -272,7 +272,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 class QualityDone(msgspec.Struct, frozen=True, kw_only=True, tag="to_quality"):
-    """One training to a stated quality, or the reason why it has no result."""
+    """One training to a quality target, or the reason why it has no result."""
 
     run: SeedRun | None = None
     reason: str | None = None
@@ -297,7 +297,7 @@ class RunPlanned(msgspec.Struct, frozen=True, kw_only=True):
 
     ``most_s`` is the longest time for warm-ups and rounds if steps are short [s]. ``left`` is the number of
     launches that a resumed run still has to measure; None for a new run. ``trainings`` is the number of
-    trainings to a stated quality, each from several seeds; their time is not known in advance.
+    trainings to a quality target, each from several seeds; their time is not known in advance.
     """
 
     cases: int

@@ -69,7 +69,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         budget: None means ``default`` on a GPU and ``quick`` on a CPU.
         time_limit_s: Limit of the whole run, divided among the remaining cases [s].
         micro: Whether micro-benchmarks are run along with cases, alone, or not at all.
-        to_quality: Whether workloads are trained to a stated quality instead of timed step by step.
+        to_quality: Whether workloads are trained to a quality target instead of timed step by step.
         resume: A run to continue, with its cases, budget and seed.
         asked: Names of the options that were given; empty if the request was made in code.
     """
@@ -172,7 +172,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         MicroWish, Option("Micro-benchmarks: with the workloads (also), alone (only), or none.")
     ] = "also"
     to_quality: Annotated[
-        bool, Option("Train cnn and lstm to a stated quality instead: steps, time and energy per seed.")
+        bool, Option("Train cnn and lstm to a quality target instead: steps, time and energy per seed.")
     ] = False
     resume: Annotated[
         str | None, Option("Resume a run that was cut off; finished cases are kept.", metavar="RUN")

@@ -124,7 +124,7 @@ def _issue(finding: Finding, case: Case | None = None) -> Issue:
 
 
 def _resume(run: Run) -> str:
-    if not run.planned:  # only micro-benchmarks, or training to a stated quality
+    if not run.planned:  # only micro-benchmarks, or training to a quality target
         return "it cannot be resumed: start a new one"
     return f"continue with `gpubench run --resume {plain(run.run_id)}`"
 

@@ -40,7 +40,7 @@ def request_again(run: Run, request: RunRequest, installed: Sequence[str]) -> Ru
         installed: Names of the available workloads.
 
     Raises:
-        MisuseError: If the run trains to a stated quality.
+        MisuseError: If the run trains to a quality target.
     """
     if run.quality:
         raise MisuseError("a run with --to-quality cannot be resumed: start a new one")
