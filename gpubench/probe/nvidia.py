@@ -256,7 +256,7 @@ def _guarded(otherwise: Any) -> Callable[[Callable[[NvmlReadings], T]], Callable
 
 
 class NvmlReadings(Readings):
-    """Readings of one GPU. After a hung call, every value is None."""
+    """Readings of one GPU. After a hung call, every value is unknown."""
 
     def __init__(self, session: Session, device: Device) -> None:
         """Take ownership of the session; ``close`` shuts it down."""
