@@ -180,7 +180,7 @@ class ParentChannel:
 
 
 def scratch_folder(mark: str | None = None) -> Path:
-    """Return the path of a scratch folder of a child, which is removed with it.
+    """Return the path of a child's scratch folder, which is removed when the child ends.
 
     Args:
         mark: Mark of the child; None in the child itself.

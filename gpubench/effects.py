@@ -149,10 +149,11 @@ class Effect:
 
 
 def ratio(measurement: Measurement, baseline: Measurement) -> Interval:
-    """Return the throughput of one measurement over that of another.
+    """Return the throughput of one measurement divided by that of another.
 
     The two are independent, so their half-widths add in quadrature on the log scale. If one card may slow
-    down more from heat than the other, the interval is wider on one side.
+    down more from heat than the other, the interval is wider on one side. There are no bounds if either
+    half-width is unknown.
 
     Raises:
         MisuseError: If one of them has no figure.

@@ -139,10 +139,10 @@ def traceback_of(error: BaseException) -> str:
 
 
 def write_log(name: str, trace: str | None, output: str) -> str:
-    """Write a log to the user's data folder, and return words for a message: its content and its path.
+    """Write a log to the user's data folder, and return its content and path in words, for a message.
 
     For example ``traceback in /home/ann/.local/share/gpubench/logs/net.py.log``. The path is only for the
-    terminal; no stored record contains it.
+    terminal; no stored record contains it. If the log cannot be written, the words say why.
     """
     safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in name)
     path = user_data() / "logs" / f"{safe}.log"

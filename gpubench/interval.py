@@ -73,7 +73,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return Interval(value, *ends)
 
     def inverse(self) -> Interval:
-        """Return the reciprocal, so ``times`` divides.
+        """Return the reciprocal; multiplying by it divides.
 
         >>> Interval(4.0, 2.0, 8.0).inverse()
         Interval(value=0.25, low=0.125, high=0.5)
@@ -141,7 +141,9 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
         return self.text(digits=digits)
 
     def compact(self) -> str:
-        """Return value and bounds in few characters, with a common prefix.
+        """Return value and bounds in few characters, with one SI prefix for all three.
+
+        Without an upper bound, the lower one is left out too.
 
         >>> Interval(9.9e6, 5.9e6, 17e6).compact(), Interval(3166.4, 3150.2, 3181.9).compact()
         ('9.9M (5.9 to 17)', '3.17k (3.15 to 3.18)')

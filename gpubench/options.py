@@ -126,7 +126,7 @@ GROUPED = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
 _MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 
 with_help = msgspec.structs.replace
-"""Returns a shared option changed for one verb, mostly its help text."""
+"""Returns a copy of a shared option with changes for one verb, mostly to its help text."""
 
 
 def typed(name: str) -> str:

@@ -142,9 +142,7 @@ def unknown_gpu(name: str, others: Sequence[str] = ()) -> MisuseError:
     """
     stated, gpu = names.counted(name)
     if stated is not None and known_keys(gpu):
-        return MisuseError(
-            f"{plain(name, 80)!r} is {stated} GPUs, and this is about one: name {plain(gpu, 80)!r}"
-        )
+        return MisuseError(f"{plain(name, 80)!r} is {stated} GPUs: give the name of one, {plain(gpu, 80)!r}")
     if {"laptop", "mobile", "notebook"}.isdisjoint(names.normalize(name).replace("-", " ").split()):
         near = names.nearest(name, architectures(), cutoff=0.75)  # high: a card's short name resembles many
         return unknown_name("GPU", name, near or nearest_keys(name) or others or NO_GPU_NEAR)
@@ -339,9 +337,10 @@ _COMMON = ("line", "architecture", "compute_capability", "release_year", "memory
 
 
 def _slowest(spec: GpuSpec, variants: Sequence[GpuSpec]) -> GpuSpec:
-    """Fill in a row that stands for several cards: the lowest of each value, and the highest known TDP.
+    """Fill in a row that stands for several cards: the lowest of each figure, and the highest known TDP.
 
-    A value is unknown if it is unknown for any of the cards.
+    A figure is unknown if it is unknown for any of the cards. A fact such as the architecture is unknown
+    unless all of them share it.
     """
     if not variants:
         return spec

@@ -60,8 +60,8 @@ PUBLISHED = Component(
     half_width=0.05,
     n=5,
     source="five clusters, over 90 % of their GPUs: within a cluster, speeds varied by 8 % on average, 22 % "
-    "at most (Sinha and others, SC22, arXiv:2208.11035), half of the root mean square to either side; two "
-    "H200s differed by a factor of 0.96 to 1.10",
+    "at most (Sinha and others, SC22, arXiv:2208.11035), so the half-width is half of their root mean "
+    "square; two H200s differed by a factor of 0.96 to 1.10",
 )
 # The published spread, updated by shared runs (tests/record/card_spread.py): so far there are none.
 CARD = PUBLISHED

@@ -188,7 +188,10 @@ def between_launches_half_width(means: Sequence[float], prior: Prior | None = No
 
 
 def rate_interval(rate: float, width: float | None) -> Interval:
-    """Return a rate with bounds from its times' relative half-width; no upper bound if that is 1 or more."""
+    """Return a rate with bounds, from the relative half-width of the times.
+
+    There are no bounds if that width is None, and no upper bound if it is 1 or more.
+    """
     if width is None:
         return Interval(rate)
     return Interval(rate, rate / (1 + width), None if width >= 1 else rate / (1 - width))
@@ -204,10 +207,11 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def ratio_of_blocks(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """Return the ratio of the times of two kinds of blocks; None with fewer than two groups of four.
+    """Return the ratio of the times of two kinds of blocks, with its interval.
 
     The blocks ran in the order first, second, second, first, and so on. Each group of four gives one
     logarithm of the ratio, in which a steady drift cancels out. The interval is Student's t over the groups.
+    The result is None with fewer than two groups, unequal numbers of blocks, or a time that is not positive.
 
     Args:
         first: Times of the blocks of the first kind, in order.

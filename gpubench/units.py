@@ -1,7 +1,7 @@
 """Unit aliases, and functions that format numbers as text.
 
 Inside gpubench, quantities are in SI base units (seconds, hertz, bytes, watts, joules), and their names end
-in the unit. Only this module formats them. ``None`` means unknown and prints as "—".
+in the unit. They are formatted only for output. ``None`` means unknown and prints as "—".
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def per_second(sample_unit: str) -> str:
 
 
 def listing(names: Iterable[str], most: int | None = None) -> str:
-    """Join names in a sentence: at most ``most`` of them, or one more rather than "1 more".
+    """Join names for a sentence; those beyond ``most`` are counted, unless there is only one.
 
     >>> listing(["cnn", "lstm", "vgg16"]), listing(["cnn"]), listing("abcde", most=3)
     ('cnn, lstm and vgg16', 'cnn', 'a, b, c and 2 more')

@@ -50,8 +50,8 @@ from gpubench.user_model import is_own
 # --- the peak rate of a precision, from datasheet and clock -----------------------------------------------
 
 
-# Maps the number format of matrix products to the precision of the training steps that use them; if several
-# precisions use a format, to the usual one.
+# Maps each number format of matrix products to the precision of the steps that use it; if several precisions
+# use it, to the usual one.
 GEMM_PRECISIONS = {p.facts.format.name: p for p in Precision} | {
     p.facts.format.name: p for p in Precision if p.is_usual
 }
@@ -62,7 +62,7 @@ CPU_GEMM_SIZES = (1024, 2048)
 
 
 def peak_flops_per_s(device: DeviceProfile, precision: Precision) -> float | None:
-    """Return the dense peak rate at this card's highest clock [FLOP/s]; None without a datasheet."""
+    """Return the dense peak rate at this card's highest clock [FLOP/s]; None without a datasheet figure."""
     sheet = _datasheet_flops_per_s(device, precision)
     return None if sheet is None else sheet * clock_ratio(device)
 
@@ -107,7 +107,7 @@ def best_products(results: Sequence[MicroResult]) -> frozenset[tuple[str | None,
 
 
 def datasheet_peak(device: DeviceProfile, result: MicroResult) -> float | None:
-    """Return the datasheet figure for a probe: peak rate or memory bandwidth; None if unknown."""
+    """Return the datasheet figure for a micro-benchmark: peak rate or memory bandwidth; None if unknown."""
     if result.name == "gemm" and result.precision in GEMM_PRECISIONS:
         return _datasheet_flops_per_s(device, GEMM_PRECISIONS[result.precision])
     spec = load_specs().get(device.gpu_key or "")
@@ -268,7 +268,7 @@ def why_no_precision(precision: Precision, device: DeviceProfile) -> str | None:
 def why_no_execution(execution: Execution, device: DeviceProfile, gpu_count: int = 1) -> str | None:
     """Say why a device, or several together, cannot run an execution; None if they can."""
     if gpu_count > 1 and not execution.facts.on_several_gpus:
-        return f"data-parallel jobs are measured eagerly: {execution} is not offered for several GPUs"
+        return f"jobs on several GPUs are measured eagerly, so {execution} is not offered for them"
     if execution.facts.needs_cuda and not device.is_torch_cuda:
         return f"{execution} needs CUDA graphs, which this device ({device.backend}) does not have"
     return None
@@ -337,7 +337,7 @@ class KerasFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         backend: Its name in ``KERAS_BACKEND``, which is also the name of the module to import.
-        on_cpu, on_cuda: The package to install, as pip names it.
+        on_cpu, on_cuda: The package to install for CPUs, and for CUDA, as pip names it.
         executions: The executions that it supports.
         usual: The executions that are measured by default: those that Keras itself or most users choose.
     """

@@ -76,7 +76,7 @@ from gpubench.workload import Task
 
 
 def train_to_quality(order: TrainToQuality, context: WorkerContext) -> QualityDone:
-    """Train from one seed until the goal or the step limit is reached; an exception becomes the reason."""
+    """Train from one seed until the goal or step limit is reached; an error is returned as the reason."""
     try:
         with switches_for(order.case.precision):
             run = _train(order, context)
@@ -211,7 +211,7 @@ class WorkerContext(Bench):
         return advance if self.team is None else self.team.once(advance)
 
     def power_limit_w(self) -> Watts | None:
-        """Return the total power limit of all GPUs of the job [W]."""
+        """Return the total power limit of all GPUs of the job [W]; None if unknown."""
         limit = self.profile.power_limit_w
         return limit if limit is None or self.team is None else limit * self.team.size
 
@@ -304,7 +304,7 @@ def _build(
 ) -> tuple[Work, list[torch.Tensor]]:
     """Build the work on its device, check its arithmetic, and return it with a fingerprint of its weights.
 
-    The task as built stays on the CPU; the work is a copy of it.
+    The task as built stays on the CPU; the work is a copy of it. The fingerprint is empty for inference.
 
     Raises:
         NotHereError: If this torch lacks what the case needs, or a CUDA graph cannot run the model.

@@ -352,7 +352,7 @@ def _of_host(measurement: Measurement, siblings: Sequence[Measurement]) -> Itera
 
 
 def _of_spread(measurement: Measurement) -> Iterator[Finding]:
-    """Flag a device that is still warming up, and launches that differ by more than target or noise."""
+    """Flag a device that is still warming up, and launches that differ by more than target or ``NOISE``."""
     between, target = measurement.between_launches, measurement.target
     if measurement.slowing_to_come is not None and heat.is_warming_up(measurement.moments):
         yield Finding(kind=FindingKind.NOT_HEAT_SOAKED, value=measurement.slowing_to_come)
@@ -380,7 +380,7 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
 
 
 def scaling_of(measurement: Measurement, siblings: Sequence[Measurement]) -> Finding | None:
-    """Flag a job on N GPUs that is more than N times as fast as one GPU of the same run.
+    """Flag a job on N GPUs that is more than N times as fast as one GPU of the same run, beyond a tolerance.
 
     Both rows are uncertain, so the lower end of the ratio's interval counts; without an interval, the ratio.
     """

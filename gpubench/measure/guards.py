@@ -141,7 +141,7 @@ _WAYS: Mapping[Execution, Callable[[Work], Advance]] = {
 def _captured(
     work: Work, warm_up: Callable[[int], object], parts: Sequence[Callable[[], _Result]]
 ) -> list[tuple[torch.cuda.CUDAGraph, _Result]]:
-    """Capture each part in its own graph; the graphs share a memory pool, and are replayed in this order.
+    """Capture each part in its own graph; the graphs share a memory pool, because only one runs at a time.
 
     Warm-up steps come first, because libraries create their state at first use. The allocator caches memory
     per stream, and cuBLAS has a workspace per stream. If warm-up and capture use the same stream, and the
@@ -240,7 +240,7 @@ def event_times(advance: Advance, steps: int) -> tuple[Seconds, ...]:
 
 
 def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
-    """Return the issue time and the total time of three steps, each started on an idle device [s].
+    """Return the issue time and the total time of each of three steps, started on an idle device [s].
 
     The values come in pairs: issue, whole step, issue, whole step ...
     """
@@ -256,8 +256,9 @@ def host_issue_times(advance: Advance, clock: Clock) -> tuple[Seconds, ...]:
 
 
 def latency_time_s(step_s: Seconds, left_s: Seconds) -> Seconds:
-    """Return the time to reserve for the latency passes [s]: enough for all, at most half of the time left.
+    """Return the time to reserve for the latency passes [s].
 
+    It is enough for all passes, but at most ``LATENCY_MOST_S`` and at most half of the time left.
     A single pass is slower than a step of a round, in which the host runs ahead of the device.
     """
     return max(0.0, min(LATENCY_MOST_S, LATENCY_MARGIN * LATENCY_PASSES * step_s, left_s / 2))
@@ -276,7 +277,10 @@ def latencies(advance: Advance, clock: Clock, most_s: Seconds = LATENCY_MOST_S) 
 
 
 def busy_share(advance: Advance, clock: Clock) -> float | None:
-    """Return the kernel time of a few steps divided by their unprofiled wall time; may slightly exceed 1."""
+    """Return the kernel time of a few steps divided by their unprofiled wall time; None without kernels.
+
+    The result may slightly exceed 1.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     def steps(count: int = 1) -> None:
@@ -312,9 +316,9 @@ class Expected(NamedTuple):
     Attributes:
         loss: None if it cannot be compared with the device's, or if the loss function does not accept the
             model's inference outputs.
-        outputs: In inference, for at most four samples, (n, ...). None in training, for a model without
-            weights (an input pipeline gives random outputs), and for weights of fewer bits than float32,
-            with which the CPU's error is as large as the device's.
+        outputs: In inference, for at most four samples, (n, ...). None in training, if ``draws`` is true, if
+            they are not one tensor, for a model without weights (an input pipeline gives random outputs), and
+            unless all weights are float32: with fewer bits, the CPU's error is as large as the device's.
         is_whole: Whether the results are for the whole batch, because the model does not run on a part of it.
         unchecked: Why nothing can be compared with the device; None if something can.
         draws: Whether the forward pass draws random numbers, other than for dropout.

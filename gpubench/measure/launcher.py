@@ -183,7 +183,8 @@ class Record:
     def take(self, unit: Unit, done: messages.CaseDone) -> None:
         """Add one launch. A failed case gets no more launches.
 
-        A case that ran out of time or lost its process keeps its earlier launches and their figure.
+        A case that ran out of time, was stopped, or lost another process of its job keeps its earlier
+        launches and their figure.
         """
         case = unit.planned.case
         earlier = self.launches.setdefault(case, [])
@@ -242,7 +243,7 @@ class Launcher:
     """Runs the units of a plan one after another, each in its group's process.
 
     Attributes:
-        ready: The report of the first torch process about itself.
+        ready: What the measuring processes have reported about themselves; None before the first report.
         place: The place of this process under a user's torchrun; None without torchrun.
         micro_stopped: Whether a stop of the run left micro-benchmarks unmeasured.
         lost: Why nothing more can be measured on the device; None while measuring is possible.
@@ -328,7 +329,7 @@ class Launcher:
             self.close()
 
     def _eagerly(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        # Plan the eager version of a case that no CUDA graph can capture, unless one was requested by name.
+        # Plan the eager version of a case that no CUDA graph can capture, if the plan falls back to it.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -657,8 +658,8 @@ class Launcher:
 
     def _until_s(self, phase: str) -> Seconds:
         # Return when the child counts as late, on ``time.monotonic``.
-        now = time.monotonic()
-        silence = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
+        now_s = time.monotonic()
+        silence_s = self.phase_limits_s.get(phase, max(PHASE_LIMITS_S.values()))
         if self.plan.budget.name == "quick" and phase not in START_PHASES:
-            silence = min(silence, QUICK_SILENCE_S)
-        return min(now + silence, now + self._time_left_s() + GRACE_S, self.control.stop_by_s)
+            silence_s = min(silence_s, QUICK_SILENCE_S)
+        return min(now_s + silence_s, now_s + self._time_left_s() + GRACE_S, self.control.stop_by_s)

@@ -32,11 +32,12 @@ GAP = 2.0
 TEMPERATURE_SPAN_S = 30.0
 CLOCK_SPREAD = 0.02
 HOST_BOUND = 0.01
-"""Rounds are host-bound if neighbors differ by more than this (relative median): GPU-bound rounds differ by
-0.04 to 0.3 %, host-bound ones by 3 % or more (H200). In GPU-bound rounds, the windows must agree: waiting
+"""Rounds are host-bound if the median relative difference of neighbors exceeds this: GPU-bound rounds differ
+by 0.04 to 0.3 %, host-bound ones by 3 % or more (H200). In GPU-bound rounds, the windows must agree: waiting
 for that costs a minute, but ending early would miss slow heating (simulated: a bias of 5 % at a spread of
 1 %)."""
-# A series drifts if the means of its halves differ by more than this share and by ``DRIFT_ERRORS``.
+# A series drifts if the means of its halves differ by more than this share and by more than ``DRIFT_ERRORS``
+# standard errors.
 DRIFT = 0.005
 # The drift guard needs this many rounds in each half: checking short halves after every round finds drift in
 # noise (simulated at correlation 0.9: in 12 % of series instead of 7 %).
@@ -49,9 +50,9 @@ LEAST_HALF_TO_REPORT = 5
 # Threshold of the drift guard, in standard errors; a threshold of 2 would reduce the coverage of the interval
 # (simulated).
 DRIFT_ERRORS = 3.0
-# A series that cannot reach its target gets this many times the shortest timed part. By default, these are 40
-# rounds, which show how many more are needed and, at the spread that a host causes (5 %, correlation 0.6),
-# give an interval of about 5 %.
+# A series that cannot reach its target gets this many times the shortest timed part. By default, that is time
+# for 40 rounds, which show how many more are needed and, at the spread that a host causes (5 %, correlation
+# 0.6), give an interval of about 5 %.
 GIVE_UP_AFTER = 2.0
 # A series that would need this many times its longest timed part is abandoned: after 40 rounds at a
 # correlation of 0.6, the needed time is known to within a factor of about 1.5 (one standard error).
@@ -327,7 +328,7 @@ class Clock:
     now_ns: Callable[[], int] = field(default_factory=lambda: time.perf_counter_ns)
 
     def time(self, work: Callable[[], object], calls: int = 1) -> Seconds:
-        """Return the wall time of ``calls`` of ``work``, including all device work that they issued [s]."""
+        """Return the wall time of one or more calls of ``work``, including the device work they issue [s]."""
         self.synchronize()
         start = self.now_ns()
         for _ in range(calls):

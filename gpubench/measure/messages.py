@@ -168,7 +168,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The libraries are loaded and the device responds.
 
     Only a process with torch has a torch version. ``identity`` says how a GPU was identified as the probed
-    one, and ``memory_bytes`` is the memory that torch sees.
+    one, ``memory_bytes`` is the memory that torch sees, and ``cold_s`` is the startup time by part [s].
     """
 
     torch: str | None = None

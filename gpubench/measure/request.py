@@ -29,7 +29,7 @@ from gpubench.recipes import ParallelMode
 
 
 def read_workload(value: Any, _: str) -> str:
-    """Return the workload with this name, or the file or module of a user's own model.
+    """Return the name of a workload, or the file or module of a user's own model.
 
     Raises:
         TypeError: If it is neither a string nor a path.
@@ -71,7 +71,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         micro: Whether micro-benchmarks are run along with cases, alone, or not at all.
         to_quality: Whether workloads are trained to a quality target instead of timed step by step.
         resume: A run to continue, with its cases, budget and seed.
-        asked: Names of the options that were given; empty if the request was made in code.
+        asked: Names of the options that were given; empty if the request was constructed directly.
     """
 
     workloads: Annotated[

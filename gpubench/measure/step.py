@@ -92,7 +92,7 @@ class Hardware:
         return call
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Call torch's function of this name for the device type; None if it has none."""
+        """Call torch's function of this name for the device type; without one, return None."""
         call = self._call(name)
         return None if call is None else call(*arguments)
 
@@ -161,7 +161,7 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
     """Check that torch opened the probed device, because telemetry would otherwise come from another device.
 
     An AMD GPU is identified only by its bus id: torch and AMD's library may name it differently, and ROCm
-    renumbers GPUs.
+    renumbers GPUs. The result has a finding if the driver's UUID is all zeros.
 
     Raises:
         NoDeviceError: If name, UUID, bus id or SM count differ.
@@ -175,7 +175,7 @@ def check_device(profile: DeviceProfile, rank: int = 0) -> tuple[Finding, ...]:
 
 
 def identity_of(profile: DeviceProfile) -> Identity | None:
-    """Return how a device that passed ``check_device`` was identified as the probed one."""
+    """Return how an NVIDIA GPU that passed ``check_device`` was identified; None for other devices."""
     if not profile.is_nvidia:
         return None
     return matched_by(profile, in_torch(torch.cuda.get_device_properties(0)))
@@ -184,7 +184,7 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 # --- the fp32 switches of torch, and the proof that they took effect --------------------------------------
 
 
-# Images of a convolution to compare with float64; to compare all images of the largest one takes over 1 s.
+# Images of a convolution to compare with float64; comparing all images of the largest takes over 1 s.
 COMPARED_IMAGES = 4
 # Length of the sequences and width of the layer in the recurrent proof.
 PROOF_TOKENS = 16
@@ -380,7 +380,8 @@ class Work:
 
     Attributes:
         cast: The half-precision type to which a float32 model and its inputs were cast, if any.
-        scaler: The gradient scaler of amp-fp16, part of the timed step; None at other precisions.
+        scaler: The gradient scaler of amp-fp16, part of the timed step; None in inference and at other
+            precisions.
         cache_enabled: Whether autocast caches the weights that it casts; not inside a graph.
         grad_modes: Autograd modes for inference, the fastest first; modes that the model rejects are removed.
         new_tokens: Tokens that a step generates after its prompts; 0 means one forward pass.
@@ -407,7 +408,7 @@ class Work:
         return self.batches[index % len(self.batches)]
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the autocast context of the case's precision, which does nothing for fp32 and tf32."""
+        """Return the autocast context of the case's precision; without autocast, it does nothing."""
         dtype = AUTOCAST_TYPES.get(self.case.precision)
         if dtype is None:
             return nullcontext()
@@ -423,7 +424,7 @@ class Work:
         return train(self, self.optimizer, inputs, targets)
 
     def edge_loss(self, result: Tensor, index: int) -> float:
-        """Copy the loss of a finished step to the host; call it after a round, never within one.
+        """Return the loss of a finished step, copied to the host; call this after a round, never within one.
 
         If the loss function does not accept the model's inference outputs, the result is their ``checksum``.
         """
@@ -551,7 +552,8 @@ def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
 
     Args:
         task: The task, which stays unchanged.
-        build_again: Builds the same task if the copy cannot be trained, as with a scripted module.
+        build_again: Builds the same task if the model cannot be copied, or if the copy cannot be trained, as
+            with a scripted module.
     """
     if task.again is not None:
         made = task.again()

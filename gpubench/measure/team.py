@@ -139,7 +139,7 @@ VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition(
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """The first process's call to join a job; without a ``setup``, the call that all work is over.
+    """The first process's call to join a job; without a ``setup``, the message that all work is over.
 
     ``key`` is unique to this job, because torchrun's store keeps the entries of earlier jobs.
     """
@@ -201,7 +201,7 @@ class Team:
 
     @property
     def unequal(self) -> str | None:
-        """The names and numbers of the devices if they differ, because the slowest then sets the pace."""
+        """The names and numbers of the devices if they differ (the slowest sets the pace); else None."""
         kinds = {kind: self.kinds.count(kind) for kind in self.kinds}
         return listing(f"{count} × {kind}" for kind, count in kinds.items()) if len(kinds) > 1 else None
 
@@ -296,7 +296,7 @@ def answer_call(store: Store, rank: int) -> Call:
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store at which the other processes of a user's torchrun wait, and release them at the end.
+    """Keep the store open at which the other processes of a user's torchrun wait; release them at the end.
 
     Raises:
         InterruptedRunError: If a process no longer answers; torchrun ends the rest, or restarts all of them.

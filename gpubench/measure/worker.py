@@ -87,7 +87,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
 
 
 def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # Return the function that serves in Keras; torch is imported only if it is the backend.
+    # Return the function that carries out commands in Keras; torch is imported only if it is the backend.
     began_s = time.perf_counter()
     from gpubench.measure import keras_case
 
@@ -101,7 +101,7 @@ def _open_keras(setup: messages.Setup, line: ParentChannel) -> Serve:
 
 
 def _open_opencl(setup: messages.Setup, line: ParentChannel) -> Serve:
-    # Return the function that serves for an OpenCL device, which runs only micro-benchmarks.
+    # Return the function that carries out commands on an OpenCL device, which runs only micro-benchmarks.
     began_s = time.perf_counter()
     from gpubench.measure.opencl import open_queue, run_micro
 

@@ -142,7 +142,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "tariff_usd_per_kwh": (0.0, 10.0),
     "upkeep_usd_per_hour": (0.0, 1e4),
 }
-# Fields that are sums of money, in which a point may separate thousands.
+# Sums of money: a figure such as 1.500 is rejected, because its point may separate thousands.
 _SUMS = frozenset({"purchase_usd", "host_usd", "resale_usd"})
 _EXAMPLE = (
     "'2x nvidia-geforce-rtx-4090-24gb, 3800 USD, host 1500 USD, resale 900 USD, 3 years, 60 %, 380 W, "

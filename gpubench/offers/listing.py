@@ -104,8 +104,8 @@ def outdated(offers: Offers, today: date) -> Mapping[OfferKey, str]:
     """Return why each superseded price does not rank; the user's own prices are never superseded.
 
     A price over 180 days old does not rank if there is a newer one for the same GPU and pricing. A price
-    without a day does not rank if there is one with a day for the same GPU, pricing, provider, region and
-    count.
+    dated without a day does not rank if there is one dated with a day for the same GPU, pricing, provider,
+    region and count.
     """
     rankable = [
         (offer, (offer.gpu_key, offer.pricing), (offer.provider, offer.region, offer.gpu_count))

@@ -64,7 +64,7 @@ class Standard(NamedTuple):
 
     Attributes:
         low, high: Prices outside this range are doubtful.
-        unless: What would have confirmed a price outside the range, in words.
+        unconfirmed: Why a price outside the range is not confirmed, as the end of a sentence.
         is_contestable: Whether the prices of other providers can confirm a price outside the range.
         providers: Number of other providers behind it; 0 if it is not a median of providers.
     """
@@ -74,7 +74,7 @@ class Standard(NamedTuple):
     short_words: str
     low: float
     high: float = math.inf
-    unless: str = ""
+    unconfirmed: str = ""
     is_contestable: bool = False
     providers: int = 0
 
@@ -189,7 +189,7 @@ class AskedPrices:
         usd = offer.usd_per_gpu_hour
         ratio = format_number(usd / standard.usd, 2)
         words = f"{standard.words} ({format_usd(standard.usd)})"
-        return f"{format_usd(usd)} per GPU-hour is {ratio} times {words}{standard.unless}"
+        return f"{format_usd(usd)} per GPU-hour is {ratio} times {words}{standard.unconfirmed}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the reason in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
@@ -295,8 +295,8 @@ class AskedPrices:
         bandwidth = None if spec is None else spec.memory_bandwidth_bytes_per_s
         if rate is not None and bandwidth is not None and self._is_alone(gpu_key, author):
             words, usd = "the price of the same bandwidth on the cheapest GPUs", rate * bandwidth
-            unless = ", and no other provider sells this GPU"
-            yield Standard(usd, words, words, usd / _WITNESS_RATIO, unless=unless)
+            why = ", and no other provider sells this GPU"
+            yield Standard(usd, words, words, usd / _WITNESS_RATIO, unconfirmed=why)
 
     def _is_cleared(self, offer: Offer, standard: Standard) -> bool:
         """Return whether a price outside the range of its reference is plausible after all.
@@ -308,8 +308,8 @@ class AskedPrices:
         usd, author, is_lone = offer.usd_per_gpu_hour, self._author(offer), standard.providers == 1
         if is_lone and usd > standard.high and len(self._confirmed_by(offer, author, standard.usd)) < 2:
             return True
-        is_own = standard.providers == 0
-        return standard.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=is_own))
+        by_itself = standard.providers == 0  # compared with the provider's own prices
+        return standard.is_contestable and bool(self._confirmed_by(offer, author, usd, same_kind=by_itself))
 
     def _find_standard(self, gpu_key: str, pricing: Pricing, kind: str, author: _Author) -> Standard | None:
         """Return the reference price from other providers of the same GPU; None if there is none.
@@ -352,7 +352,7 @@ class AskedPrices:
     ) -> set[int]:
         """Return the providers that confirm a price, including those that leave the form factor open.
 
-        With ``same_kind``, only hosts confirm a host's price, and only companies that of a company.
+        With ``same_kind``, only hosts confirm a host's price, and only companies a company's.
         """
         asks = self._asks(*_variants_of(offer.gpu_key, or_ambiguous=True))
         paid = [self._pricing_codes[each] for each in (offer.pricing, Pricing.ON_DEMAND)]
@@ -393,9 +393,9 @@ def _of_others(prices: list[float], loosened: int) -> Standard:
     n, how, usd = len(prices), _LOOSENED[loosened], median(prices)
     who = f"the median of {count(n, 'other provider')}" if n > 1 else "what the only other provider asks"
     short = "what 1 other asks" if n == 1 else f"what {n} others ask"
-    unless = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
+    unconfirmed = f", and no second provider is within {_WITNESS_RATIO:g}x of it"
     low, high = usd / MAX_RATIO / LOOSENING**loosened, math.inf if loosened else usd * MAX_RATIO
-    return Standard(usd, f"{who}{how}", short, low, high, unless, is_contestable=True, providers=n)
+    return Standard(usd, f"{who}{how}", short, low, high, unconfirmed, is_contestable=True, providers=n)
 
 
 def _of_hosts(hosts: int, usd: float) -> Standard:

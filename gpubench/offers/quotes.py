@@ -349,7 +349,8 @@ def _check_together(offer: Offer) -> None:
             f"pricing {offer.pricing!s} with term_years {offer.term_years}: a reserved price needs a term, "
             "and no other price has one"
         )
-    # A marketplace's price is asked by a host, vetted or not; any other by a company, or for vetted hosts.
+    # On a marketplace, a host asks the price, vetted (secure) or not. Elsewhere a company asks it, for its
+    # own machines or for those of vetted hosts.
     allowed = ("secure", "community") if offer.kind == "marketplace" else ("cloud", "secure")
     if offer.seller not in allowed:
         raise ImplausibleError(

@@ -70,7 +70,7 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: The snapshot; None if no source answered, so none was written.
-        notes: The unreadable snapshots in place of which an older one was used.
+        notes: A note on each unreadable snapshot that was skipped in favor of an older one.
     """
 
     path: Path | None
@@ -105,7 +105,7 @@ def refresh(
         accept_outliers: Whether to accept price jumps.
         now: Time of the retrieval; None for the current time.
         on_source: Called when a source has answered or failed.
-        clock: Returns the time that limits each source [s].
+        clock: Returns a time that only increases, for the time limit of each source [s].
 
     Raises:
         StorageError: If the snapshot cannot be written; checked before any query if possible.
@@ -392,7 +392,7 @@ def _split_claims(
 def _covered(
     covers: Sequence[Coverage], before: Mapping[OfferKey, Offer], earlier: Iterable[Offer]
 ) -> set[OfferKey]:
-    # Return the earlier offers that an answer would list if they were still on sale.
+    # Return the keys of the earlier offers that an answer would list if they were still on sale.
     return {
         offer_key(offer)
         for offer in earlier
@@ -425,7 +425,10 @@ def _keep_earlier(last: SourceOffers | None, error: SourceError) -> SourceOffers
 
 
 class Imported(NamedTuple):
-    """The imported table, its stored path, and the number of previously imported offers that it replaced."""
+    """The imported table, its stored path, and how many earlier imported offers it replaced.
+
+    ``replaced`` is None if there was no earlier import, or if it could not be read.
+    """
 
     table: OfferTable
     path: Path

@@ -105,6 +105,9 @@ def load_offers(
 
     Refreshed offers override shipped ones, imported offers override both, and the file ``extra`` overrides
     all of them. Prices dated after ``as_of`` are left out.
+
+    Raises:
+        MisuseError: If ``results`` is not a folder, or ``extra`` cannot be read or has no usable offer.
     """
     root = results_root(results)
     require_folder(root)

@@ -265,7 +265,10 @@ _FEW = msgspec.Meta(max_length=1_000)
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope in which a source's answer is complete: an offer in it that is not listed is not on sale."""
+    """The scope in which a source's answer is complete: an offer in it that is not listed is not on sale.
+
+    Unless ``whole_provider`` is set, the scope has only offers that the same source listed before.
+    """
 
     provider: str
     day: str
@@ -405,7 +408,8 @@ median over the 23 GPUs with two or more listings since 2026-07 in the shipped t
 from RunPod's two prices."""
 MARKET_ASKS = 0.5
 """The price that clouds suggest weighs as much as this number of listings. On a log scale, hosts' prices for
-one GPU spread by 0.33, and their medians by 0.45 around the suggested price: 0.33^2 / 0.45^2 = 0.5."""
+one GPU spread by 0.33, and their medians by 0.45 around the suggested price: 0.33^2 / 0.45^2 = 0.54,
+rounded to 0.5."""
 
 
 SETS_ITS_PRICES = frozenset({"runpod"})

@@ -96,13 +96,13 @@ _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
 
 class Table(NamedTuple):
-    """An unchecked third-party table.
+    """A table as read from a file, before any checks of its cells.
 
     Attributes:
         name: Name of its file.
         day: Day of the file's last modification.
         columns: Column names in lowercase.
-        rows: The cells of each row number, unstripped; there may be fewer or more than columns.
+        rows: The number of each row and its unstripped cells, which may be fewer or more than the columns.
     """
 
     name: str
@@ -112,7 +112,9 @@ class Table(NamedTuple):
 
 
 def _read_rows(path: Path) -> Table:
-    """Read the user's table: a JSON list of objects if its suffix is .json, else CSV with a header.
+    """Read the user's table: JSON if its suffix is .json, else CSV with a header.
+
+    JSON is a list of objects, or an object with one list of objects.
 
     Raises:
         MisuseError: If the file is missing, not UTF-8, not a table, or too large.
@@ -385,8 +387,8 @@ def _count_in(instance: str, gpu: str) -> int | None:
     return count if is_of_gpu else None
 
 
-# Words in the name of an instance: for less than the GPU of that name, and for a price that is not on demand.
-# "HGX B200 (with preemptible)" has both prices.
+# Words in the name of an instance: for a part or a laptop version of the GPU, and for a price that is not on
+# demand. "HGX B200 (with preemptible)" has both prices.
 _LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
 _NOT_ON_DEMAND = re.compile(
     r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
@@ -414,6 +416,7 @@ _NOT_IN_DOLLARS = re.compile(
 _LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
 _TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
+# In a column of spot prices, these only say whether the price of the row is one.
 _YES, _NO = frozenset({"yes", "y", "true", "x"}), frozenset({"no", "n", "false"})
 
 

@@ -53,7 +53,7 @@ class Reading:
 
     Attributes:
         noise: Log half-width of the throughput's interval, including the spread between cards and hosts.
-        origin: That of its run: who measured it, on what and when; None if the run was not added.
+        origin: Who measured an added run, on what and when; None for a run of this results folder.
     """
 
     spec: GpuSpec
@@ -219,8 +219,8 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ;
     a difference in execution counts most, one in batch least. If no reading has the same arithmetic, one that
     runs its matrix products on the same units is accepted: AMP for BF16 weights, and vice versa. A host-bound
-    reading says nothing about a GPU and is never an anchor. Nor is a reading that fuses chains of operators
-    an anchor for a training step that does not, or the reverse. The user's measurements are never mixed with
+    reading says nothing about a GPU and is never an anchor. An anchor for a training step must fuse chains of
+    operators if the step does, and only then. The user's measurements are never mixed with
     others, because another harness adds its own error.
     """
     of_gpu = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]

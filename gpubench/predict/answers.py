@@ -108,9 +108,10 @@ _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memor
 
 
 def as_brief_records(answers: Predictions) -> dict[str, Any]:
-    """Return the document of `predict show --json --brief`: the case, and the best GPUs' main figures.
+    """Return the document of `predict show --json --brief`: the main figures of the best GPUs.
 
-    Sorting by energy adds the joules per sample. A power limit adds them too, along with its effects.
+    Its case is that of the best GPU. Sorting by energy adds the joules per sample. A power limit adds them
+    too, along with its effects.
     """
     found = answers.estimates
     refused = [each for each in answers.values() if isinstance(each, Refusal)]

@@ -194,7 +194,8 @@ def pair_scale(scale: Scale, own: Chips, target: Chips, mode: Indices, slowdown:
         own: (n,) GPUs that were measured, or one.
         target: (n,) GPUs that are predicted.
         mode: (n,) arithmetic that most of the step uses.
-        slowdown: (n,) log of the measured GPU's time over that of its level; NaN if unknown.
+        slowdown: (n,) log of the measured GPU's time over its level, the time predicted from its datasheet;
+            NaN if unknown.
     """
     features = pair_features(own, target, mode, slowdown)
     usual = features @ np.array([scale.base, scale.gap, scale.crossing, scale.slow])

@@ -100,7 +100,7 @@ def chips_of(specs: Sequence[GpuSpec]) -> Chips:
 
 @cache
 def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
-    """Return, by ``Mode``, the peak, whether tensor cores deliver it, and their width."""
+    """Return ``peaks``, ``tensor`` and ``width`` of one GPU, as in ``Chips``."""
     fp32 = spec.fp32_flops_per_s or np.nan
     tf32, half = spec.tf32_tensor_flops_per_s, spec.fp16_tensor_flops_per_s
     capability = capability_of(spec)
@@ -184,7 +184,7 @@ _POWER_EXPONENT = 0.48  # fitted: the clock of a measured card grows as its powe
 
 
 class ProductRate(NamedTuple):
-    """Share of the tensor-core peak that large products reach at the full clock; the best of the family."""
+    """Share of the tensor-core peak that large products reach at the full clock, and the family's best."""
 
     share: float
     best: float

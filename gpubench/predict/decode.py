@@ -38,7 +38,7 @@ def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: G
     """Predict the time to generate one token for every sequence; None if the bandwidth is unknown.
 
     Args:
-        work: What one token reads and computes.
+        work: Bytes to read and FLOPs to compute for one token.
         context_tokens: Tokens in the cache of each sequence, on average over the generation.
         batch_size: Sequences generated in parallel: the weights are read once for all of them.
         spec: The card.

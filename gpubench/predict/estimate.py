@@ -142,8 +142,9 @@ def estimate(
     """Answer the question for each GPU: measured there, else from a shipped reading, else predicted.
 
     Args:
-        question: Workload, precision, execution, task and batch.
-        specs: The GPUs to answer for. If the default batch does not fit, the largest that does is used.
+        question: Workload, precision, execution, task and batch. If the default batch does not fit, a smaller
+            one may be used.
+        specs: The GPUs to answer for.
         own: This user's runs. Runs on a CPU are ignored.
         reference: Runs that the package ships.
         most_sharing: Largest number of GPUs over which to shard (FSDP) a case that does not fit on one.

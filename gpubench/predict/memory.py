@@ -46,7 +46,7 @@ def fit_of(
         case: Precision and batch size.
         spec: The card.
         readings: The peaks from ``peaks_of`` for the workload and task, in order of preference.
-        accumulate: Micro-batches that the batch is split into; a measured peak counts only for a whole batch.
+        accumulate: Micro-batches that the batch is split into; a measured peak counts only without a split.
     """
     card = card_of(spec)
     if card is None:
@@ -114,9 +114,9 @@ def need_of(
 def sharded_fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], gpu_count: int
 ) -> MemoryFit | None:
-    """Judge whether the case fits on each of several cards that shard it (FSDP); None if they cannot.
+    """Judge whether the case fits on each of several cards that shard it (FSDP).
 
-    The batch on each card is unchanged.
+    The batch on each card is unchanged. None if the case cannot be sharded, or the cards' memory is unknown.
     """
     profile = question.profile
     is_quantized = case.weight_type.bytes_each < WeightType.BFLOAT16.bytes_each
@@ -131,7 +131,7 @@ def fewest_sharing(
 ) -> tuple[int, MemoryFit] | None:
     """Return the fewest GPUs, from 2 to ``most``, on which the sharded case fits, and its fit there.
 
-    If no number is enough, return the one with the largest batch. None if the case cannot be sharded.
+    If no number is enough, return the one with the largest batch. None as in ``sharded_fit_of``.
     """
     tried: dict[int, MemoryFit | None] = {}
 

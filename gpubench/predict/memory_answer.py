@@ -173,9 +173,10 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         }
 
     def brief(self, *, with_cards: bool) -> dict[str, Any]:
-        """Return the document of ``gpubench memory --json --brief``: the need, and the answer for each card.
+        """Return the document of ``gpubench memory --json --brief``: the need, and the answers if asked.
 
-        It has only the recipe fields that are set: for example, an image network has no tokens.
+        ``with_cards`` adds the answer for each size of card. The document has only the recipe fields that are
+        set: for example, an image network has no tokens.
         """
         whole = self.flat()
         recipe = {name: value for name, value in self.case.recipe.fields.items() if value}
@@ -335,7 +336,7 @@ def _answer(
 def _fixes(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """Yield the changes that reduce the need of a step that does not fit, each with the need after it."""
+    """Yield changes to a step that does not fit, or fits only in eager steps, each with the need after it."""
     profile, train = question.profile, case.task is TaskKind.TRAIN
     scale = of_question.scale_of(question, case, readings)
 
@@ -409,7 +410,7 @@ _TRAINABLE_WORDS = {
 def _on_several(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """Yield the fewest GPUs on which the split batch fits: with all weights on each, and with a share."""
+    """Yield the fewest GPUs on which the split batch fits: with all weights on each, and with FSDP."""
     modes = [(ParallelMode.DDP, "")]
     if question.profile.blocks is not None:  # FSDP shards a model by block
         modes.append((ParallelMode.FSDP, " with FSDP"))

@@ -57,14 +57,15 @@ SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5
 # PRO 6000, each left out in turn, are predicted within a factor of 1.12 (tests/predict/test_products.py).
 UNMEASURED_WIDTH = 0.25
 LIMITED_WORDS = "limited to the best rate of matrix products in its family, so the interval is widened"
-DIFFERENCE_NOISE = 0.10  # log half-width added for each difference in layout, execution or kind of AMP
+# Log half-width added for each difference in precision, type of weights, execution or layout
+DIFFERENCE_NOISE = 0.10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """One predicted throughput; ``half_width`` is the natural log of the 90 % interval's factor.
 
-    ``most_samples_per_s`` is the upper limit of the prediction: the FLOPs of a step at the peak.
+    ``most_samples_per_s`` is the upper limit: the throughput if all FLOPs of a step ran at the peak.
     """
 
     samples_per_s: float
@@ -232,7 +233,7 @@ def _from_anchor(
     slowdown: float,
     host_s: float,
 ) -> _LogTimes:
-    """Predict from a measurement, for other chips without the part that is specific to the measured one."""
+    """Predict from a measurement; its card-specific deviation is left out for GPUs with another chip."""
     is_other_chip = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
     shift = _log_slowdown(question, anchor, learned, host_s) - own_part(slowdown) * is_other_chip
     arithmetic = _arithmetic(case, len(specs))
@@ -324,7 +325,7 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[flo
     """Return the datasheet figures of one card, corrected by the results of its micro-benchmarks.
 
     Args:
-        chip: The card's GPU, a table with one row.
+        chip: Datasheet figures of the card's GPU, n = 1.
         micro: Its micro-benchmarks; kinds other than GEMM and device copy are ignored.
         expected: The factors on its peaks and on its bandwidth that the calibration already applies, for the
             usual power limit and the architecture's deviation.
@@ -349,7 +350,8 @@ def measured_chip(chip: Chips, micro: Iterable[MicroResult], expected: tuple[flo
 def host_s_per_operator(readings: Sequence[Reading], operators: float) -> float | None:
     """Return the host time per operator on the user's machine [s], from cases run both eager and as a graph.
 
-    A graph takes no host time, so the eager step's is what ``HOST_POWER`` 2 adds: sqrt(eager^2 - graph^2).
+    A graph takes no host time. Since step^2 = gpu^2 + host^2 (``HOST_POWER``), the eager step's host time is
+    sqrt(eager^2 - graph^2).
     None if no case was run both ways, or if eager steps were not slower.
 
     Args:

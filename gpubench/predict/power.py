@@ -1,8 +1,8 @@
 """The time that a power limit below the usual one costs, and the energy that it saves.
 
 A card under a limit lowers its clock. How far depends on the ratio of the limit to the power that the job
-draws without one: a job that would use half of the limit hardly slows down. Two smooth steps model this,
-fitted to readings of four cards.
+draws without one: a job that would use half of the limit hardly slows down. Two smooth ramps (softplus) model
+this, fitted to readings of four cards.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class PowerLaw(Record, frozen=True, kw_only=True):
     """The fit, with its date and source.
 
     Attributes:
-        time: Knee, exponent and sharpness of the step in time. The knee is a limit relative to the uncapped
+        time: Knee, exponent and sharpness of the ramp in time. The knee is a limit relative to the uncapped
             power.
-        power: Knee and sharpness of the step in mean power.
+        power: Knee and sharpness of the ramp in mean power.
         share: Ratio of a training job's uncapped mean power to board power, then its 5th and 95th percentiles
             over jobs and cards.
         errors: By key: ``read`` if the uncapped power was measured, else ``assumed``. For limits below
@@ -86,12 +86,12 @@ def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
     log_ratio = math.log(limit_over_power)
     knee, exponent, sharpness = law.time
     power_knee, power_sharpness = law.power
-    slower = exponent * _step(math.log(knee) - log_ratio, sharpness)
-    return slower, -_step(math.log(power_knee) - log_ratio, power_sharpness)
+    slower = exponent * _ramp(math.log(knee) - log_ratio, sharpness)
+    return slower, -_ramp(math.log(power_knee) - log_ratio, power_sharpness)
 
 
-def _step(below_knee: float, sharpness: float) -> float:
-    # Softplus of the log distance below the knee: about 0 above the knee, about that distance far below it
+def _ramp(below_knee: float, sharpness: float) -> float:
+    # Softplus of the log distance below the knee: about 0 far above it, about that distance far below it
     return math.log1p(math.exp(sharpness * below_knee)) / sharpness
 
 
@@ -100,8 +100,8 @@ def power_of(spec: GpuSpec, measured_w: Watts | None = None) -> Interval:
 
     Args:
         spec: The card.
-        measured_w: Power measured for this job on this model of card; None takes the usual share of board
-            power.
+        measured_w: Power measured for this job on this model of card; None means the usual share of
+            board power.
     """
     if measured_w is not None:
         return Interval(measured_w)
@@ -116,8 +116,8 @@ def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Ca
     Args:
         spec: The card.
         limit_w: The limit [W].
-        measured_w: Measured mean power of the job without a limit [W]; None takes the usual share of board
-            power.
+        measured_w: Measured mean power of the job without a limit [W]; None means the usual share of
+            board power.
 
     Raises:
         MisuseError: If the board power of the card is unknown, or the limit is not from ``LEAST_SHARE`` of it

@@ -61,6 +61,8 @@ def question_of(
 ) -> Question:
     """Return the question about a profile at a precision, with its weights in the type of that precision.
 
+    The execution becomes eager if no CUDA graph can capture the step.
+
     Args:
         profile: The workload's profile, with the requested recipe.
         precision: A precision's name; None means the workload's usual precision.
@@ -104,7 +106,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_reasons(refused: Iterable[Refusal]) -> list[str]:
-    """Return the three most frequent reasons, for a short document; of equally frequent ones the first."""
+    """Return the three most frequent reasons, for a short document; ties keep their order."""
     return [reason for reason, _ in Counter(each.reason for each in refused).most_common(3)]
 
 
@@ -201,7 +203,7 @@ def case_at(question: Question, precision: Precision) -> Case:
 
 
 def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
-    """Whether a GPU has hardware for a precision, judged by compute capability or another vendor's rates."""
+    """Whether a GPU has hardware for a precision: by its compute capability or, outside NVIDIA, its rates."""
     if precision.within(capability_of(spec)):
         return True
     by_rate = spec.vendor != FITTED_VENDOR and precision.facts.needs_rate

@@ -129,7 +129,7 @@ class Work:
     Attributes:
         flops: (n, 4) FLOP per step by ``KINDS``.
         bytes_: (n,) bytes per step at 4 per element, without the optimizer.
-        optimizer_bytes: (n,) bytes that stay at fp32 under AMP.
+        optimizer_bytes: (n,) bytes that the optimizer moves, in fp32 under AMP too.
         cast_bytes: (n,) bytes that autocast adds in half precision by casting weights and their gradients.
         operators: (n,) kernels per step.
         wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``. It runs at the measured
@@ -155,7 +155,7 @@ class Arithmetic:
     Attributes:
         conv, matmul: (n,) ``Mode`` of convolutions and of matrix products.
         half: (n,) whether activations move at 2 bytes per element.
-        channels_last: (n,) layout of images.
+        channels_last: (n,) whether images are in that layout.
         no_optimizer: (n,) whether the step ends with the backward pass.
         compiled: (n,) whether a forward pass is compiled; the savings are fitted.
         chains_fused: (n,) whether torch.compile or fused kernels fuse the chains of a training step that its
@@ -175,7 +175,7 @@ class Arithmetic:
 class Times:
     """Seconds per step, (n,) each; ``step_s`` includes the host.
 
-    ``floor_s`` is the minimum time of each kernel, over all kernels. ``gpu_s`` is the sum of the first three.
+    ``floor_s`` is the sum of the minimum times of all kernels. ``gpu_s`` is the sum of the first three.
     """
 
     compute_s: Floats
@@ -234,7 +234,7 @@ def arithmetic_of(
     compiled: bool = False,
     chains_fused: bool = False,
 ) -> Arithmetic:
-    """Return the arithmetic of n steps that gpubench times at one precision, always with the optimizer."""
+    """Return the arithmetic of n steps at one precision, as gpubench measures them: with the optimizer."""
     assert precision.facts.predicted_as is not None  # ``domain_gap`` has refused other precisions
     mode = np.full(n, int(Mode[precision.facts.predicted_as.upper()]))
     return Arithmetic(
@@ -330,8 +330,9 @@ def moved_bytes(work: Work, half: Flags | bool, *, chains_fused: Flags | bool = 
 def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, at_best_rate: bool = False) -> Floats:
     """Return a lower bound on the time of each step, (n,): its FLOPs at the peak of the datasheet [s].
 
-    Convolutions that Winograd may shorten are counted with its largest possible savings. Bytes set no bound,
-    since the traffic that a fused kernel or a cache saves is unknown.
+    The clock may exceed the stated one by the factor ``ABOVE_STATED_CLOCK``. Convolutions that Winograd may
+    shorten are counted with its largest possible savings. Bytes set no bound, since the traffic that a fused
+    kernel or a cache saves is unknown.
 
     Args:
         work: n steps or one.

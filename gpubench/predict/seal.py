@@ -205,7 +205,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
 
 
 def _case_of(given: dict[str, str]) -> PredictRequest:
-    """Return the case on a line; neither spellings of a GPU nor defaults that are spelled out change it."""
+    """Return the case on a line: the same for any spelling of a GPU, and for a default given or left out."""
     switches = {name: given[name].casefold() for name in _SWITCHES if name in given}
     for name, cell in switches.items():
         if cell not in {"yes", "no"}:

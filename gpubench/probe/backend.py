@@ -169,7 +169,7 @@ class Backend:
     name: str
 
     def devices(self) -> BackendReport:
-        """List the devices that this backend's driver reports; a missing driver gives an empty report."""
+        """List the devices that this backend's driver reports; without a driver, there are none."""
         raise NotImplementedError
 
     def open_readings(self, device: DeviceProfile) -> Readings:
@@ -190,7 +190,7 @@ class Readings:
 
     @property
     def source(self) -> str:
-        """The source of the values: "nvml", "none", or "hung" after the driver stopped answering."""
+        """Where values come from: "nvml", "amdsmi", "none", or "hung" after the driver stopped answering."""
         return "none"
 
     @property

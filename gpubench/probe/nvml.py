@@ -165,7 +165,7 @@ class Session:
         return answer
 
     def memory(self, device: Device | None) -> Any:
-        """Query total and used memory [B]; an old driver counts its own reserve as used."""
+        """Query total and used memory [B], or ``Refused``; an old driver counts its own reserve as used."""
         answer = self.ask("nvmlDeviceGetMemoryInfo", device, self.nvml.nvmlMemory_v2)
         return self.ask("nvmlDeviceGetMemoryInfo", device) if isinstance(answer, Refused) else answer
 
@@ -275,7 +275,7 @@ _CORES_PER_SM: Mapping[tuple[int, int], int] = {
 }
 # Systems on a chip (Jetson, DGX Spark): TX1, TX2, Xavier, Orin, Thor, GB10. They use the machine's memory.
 _INTEGRATED = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0), (12, 1)})
-# Formats that the tensor cores support, by compute capability.
+# Formats that the tensor cores support, by compute capability; ``partial(le, least)`` means least or newer.
 _TENSOR_CORE_FORMATS: Mapping[str, Callable[[tuple[int, int]], bool]] = {
     "fp16": partial(le, (7, 0)),
     "bf16": Precision.AMP_BF16.within,
@@ -436,11 +436,11 @@ def tensor_core_precisions(capability: tuple[int, int], spec: GpuSpec | None, na
     lacks_tensor_cores = "GTX 16" in name if spec is None else spec.tensor_core_count == 0
     if lacks_tensor_cores:
         return ()
-    return tuple(name for name, has_format in _TENSOR_CORE_FORMATS.items() if has_format(capability))
+    return tuple(kind for kind, has_format in _TENSOR_CORE_FORMATS.items() if has_format(capability))
 
 
 def fp32_flops_per_s(device: DeviceProfile) -> float | None:
-    """Return the arithmetic peak of the CUDA cores: two operations per core and clock [FLOP/s]."""
+    """Return the peak of the CUDA cores, two operations per core and clock [FLOP/s]; None if unknown."""
     if device.cuda_core_count is None or device.sm_clock_max_hz is None:
         return None
     return 2 * device.cuda_core_count * device.sm_clock_max_hz

@@ -158,7 +158,7 @@ UNMEASURED = (
         name="Apple GPU (MPS)",
         listed_by="system_profiler: chip, cores, unified memory",
         known="torch has an mps device; only an administrator can read its power (powermetrics)",
-        reason="written from Apple's manual pages and tested with mocks: no Mac was available",
+        reason="no Mac was available: the code follows Apple's manual pages and was tested with mocks",
         source="docs.pytorch.org, notes/mps; man powermetrics",
     ),
     Unmeasured(
@@ -192,7 +192,7 @@ def open_telemetry(device: DeviceProfile) -> Readings:
     """Open the readings of a device, for a ``with`` block.
 
     Raises:
-        NoDeviceError: If the driver no longer lists this device.
+        NoDeviceError: If the device's backend is not installed, or its driver no longer lists the device.
     """
     backend = load_backends().found.get(device.backend)
     if backend is None:

@@ -145,7 +145,7 @@ def check_form(name: str) -> None:
 
 
 def _place(name: str) -> re.Match[str] | None:
-    # Match a backend's name with an index counted from 0, as in cuda:1.
+    # Match a backend's name, and an index if there is one, counted from 0: cuda, cuda:1.
     kinds = "|".join(re.escape(kind) for kind in load_backends().found if kind != CPU.name)
     return re.fullmatch(rf"(?P<backend>{kinds})(?::(?P<index>[0-9]{{1,9}}))?", name.lower())
 

@@ -38,7 +38,7 @@ from gpubench.units import plain
 
 
 class TorchBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """Version of torch, and the CUDA or HIP release that it was built for; None if it has neither."""
+    """Version of torch, and the CUDA and HIP releases that it was built for; None if there is none."""
 
     version: str | None
     cuda: str | None

@@ -61,7 +61,7 @@ def block_sizes(model: nn.Module) -> BlockSizes | None:
 
 
 def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
-    """Return the linear layers with frozen weights in the repeated blocks, which a 4-bit base packs.
+    """Return the linear layers with frozen weights in the repeated blocks: a 4-bit base packs these.
 
     Embedding and head are outside the blocks and stay unchanged.
     """
@@ -74,7 +74,7 @@ def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
 
 
 def checkpoint_blocks(models: Sequence[nn.Module], how: Checkpointing) -> bool:
-    """Let each model recompute its repeated blocks in the backward pass; return False if there are none.
+    """Let each model recompute its repeated blocks in the backward pass; return whether any does.
 
     Args:
         models: Changed in place.

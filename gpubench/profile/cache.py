@@ -139,7 +139,7 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
 
 
 def classic_names() -> tuple[str, ...]:
-    """Return the installed workloads that "all" stands for: those that fit on an ordinary card."""
+    """Return the installed workloads that "all" stands for: all but those too large for an ordinary card."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_classic)
 

@@ -129,7 +129,10 @@ def _profile(
 
 
 def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None:
-    """Compute the loss of one real forward pass on the CPU; return the reason if this was skipped.
+    """Compute the loss of one real forward pass on the CPU.
+
+    Returns:
+        Why this was skipped; None if the loss is finite, or the workload is never trained.
 
     Raises:
         MisuseError: If the loss is not a finite number, or the pass fails on real values.

@@ -112,7 +112,7 @@ _ADD = 3
 
 @lru_cache(maxsize=64)  # a ranking needs the same profile for each of its rows
 def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
-    """Return the profile of a decoder with a recipe, in a few milliseconds, without torch and weights.
+    """Return the profile of a decoder with a recipe, in a few milliseconds, without torch or weights.
 
     Args:
         decoder: Its shape.
@@ -505,8 +505,8 @@ class _Step:
             yield _line(base + rest + tied, stream, rest)
             yield _line(base + trained, 0.0, trained)
         if self.is_packed:  # the last layer while its widest matrix is unpacked
-            narrow = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
-            yield _line(base + narrow * widest, layers + self._unpacking)
+            per_weight_bytes = _UNPACKED if self.by_torch else _UNPACKED_BY_KERNEL
+            yield _line(base + per_weight_bytes * widest, layers + self._unpacking)
 
     def _bytes(self, elements: float) -> float:
         # Bytes of activations with this many elements per token

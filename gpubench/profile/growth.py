@@ -20,7 +20,7 @@ import msgspec
 from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKind
 
 BATCHES = (2, 4)
-"""Not 1: at a batch of 1 some layouts coincide and copies vanish."""
+"""The two small batches. Neither is 1, because at a batch of 1 some layouts coincide and copies vanish."""
 LARGE_BATCHES = (4096, 512, 64, 16)
 """The largest of these that can be traced checks whether the lines fit."""
 LADDER = tuple(4**n for n in range(2, 11))
@@ -76,7 +76,7 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""If the middle (see ``longer``) has fewer events and one may differ, it could match in several places."""
+"""With fewer events in the middle (see ``longer``), none may differ: it could match in several places."""
 
 
 def longer(
@@ -107,7 +107,7 @@ def longer(
 
 
 class _Inserted(NamedTuple):
-    """Where a longer model has more events than a shorter one, whose middle is from ``before`` to ``end``."""
+    """Where a longer model has additional events; ``before`` to ``end`` is the middle of the shorter one."""
 
     before: int
     forward: Sequence[Any]

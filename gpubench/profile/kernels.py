@@ -79,7 +79,7 @@ def memory(elements: float) -> Kernel:
 
 
 def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    # Return the cost function of mm, addmm, bmm, baddbmm or _grouped_mm; the factors start at this argument.
+    # The cost function of mm, addmm, bmm, baddbmm or _grouped_mm; the left factor is argument ``first``.
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]

@@ -76,8 +76,8 @@ def trace_memory(
 ) -> tuple[StepMemory, ...]:
     """Trace the peak memory of each task of a workload, with autocast and without.
 
-    Each task is traced again with weights in bfloat16; training of a model with repeated blocks is also
-    traced with each kind of checkpointing.
+    Each task is traced again with weights in bfloat16. Training of a model with repeated blocks is also
+    traced with each kind of checkpointing and, for a language model, with adapters.
 
     Args:
         workload: Any workload.
@@ -213,7 +213,7 @@ class _Built:
 
 
 class _Tracer:
-    """Traces a workload with a recipe, which is built once per batch size."""
+    """Traces a workload with a recipe; the task is built once per batch size."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ class _Tracer:
         return trace, calls, nodes
 
     def _with_optimizer(self, batch_size: int, kind: TaskKind) -> tuple[Task, Optimizer | None]:
-        """Return the task at a batch size, with an optimizer that has its state if it is trained."""
+        """Return the task at a batch size and, to train it, an optimizer that already has its state."""
         built = self.at(batch_size)
         if kind is not TaskKind.TRAIN:
             return built.task, None
@@ -294,7 +294,7 @@ class _Tracer:
     def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
         is_traced = {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys()
-        like = self if is_traced else self._shorter[0]  # of the models traced at both small batches
+        like = self if is_traced else self._shorter[0]  # a model traced at both small batches
         if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
@@ -359,7 +359,7 @@ def _without_values(workload: Workload, batch_size: int, mode: QuickFakeMode) ->
 
 
 def _built_with_reads(workload: Workload, batch_size: int) -> Task:
-    """Build a task of fake tensors although its code reads values that it computes itself, such as rates."""
+    """Build a task of fake tensors although its code reads values that it computes, such as drop rates."""
     known = Known()
     with _disable_current_modes(), torch.device("meta"), known.followed(), known.reading() as reads:
         # Another seed, because a workload with shorter ones keeps what it has built

@@ -45,7 +45,7 @@ GATHERED_BLOCKS = 3.0
 
 
 BEYOND_FACTOR = 2.0
-"""Ratio of upper end to figure at a batch above the largest traced one, if lines do not fit the memory."""
+"""Ratio of upper end to figure above the largest traced batch, if the memory does not grow along lines."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +92,8 @@ def held_by_one(step: StepMemory, batch_size: int, *, buckets: bool, kept: bool 
         batch_size: Samples on this GPU.
         buckets: Whether gradients are summed with those of other GPUs: torch's DistributedDataParallel holds
             a second copy of them, in buckets.
-        kept: Whether all gradients are alive through the whole step, because several micro-batches are
-            summed.
+        kept: Whether all gradients are alive through the whole step, because those of several micro-batches
+            are summed.
     """
 
     def held_in(loop: StepMemory) -> Held:
@@ -240,8 +240,8 @@ def algorithm_bytes(profile: WorkloadProfile, case: Case, card_class: CardClass)
     """Return the workspace that cuDNN may take for the widest convolution in strict float32 [B].
 
     ``cudnn.benchmark`` chooses the fastest algorithm for which there is memory. With less memory it should
-    choose another; on an H100 with a limited allocator, cuDNN failed instead. The upper end already includes
-    up to ``WORKSPACE_BYTES``.
+    choose another; on an H100 with a limited allocator, cuDNN failed instead. A workspace of up to
+    ``WORKSPACE_BYTES`` counts as 0, because every upper end already includes that much.
     """
     if case.precision is not Precision.FP32 or card_class is CardClass.OTHER:
         return 0.0
@@ -328,12 +328,12 @@ def measured_figures(
 def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Scratch) -> Figures:
     """Estimate the three figures from the tensors at the peak.
 
-    Part of the factor is scratch space, which counts as allocated. Its size is unknown, so only the upper end
-    includes it. In a small step, scratch space exceeds its share of the factor, so every upper end adds at
-    least ``WORKSPACE_BYTES``. Torch's workspaces for cuBLAS have a known, fixed size. In the memory in use,
-    the fitted overhead includes them, as well as the scratch space and segments of a small step. Memory that
-    is pinned in a graph is in the likely figure, but never in the lower end. The lower end of the memory in
-    use allows for a context of half the usual size, but is never below that of the tensors.
+    Part of the allowance's factor is scratch space, which counts as allocated. Its size is unknown, so only
+    the upper end includes it. In a small step, scratch space exceeds its share of the factor, so every upper
+    end adds at least ``WORKSPACE_BYTES``. Torch's workspaces for cuBLAS have a known, fixed size. In the
+    memory in use, the fitted overhead includes them, as well as the scratch space and segments of a small
+    step. Memory that is pinned in a graph is in the likely figure, but never in the lower end. The lower end
+    of the memory in use allows for a context of half the usual size, but is never below that of the tensors.
     """
     spread = math.exp(allowance.half_width)
     least, most = held.least, held.most

@@ -215,7 +215,7 @@ def _pairs(found: Iterable[Mapping[TaskKind, Reads]]) -> Iterator[tuple[Reads, R
 def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
     """Trace on the meta device; raise any error from the model or torch if it cannot run there."""
     task = on_meta(workload, batch_size)
-    # At one batch size, a second step shows whether the first leaves state that breaks it
+    # A second step, at the first batch size only, shows whether the first leaves state that breaks it
     return _trace_task(task if batch_size == BATCHES[0] else replace(task, again=None), workload.tasks)
 
 
@@ -224,7 +224,7 @@ def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen
     with torch.device("meta"), rules_of_losses(), known.followed():  # also for tensors that the step creates
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
-        with seeded(_SEED):  # what it draws decides what it does
+        with seeded(_SEED):  # random draws may decide what the step does
             return _trace_task(task, workload.tasks, lambda _: known.reading())
 
 
@@ -245,7 +245,7 @@ def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
 
 
 def longer_trace(one: Seen, two: Seen, times: int) -> Seen | None:
-    """Extrapolate two traces to a model with more periods of layers; None if they differ in another way."""
+    """Extrapolate two traces to a model with more periods, as ``growth.longer`` does; None if it cannot."""
     train, infer = longer(one.train[:-1], two.train[:-1], times), longer(one.infer, two.infer, times)
     if train is None or infer is None or one.blocks is None or two.blocks is None:
         return None
@@ -288,7 +288,7 @@ def _read_on_cpu(workload: Workload, batch_size: int, until_s: float) -> dict[Ta
 
 @contextmanager
 def _on_cpu(workload: Workload, batch_size: int, until_s: float) -> Iterator[Task]:
-    """Build a task on the CPU to run in the block, which the deadline ends at the next operator.
+    """Build a task on the CPU to run in the block; after the deadline, the next operator raises an error.
 
     Raises:
         _OutOfTimeError: If the deadline has passed.
@@ -538,7 +538,7 @@ def groups_of(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def states_of(optimizer: Any) -> list[Tensor]:
-    """Return the tensors that an optimizer and those it wraps hold between steps, their parameters too."""
+    """Return the tensors, parameters included, that an optimizer and those it wraps hold between steps."""
     # By identity, as a wrapper may share the state of its inner optimizer
     held = {
         id(tensor): tensor

@@ -239,7 +239,7 @@ _KNOWN: dict[Any, _Answer | None] = {}
 def gpu_without_values() -> Iterator[QuickFakeMode]:
     """Make tensors fake inside the block, and treat them as a GPU would.
 
-    Garbage collection is off during a step, since its timing differs from run to run.
+    Garbage collection is off there, since its timing differs from run to run.
     """
     gc.collect()
     with ExitStack() as after, warnings.catch_warnings():

@@ -25,7 +25,7 @@ from gpubench.workload import Task, Workload
 KEPT = (2, 3)
 """Number of periods kept in each of the two shorter models."""
 LEAST_BLOCKS = 8
-"""With fewer repeated blocks, the comparison costs as much time as it saves."""
+"""With fewer repeated blocks, the comparison costs as much time as the shorter models save."""
 _MOST_PERIOD = 16
 
 

@@ -53,7 +53,7 @@ class Traced:
 
     Attributes:
         why_on_cpu: Why it could not be traced on the meta device alone, if that failed.
-        only_reads_on_cpu: Whether it was traced there with values that a step on the CPU gave.
+        only_reads_on_cpu: Whether it was traced on the meta device, with values read in a step on the CPU.
         why_contiguous: Why a step with channels_last fails, if it does.
         missing_kernel: For a step that runs only on a GPU, the kernel that was substituted: the profile gives
             a bound on the memory, but no count of FLOPs.
@@ -69,7 +69,7 @@ class Traced:
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
-    """Trace a workload's FLOPs, bytes, parameters and saved activations, and those of its other recipes.
+    """Trace the profile of a workload, and as its variants those of its other recipes.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -151,8 +151,8 @@ def _refuse_loose_tensor(workload: Workload) -> None:
     if loose is not None:
         raise MisuseError(
             f"{workload.name}: the loss uses a tensor that gpubench can neither move nor train ({loose}); "
-            "return the loss as an nn.Module that registers it, by self.register_buffer, as nn.Parameter or "
-            "a submodule"
+            "return the loss as an nn.Module that registers it: with self.register_buffer, as an "
+            "nn.Parameter, or in a submodule"
         )
 
 
@@ -255,7 +255,7 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
 
 
 def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[StepMemory, ...], str | None]:
-    """Return the traced peak memory, and one line that says why a part could not be traced."""
+    """Return the traced peak memory, and why a part could not be traced, in one line; None if all was."""
     memory, untraced = _memory_of_all(workload, variants_s, **how)
     if untraced is not None and TaskKind.TRAIN in workload.tasks and len(workload.tasks) > 1:
         # Inference may read values where training does not, to stop early or to drop overlapping boxes

@@ -26,7 +26,7 @@ from gpubench.profile.cuda_rules import RULES
 from gpubench.tensors import EveryCall, replaced, storage_id, tensors_in, with_tensors
 from gpubench.units import MIB
 
-# Largest tensors with values beside a trace: masks, lengths and positions of a batch
+# Largest tensors whose values are computed beside a trace: masks, lengths and positions of a batch
 _MOST_FLOATS = 2**16
 _MOST_BYTES = 4 * MIB
 # Limit for all of them together, and the CPU time after which no more values are computed
@@ -131,7 +131,7 @@ def numbers_as_1() -> Iterator[list[Any]]:
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func is not _NUMBER:
             return func(*args, **kwargs)
-        if not isinstance(args[0], FakeTensor):  # the answers to those are in the order of the model's reads
+        if not isinstance(args[0], FakeTensor):  # answers for a fake are the model's own reads, in order
             with suppress(RuntimeError):
                 return func(*args, **kwargs)
         with _disable_current_modes():
@@ -153,8 +153,8 @@ class Known:
         """Start without values.
 
         Args:
-            others_as_1: Whether an unknown number is read as 1, or True.
-            one_of: With ``others_as_1``, an unknown condition selects one of this many elements.
+            others_as_1: Whether an unknown number is read as 1, and an unknown condition as True.
+            one_of: With ``others_as_1``, an unknown condition selects one in this many elements.
         """
         self.has_missed = False
         self._one_of = one_of

@@ -78,7 +78,7 @@ BASES = {
 }
 """How a throughput was obtained, in words."""
 
-# Maximum number of offers for which one sentence each is printed; tables have all of them.
+# At most this many offers get a sentence each; tables have all of them.
 _MOST_OFFERS = 2
 
 
@@ -341,9 +341,10 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, rest on few measurements or are host-bound, and the order by energy.
+    """Yield which speeds are guesses, rest on few measurements or are host-bound.
 
-    An offer with a guessed speed is named if it is likelier than the answer to be the fastest or cheapest.
+    If the order by energy was requested, it comes first. An offer with a guessed speed is named if it is
+    likelier than the answer to be the fastest or cheapest, unless the answer is a guess too.
     """
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
@@ -481,7 +482,7 @@ def _on_own_machines(found: Eligible, priced: Candidates, ranking: Ranking) -> I
 
 def _on_owning(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     request, own, machines = found.request, ranking.best_to_own, found.filtered.machines
-    # A host in ``own`` is the buyer's PC without a GPU.
+    # A host in ``request.own`` is the buyer's PC without a GPU; ``own`` is the best hardware to own.
     if any(map(is_a_host, request.own)) and not request.buys and own is not None and own.purchase_usd:
         yield tell(
             "have_pc",
@@ -661,7 +662,8 @@ def _on_checkpointing(pool: Candidates) -> Iterator[Told]:
 
 
 def _on_exclusions(found: Eligible) -> Iterator[Told]:
-    # Yield what is not ranked and might be missed: likely mistakes, cards without kernels, free tiers.
+    # Yield what is not ranked and might be missed: prices far too low, cards without kernels or without
+    # BF16, and free tiers.
     request, filtered = found.request, found.filtered
     low = [each.offer for each in filtered.doubted_as_asked if each.option == FAR_BELOW]
     if low:

@@ -114,7 +114,7 @@ def work_of(request: RankRequest, speeds: Speeds, usual: tuple[str, float] | Non
 
 
 def _samples_text(samples: float, unit: str) -> str:
-    # Return a number of samples in words; a long one is rounded to millions.
+    # Return a number of samples in words; from 10 million on, or with a fraction, it has three digits.
     is_short = samples == round(samples) and samples < 1e7
     return count(int(samples), unit) if is_short else f"{Interval(samples).words()} {plural(unit)}"
 

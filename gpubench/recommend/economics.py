@@ -222,7 +222,7 @@ class DrawnPrices(NamedTuple):
     Attributes:
         expected: (N,) expected price of the instance [USD/h].
         moves: (M, D) factors on the price; rows of one group with the same uncertainty share a factor.
-        which: (N,) the row of each price in ``moves``.
+        which: (N,) the row of ``moves`` that applies to each price.
     """
 
     expected: Floats

@@ -96,7 +96,7 @@ class Evidence:
 
 
 def gather(request: RankRequest, gpu_keys: Sequence[str], runs: Runs) -> Evidence:
-    """Return the speed by workload and GPU: measured by the user, shipped, or predicted.
+    """Return the evidence: the speed by workload and GPU is measured by the user, shipped, or predicted.
 
     The answers include devices that the user measured and that are in no table (this CPU, a Mac).
     """

@@ -64,7 +64,7 @@ def fp64_share(spec: GpuSpec) -> float | None:
 
 
 def link_of(spec: GpuSpec) -> str | None:
-    """Return the fastest link to other GPUs and the host: nvlink, pcie5, pcie4 ...
+    """Return the fastest link to other GPUs or the host: nvlink, pcie5, pcie4 ...; None if unknown.
 
     A bridge for two PCIe cards does not count, because it is sold separately.
     """
@@ -73,7 +73,7 @@ def link_of(spec: GpuSpec) -> str | None:
 
 
 def cooling_of(spec: GpuSpec) -> str | None:
-    """Return active (a fan), passive (server airflow), liquid or module.
+    """Return active (a fan), passive (server airflow), liquid or module; None if unknown.
 
     If the table does not state the cooling, it follows from the form factor, or else from the product line.
     """
@@ -304,7 +304,7 @@ def shortfall(requirement: Requirement, need: HostNeed, offer: Offer, _: GpuSpec
 
 
 def unsaid(offer: Offer, need: HostNeed) -> Iterator[str]:
-    """Yield what no source states about an offer's host, with the job's need if that is known."""
+    """Yield what no source states about an offer's host, with the job's need; nothing if that is unknown."""
     yield from (
         requirement.unsaid.format(least=format_bytes(requirement.least(need, offer.gpu_count)))
         for requirement in REQUIREMENTS

@@ -348,7 +348,7 @@ def filters_of(
 ) -> Iterator[Filter]:
     """Yield the filters of a request except those on pricing, cheapest test first.
 
-    Hardware to own has no provider, seller or region, so it passes the filters on these. A machine named with
+    The filters on provider, seller and region do not apply to hardware to own. A machine named with
     ``--have`` also passes ``--gpu``.
 
     Args:
@@ -540,7 +540,7 @@ def _of_the_card(
     """
     named = frozenset[str]().union(*meant.values())
     admitted = frozenset[str]().union(*(keys for keys in meant.values() if not any(map(_runs, keys))))
-    ageless = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a kit has only a launch price
+    ageless = {PriceCondition.QUOTED, PriceCondition.LAUNCH_PRICE}  # a developer kit has only a launch price
     wanted = {request.condition, PriceCondition.QUOTED}
 
     def without_current_price(offer: Offer, _: GpuSpec | None) -> str | None:
@@ -579,7 +579,7 @@ def payment_filters(request: RankRequest, pricings: Collection[Pricing]) -> list
 
     Args:
         request: The request with the restrictions.
-        pricings: The pricings of all offers; filters that would drop nothing are omitted.
+        pricings: The pricings of all offers; a filter on pricings that none of them has is omitted.
     """
     rents, years = request.rent_or_buy == "rent", COMMITMENTS.get(request.commit or "")
     rules = (
@@ -648,7 +648,8 @@ def owned_host_filters(request: RankRequest, machines: Mapping[Offer, Ownership]
 
 
 def _misfits(request: RankRequest, machine: Ownership, spec: GpuSpec | None) -> dict[str, str]:
-    # Return the limits that a machine exceeds, each with the reason; unknown limits are ignored.
+    # Return the limits that a machine exceeds, each with the reason; unknown limits are ignored. A
+    # utilization above 1 is the number of months that the jobs of one month take.
     host, circuit_w, months = machine.host, request.circuit_watts or math.inf, machine.utilization.likely
     psu_w, room = (  # of the assumed host, or as requested
         getattr(host, name) if host and name in machine.assumed else getattr(request, name) or math.inf

@@ -178,7 +178,7 @@ def precisions_of(estimates: Iterable[Estimate]) -> str:
 
 
 def on_evidence(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield whose added runs measured a ranked GPU, and the layout of images that the answers assume."""
+    """Yield the origin of added runs that measured ranked GPUs, and the image layout the answers assume."""
     speeds, ranked = found.pool.speeds, set(found.pool.offers.gpu_key.present)
     known = zip(speeds.keys, speeds.estimates, strict=True)
     added = [f"{gpu_name(key)} ({each.origin})" for key, each in known if key in ranked and each.origin]

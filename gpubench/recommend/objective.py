@@ -1,9 +1,9 @@
 """The objective by which a ranking is sorted.
 
 For a job it is the cost, the time, or the cost plus the value of the time, including spot losses, startup,
-billing increments, storage, egress and tax. Without a job (``relative``) it is samples per dollar, or
-throughput. Rows, P(best), ties, deadlines, the Pareto set and the verdict all use this module, so they are
-consistent.
+billing increments, storage, egress and tax. Without a job (``relative``) it is samples per dollar. On
+request, it is the throughput or the energy per sample. Rows, P(best), ties, deadlines, the Pareto set and the
+verdict all use this module, so they are consistent.
 
 Ranks, ties and chances say which offers differ, and how certain their order is. They are computed over joint
 draws of all speeds. Offers of one GPU share the speed that is drawn for it, so only the price decides between
@@ -61,7 +61,7 @@ _WORDS: dict[SortedBy, str] = {
     "throughput": "throughput of the instance",
     "time": "time to train",
     "cost": "cost to train",
-    "joules": "energy of a sample",
+    "joules": "energy per sample",
 }
 
 
@@ -392,7 +392,7 @@ _ROUNDING = 1e-6
 # --- ranks, ties and chances ----------------------------------------------------------------------------
 
 TAIL = 0.05
-"""Two offers tie if the lower-ranked one is better in at least this share of the draws."""
+"""Two offers tie if the lower-ranked one is at least as good in at least this share of the draws."""
 
 # The top of a ranking is a tie if its P(best) is below this.
 _SURE = 0.5

@@ -41,7 +41,7 @@ _UNKNOWN_SLOTS = 3.0
 # started once per session.
 _SESSION_HOURS = 1.0
 
-_LEAST_USD = Decimal("0.000001")
+_USD_STEP = Decimal("0.000001")  # computed hourly prices are rounded to this
 # Quantiles at the ends of a 90 % interval.
 _INTERVAL = (0.05, 0.95)
 
@@ -78,7 +78,7 @@ class Ownership:
 
     Attributes:
         purchase_usd: Price of the GPUs or of the complete computer, plus ``host_usd``.
-        host_usd: The part of the host's price that is counted.
+        host_usd: The price of the host, as far as ``purchase_usd`` includes it; 0 if it adds no cost.
         condition: Kind of price: of new or used cards, a launch price, or a quote.
         resale_usd: Resale value of the machine at the end of its life, including the host.
         power_w, idle_w: Power of all GPUs under load, and when idle [W].
@@ -178,7 +178,7 @@ def offer_of(owned: Ownership) -> Offer:
         gpu_count=owned.gpu_count,
         vcpus=None,
         ram_bytes=None,
-        price_usd_per_hour=Decimal(str(hourly_range(owned).likely)).quantize(_LEAST_USD),
+        price_usd_per_hour=Decimal(str(hourly_range(owned).likely)).quantize(_USD_STEP),
         pricing=Pricing.OWNED,
         kind="owned",
         price_date=owned.price_date,
@@ -360,7 +360,7 @@ def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankReq
         request: The request, with the jobs per month.
     """
     jobs_per_month = request.jobs_per_month
-    assert jobs_per_month is not None  # purchases are compared at this number of jobs
+    assert jobs_per_month is not None  # called only for a request with this setting
     job_hours = {row.offer: row.hours.value for row in rows}
 
     def used(machine: Ownership) -> Ownership:

@@ -1,6 +1,7 @@
 """Ranks offers by the cost of a job: checks a request, gathers evidence, judges offers, builds the document.
 
-``judge_offers`` is pure: its inputs are offers and estimates, and it uses no files, clock or network.
+``judge_offers`` is pure: its inputs are offers and estimates, and it uses no clock or network, and no files
+except the shipped tables.
 """
 
 from __future__ import annotations
@@ -272,8 +273,9 @@ BRIEF_DIGITS = 6
 def brief_document(ranking: Ranking, asked: RankRequest | None = None) -> dict[str, Any]:
     """Return the parts of the document that a script needs: the question, and the answers with their rows.
 
-    Figures in rows have six digits, and notes are left out. If the document exceeds 8 kB, further sentences
-    are left out, lowest weight first, and counted in ``more``; cautions and what the user asked about stay.
+    Figures in rows have six significant digits, and notes are left out. If the document exceeds 8 kB, further
+    sentences are left out, lowest weight first, and counted in ``more``; cautions and what the user asked
+    about stay.
 
     The arguments are those of ``document``.
     """
@@ -429,14 +431,15 @@ def _jobs_of_rent(usd: float | None, rent: Choice | None) -> Iterator[Told]:
         yield tell("buy_or_rent", usd=format_price(usd), gpu=gpu, jobs=jobs)
 
 
-# Fields that are paths, display options, or the date; the document has them elsewhere.
+# Fields that do not change the question: paths, options of display and draws, and the date, which the
+# document has as ``as_of``.
 _LEFT_OUT = frozenset(
     {"asked", "settings", "results", "offers", "limit", "one_a_gpu", "seed", "draws", "as_of"}
 )
 
 
 def _as_understood(request: RankRequest, workloads: Sequence[str]) -> dict[str, Any]:
-    """Return the question by the options' Python names, with defaults filled in and without paths.
+    """Return the question by the fields of the request, with defaults filled in and without paths.
 
     Args:
         request: A checked request.
@@ -493,7 +496,8 @@ def _at_its_task(request: RankRequest) -> RankRequest:
 
 
 def _of_the_task(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
-    # Return each possible error about the task: whether it applies, and its text. Below, the other errors.
+    # Return each possible error about the task: whether it applies, and its text. The functions below return
+    # the other errors in the same form.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
     return (
         (late and not infers, "--max-latency-ms is for inference: add --task infer"),

@@ -472,7 +472,7 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def epoch_samples(self) -> float | None:
-        """Number of samples per epoch; for resnet50 the default is that of ImageNet."""
+        """Number of samples per epoch: as given, else that of ImageNet for resnet50, else None."""
         is_of_imagenet = self.workload_names == ("resnet50",)
         return IMAGENET_IMAGES if self.dataset_size is None and is_of_imagenet else self.dataset_size
 
@@ -484,7 +484,10 @@ class RankRequest(RecipeRequest, frozen=True, kw_only=True):
 
     @property
     def startup_factor(self) -> float:
-        """In nine of ten cases, a startup is at most this many times longer or shorter; 1 if it was given."""
+        """In nine of ten cases, a startup is at most this many times longer or shorter.
+
+        It is 1 if the startup time was given and no data is uploaded.
+        """
         is_certain = self.startup_minutes is not None and self.dataset_gb is None
         return 1.0 if is_certain else _STARTUP_FACTOR
 

@@ -175,7 +175,8 @@ def _torch_build(gpu_key: str) -> tuple[Finding, ...]:
 
 
 def _spot_break_even(found: Eligible, offers: Sequence[Offer], rows: Sequence[int]) -> list[float | None]:
-    # Return the share of lost work at which spot costs as much as on demand; None for other pricings.
+    # Return the share of lost work at which spot costs as much as on demand; None for other pricings, and for
+    # machines without an on-demand price.
     spots = [at for at, offer in enumerate(offers) if offer.pricing is Pricing.SPOT]
     if not spots:
         return [None] * len(rows)

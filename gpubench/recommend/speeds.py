@@ -1,7 +1,7 @@
 """The throughput of one GPU of each model, with interval and draws, and how n GPUs share one job.
 
-Several workloads are combined into one speed. The scaling efficiency of n GPUs is measured if a run has both,
-else modeled.
+Several workloads are combined into one speed. The scaling efficiency of n GPUs is measured if runs measured
+one GPU and n, else modeled.
 """
 
 import math
@@ -43,7 +43,7 @@ Answers = Mapping[str, Estimate | Refusal]
 Drawer = Callable[[Sequence[Estimate], int, int], Floats]
 """Maps (estimates, number of draws, seed) to the draws of each throughput [samples/s]."""
 
-# Of combined estimates, the weakest basis counts, and one that is not anchored.
+# A combined estimate has the weakest basis of its parts, and is not anchored if one of them is not.
 _WEAKEST_LAST: tuple[Basis, ...] = ("measured", "reference", "predicted")
 _ANCHORED_LAST = (False, None, True)
 
@@ -300,7 +300,7 @@ class Sharing(NamedTuple):
     """How several GPUs share one job.
 
     Attributes:
-        fit: How the job fits in the memory of each GPU; None if this is unknown.
+        fit: How the job fits in the memory of each GPU; None if it does not, or if this is unknown.
         reason: Why it does not fit; None if it fits.
     """
 
@@ -398,7 +398,7 @@ def efficiency_of(
     mode: ParallelMode,
     measured: Sequence[Run],
 ) -> Scaling:
-    """Return the efficiency of this many GPUs at the batch size of one GPU: measured, else modeled."""
+    """Return the efficiency of this many GPUs, each at the batch size of one alone: measured or modeled."""
     found = measured_efficiency(measured, alone.case, spec.key, gpu_count, mode)
     found = found or _measured_together(measured, alone, gpu_count, mode)
     if found is not None:

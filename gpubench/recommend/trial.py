@@ -393,12 +393,12 @@ def _training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
     # Return a script that trains a published model with the stack of its prediction: PEFT with TRL.
     (name,) = request.workload_names
     profile = profile_of(name, options.asked_recipe(request), gpu_count=row.gpu_count)
-    told = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
+    predicted = Interval(row.samples_per_s, row.samples_per_s_low, row.samples_per_s_high)
     return Template(folders.package_text("data/train_template.txt")).substitute(
         model=decoder.hub_name,
         model_literal=repr(decoder.hub_name),
         gpu_count=row.gpu_count,
-        told=told.text(),
+        predicted=predicted.text(),
         machine=row.name,
         trainable_literal=repr(str(profile.recipe.trainable)),
         context=profile.tokens_per_sample,
@@ -410,7 +410,7 @@ def _training_script(row: Row, request: RankRequest, decoder: Decoder) -> str:
 
 
 def run_of(row: Row, request: RankRequest, references: Mapping[str, str], minutes: float) -> RunRequest:
-    """Return the run that measures exactly what the ranking asked.
+    """Return the run that measures exactly the case that was ranked.
 
     Raises:
         MisuseError: If a latency limit chose a batch for each of several workloads: a run has only one batch.
@@ -462,8 +462,8 @@ def package_to_install() -> tuple[str, dict[str, bytes]]:
     root, origin = discovery.checkout(), {}
     if root is None:
         installed = importlib.metadata.distributions(name=installing.DISTRIBUTION)
-        told = next((each.read_text("direct_url.json") for each in installed), None)  # see PEP 610
-        origin = json.loads(told or "{}")
+        recorded = next((each.read_text("direct_url.json") for each in installed), None)  # see PEP 610
+        origin = json.loads(recorded or "{}")
         if vcs := origin.get("vcs_info"):
             return f"{installing.DISTRIBUTION}[run] @ {vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", {}
         root = Path(unquote(origin.get("url", "/").removeprefix("file://")))

@@ -204,7 +204,7 @@ def _answer(data: ReportData) -> Block:
 # --- each answer in full --------------------------------------------------------------------------------
 
 MOST_REGIONS = 4
-# Maximum length of the text about memory, because third-party code may word the reason for a missing trace.
+# Maximum length of the text about memory, which can quote an error of third-party code.
 _MOST_MEMORY_CHARACTERS = 300
 
 
@@ -303,7 +303,7 @@ MAX_EXCLUDED_REASONS = 80
 
 _TITLES: dict[SortedBy, str] = {
     "total": "Dollars and hours of the job, ranked",
-    "value": "Training per dollar, ranked",
+    "value": "Work per dollar, ranked",
     "throughput": "Throughput, ranked",
     "cost": "Job cost, ranked",
     "time": "Job time, ranked",

@@ -159,10 +159,11 @@ def processor(data: ReportData) -> list[Part]:
 
 
 def _need(cpus: Sequence[Result]) -> str:
-    """Return whether a GPU is needed, judged by the interval of this CPU's fastest row.
+    """Return whether a GPU is needed, judged by the intervals of all rows of this CPU.
 
-    "Not needed" and "too slow" require that the whole interval is on one side of the limit. If the expected
-    time is over ``_FAR_OFF`` times the limit, a GPU is needed, whatever the interval.
+    "Not needed" requires one row that is certainly within the limit, and "too slow" that all rows are
+    certainly beyond it. If the shortest expected time is over ``_FAR_OFF`` times the limit, a GPU is needed,
+    whatever the intervals.
     """
     lows = [result.measurement.samples_per_s_low for result in cpus]
     highs = [result.measurement.samples_per_s_high for result in cpus]

@@ -422,7 +422,7 @@ def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
 def price_date_words(row: Row) -> str:
     """Return the date and age of a price, and the listed price if it differs from the expected one.
 
-    A partial date counts as its earliest day.
+    A partial date counts as its earliest day. Owned hardware has a computed cost and no price.
     """
     offer = row.offer
     if offer.pricing is Pricing.OWNED:

@@ -240,8 +240,12 @@ def _amp_sentence(pairs: Sequence[Effect]) -> str:
     losing = [s for s in narrow if s.interval.high is not None and s.interval.high < 1]
     said = f"The largest gain from AMP: {_verdict(max(sure, key=lambda s: s.value))}."
     if losing:
-        slower = f"In {count(len(losing), 'pair')} AMP is slower even at the top of the interval"
-        said += f" {slower}, because the host limits the speed of a small step."
+        why = (
+            ", because the host limits the speed of a small step"
+            if all(FindingKind.HOST_BOUND in s.doubts for s in losing)
+            else ""
+        )
+        said += f" In {count(len(losing), 'pair')} AMP is slower even at the top of the interval{why}."
     return said
 
 

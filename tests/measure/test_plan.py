@@ -370,7 +370,7 @@ def test_a_graph_of_several_gpus_is_unsupported_with_its_reason(h100, profiles):
     assert {(m.case.gpu_count, m.case.execution) for m in made.unsupported} == {(2, "graph")}
     with pytest.raises(MisuseError, match="are measured eagerly"):
         plan(RunRequest(gpus=2, executions=("graph",)), h100, profiles, (h100,))
-    assert "data-parallel job" in made.unsupported[0].reason
+    assert "jobs on several GPUs" in made.unsupported[0].reason
 
 
 def test_a_workload_that_is_never_trained_is_not_a_data_parallel_job(h100, make_profile):

@@ -59,7 +59,7 @@ def test_a_model_after_predict_is_shown():
 def test_show_answers_for_one_gpu_and_says_so(typed):
     done = here("predict", "show", "resnet50", "--gpu", typed)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"gpubench: {typed!r} is 2 GPUs, and this is about one: name 'L4'\n"
+    assert done.stderr == f"gpubench: {typed!r} is 2 GPUs: give the name of one, 'L4'\n"
 
 
 @pytest.mark.parametrize("tool", ["evaluate", "calibrate"])

@@ -84,7 +84,9 @@ def test_amp_states_peak_memory_and_loss_with_the_speedup():
     assert "30 steps" in row[-2]
 
 
-def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1)):
+def amp_over_fp32(
+    step_s: float, spread: float, peaks: tuple[int, int] = (1, 1), findings: tuple[Finding, ...] = ()
+):
     """Return data with AMP and fp32 of one workload; fp32 takes 0.1 s a step, the peaks are of AMP and fp32 [B]."""
     rows = []
     ways = ((Precision.AMP_BF16, step_s, peaks[0]), (Precision.FP32, 0.1, peaks[1]))
@@ -92,7 +94,12 @@ def amp_over_fp32(step_s: float, spread: float, peaks: tuple[int, int] = (1, 1))
         rounds = tuple(Round(steps=10, wall_s=10 * each_s * (1 + sign * spread)) for sign in (1, -1) * 10)
         of_launch = Launch(index=0, rounds=rounds, peak_memory_bytes=peak_bytes, **samples.PROOFS)
         rows.append(
-            Measurement(case=samples.case(precision=precision), status=Status.OK, launches=(of_launch,))
+            Measurement(
+                case=samples.case(precision=precision),
+                status=Status.OK,
+                launches=(of_launch,),
+                findings=findings,
+            )
         )
     return samples.report_data(samples.h200_run(measurements=tuple(rows)))
 
@@ -104,6 +111,22 @@ def test_amp_is_called_slower_only_if_its_whole_interval_is():
     (pair,) = amp_effects(perhaps.results)
     assert pair.interval.value < 1 < pair.interval.high
     assert "AMP is slower" not in words_of("amp", perhaps)
+
+
+def test_the_host_is_named_as_the_cause_of_a_slower_amp_only_where_it_was_found_to_be():
+    unflagged = words_of("amp", amp_over_fp32(0.104, 0.001))
+    assert "In 1 pair AMP is slower even at the top of the interval." in unflagged
+    host_bound = (Finding(kind=FindingKind.HOST_BOUND, value=1.3, limit=1.1),)
+    (faster,), (slower,) = (
+        amp_over_fp32(0.05, 0.001).runs,
+        amp_over_fp32(0.2, 0.001, findings=host_bound).runs,
+    )
+    small = (
+        msgspec.structs.replace(row, case=msgspec.structs.replace(row.case, batch_size=8))
+        for row in slower.measurements
+    )
+    both = samples.h200_run(measurements=(*faster.measurements, *small))
+    assert "top of the interval, because the host limits" in words_of("amp", samples.report_data(both))
 
 
 def test_amp_states_its_own_peak_before_that_of_the_baseline():
