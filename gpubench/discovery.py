@@ -43,9 +43,9 @@ def workload_names() -> tuple[str, ...]:
 
 
 def workload_named(reference: str) -> str:
-    """Return the installed workload for a name, ignoring case and separators.
+    """Return an installed workload's name, given any spelling of it: case and separators are ignored.
 
-    Any other name is returned unchanged: a published decoder, a user's model, an unknown name.
+    Any other name is returned unchanged: a user's model, a language model known only by its shape, a typo.
 
     >>> [workload_named(name) for name in ("ViT-B/16", "./resnet50", "llama-3.1-8b")]
     ['vit_b16', './resnet50', 'llama-3.1-8b']
@@ -62,7 +62,7 @@ def workload_named(reference: str) -> str:
 def load_workload(reference: str) -> Workload:
     """Import a workload by its name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
-    A user's model is trusted code that runs in this process, so load one only in a child process.
+    A user's model runs unsandboxed in this process, so load one only in a child process.
 
     Raises:
         MisuseError: With one line for the user; an error from the user's code is chained to it.
@@ -78,8 +78,8 @@ def load_workload(reference: str) -> Workload:
         name = plain(reference, 200)
         if decoders.find_decoder(reference) is not None:
             raise MisuseError(
-                f"{name} is known by its shape, for rank, memory and predict; to build it, give its "
-                "config.json: hf:PATH/config.json"
+                f"only the shape of {name} is known, which is enough for rank, memory and predict; to build "
+                "it, give its config.json: hf:PATH/config.json"
             )
         if specs.known_keys(counted(reference)[1]):
             raise MisuseError(f"{name} is a GPU, not a workload: write it after --gpu")
@@ -99,7 +99,7 @@ def load_workload(reference: str) -> Workload:
 
 
 def models_like(word: str) -> tuple[str, ...]:
-    """Return at most three models with similar names and the same initial: workloads, published decoders."""
+    """Return at most three workloads or language models with similar names and the same initial."""
     known = (*_installed(), *decoders.decoder_names())
     return nearest(word, (name for name in known if name[:1] == word[:1].lower()))
 
@@ -126,7 +126,7 @@ def _installed() -> dict[str, EntryPoint]:
 def _standard_names() -> tuple[str, ...]:
     """Return the names of the standard workloads: the modules of their package.
 
-    Modules with a leading underscore are shared code, and modules with pytest's names are tests.
+    Modules with a leading underscore are shared code; ``conftest`` and ``bench_*`` are test files.
     """
     names = (found.name for found in iter_modules(_standard_folders()))
     return tuple(name for name in names if name != "conftest" and not name.startswith(("_", "bench_")))
@@ -160,7 +160,7 @@ def checkout() -> Path | None:
 def _serve_from(folder: Path) -> None:
     """Make the package of the standard workloads refer to this folder, so edits take effect.
 
-    An editable install would find the copy made at installation.
+    Otherwise, an editable install would import the copy made at installation.
     """
     spec = importlib.util.spec_from_file_location(
         STANDARD, folder / "__init__.py", submodule_search_locations=[str(folder)]

@@ -72,7 +72,7 @@ class GpuBenchError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.NO
 
     def __init__(self, message: str = "", *, fix: str | None = None) -> None:
-        """Take the fix separately if the message quotes the user, because a name may contain a semicolon."""
+        """Pass the fix separately if the message quotes the user, because a name may contain a semicolon."""
         super().__init__(message if fix is None else f"{message}; {fix}")
         self.seen, self.fix = seen_and_fix(message) if fix is None else (message, fix)
 

@@ -93,9 +93,9 @@ INFORMATIVE = frozenset(
         FindingKind.NEEDS_TORCH_BUILD,
     }
 )
-# All other kinds: a figure with one of them is shown and marked, but not used in headlines.
+# All other kinds: a figure with one of them is marked and kept out of headlines, but may be ranked.
 DOUBTFUL = frozenset(FindingKind) - INFORMATIVE
-# A figure with one of these neither leads a ranking nor anchors a prediction.
+# Doubtful kinds that also keep a figure out of rankings and predictions.
 UNFOUNDED = frozenset({FindingKind.HOST_BUSY, FindingKind.PRECISION_UNPROVEN})
 
 
@@ -157,7 +157,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
     ),
     FindingKind.LAUNCHES_DIFFER: (
         "launches differ: the interval from their means is wider than the target",
-        "speeds differ between processes here: --publish times more of them",
+        "speeds differ between processes here: --publish measures more processes",
     ),
     FindingKind.THROTTLED: (
         "heat or hardware held the clock down",
@@ -251,7 +251,7 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "do not use this row: something changes the clock of the model's process, as freezegun does",
     ),
     FindingKind.CLOCK_EVENTS: (
-        "the driver reported reasons for the clock rate other than heat or the power limit",
+        "something other than heat or the power limit set the GPU clock",
         "for information",
     ),
     FindingKind.ENERGY_IMPLAUSIBLE: (
@@ -283,11 +283,11 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "a smaller batch fits either way; eager steps are slower where the host sets the pace",
     ),
     FindingKind.FEED_BOUND: (
-        "limited by feeding: the vCPUs decode fewer photographs than the GPUs take (assumed)",
+        "input-bound: the vCPUs decode images more slowly than the GPUs use them (assumed rates)",
         "measure a host with gpubench feed; take one with more vCPUs, or prepare the images beforehand",
     ),
     FindingKind.SCALING: (
-        "several GPUs are faster than the same number of separate GPUs could be",
+        "N GPUs are more than N times as fast as one",
         "do not use this row; please report it",
     ),
     FindingKind.TEMPERATURE_NOT_JUDGED: (
@@ -315,8 +315,8 @@ _TEXTS: dict[FindingKind, tuple[str, str]] = {
         "for information: the search takes time in each step; freeze the parameters that are not trained",
     ),
     FindingKind.MEMORY_REFUSED: (
-        "the device refused to allocate memory that it reports as available",
-        "the largest size that it granted was measured; free memory or update its driver",
+        "the device refused to allocate memory",
+        "a smaller size was measured if one fits; free memory or update the driver",
     ),
     FindingKind.NO_REFERENCE: (
         "the first step was not compared with a CPU",
@@ -354,7 +354,7 @@ def remark(finding: Finding) -> str:
     'NEEDS_TORCH_BUILD (torch 2.14 cu126)'
     """
     words = {
-        FindingKind.FEED_BOUND: " (limited by feeding)",
+        FindingKind.FEED_BOUND: " (input-bound)",
         FindingKind.NEEDS_TORCH_BUILD: f" ({finding.value})",
     }
     return f"{finding.kind.value}{words.get(finding.kind, '')}"

@@ -12,29 +12,29 @@ from gpubench.stats import CONFIDENCE, deviations_of, student_t_quantile
 
 # Default relative increase in step time per degree: 1.5 % over 25 degrees.
 USUAL_PER_C = 0.0006
-# Temperature rise, after its last launch, of a card that is still warming up [degrees C].
+# How much hotter a card that is still warming up gets after the last launch [degrees C].
 USUAL_RISE_C = 25.0
-# Time constant of a card that is steady from launch to launch but still gets hotter within each launch.
+# Usual time constant of a card that is warming up.
 USUAL_CONSTANT_S = 60.0
 # The same for a card that slows more than usual per degree, such as one in a hot laptop (assumed).
 SLOW_CONSTANT_S = 120.0
 STEADY_C_PER_S = 1 / 30
 """One degree in half a minute. At this rate, a card that slows down by 1.5 % over 25 degrees, with a time
 constant of 60 s, has another 0.1 % to lose; at one degree in ten seconds, another 0.4 %."""
-# Twice the resolution of the driver's temperature [degrees C].
+# Temperature rise that counts as warming up: twice the driver's resolution [degrees C].
 MOVED_C = 2.0
 # Relative difference of the mean clocks of two launches above which the clock has moved; a clock changes in
 # steps of 15 MHz, 0.75 %.
 MOVED_CLOCK = 0.002
 # Minimum sum of squared temperature deviations of a run's launches for estimating a slope.
-LEAST_SQUARES_C = 4.0
+MIN_SUM_OF_SQUARES_C = 4.0
 # Default relative increase in step time from a cold card to a warm one.
-USUAL_PER_LAUNCH = USUAL_PER_C * USUAL_RISE_C
+USUAL_COLD_TO_WARM = USUAL_PER_C * USUAL_RISE_C
 # Default relative increase in step time per relative drop in clock, if only the clock limits it.
 USUAL_PER_CLOCK = 1.0
 # Minimum sum of squared deviations of the launches' warmth (0 cold, 1 at the operating temperature); three
 # launches one minute apart have 0.4.
-LEAST_SQUARES_WARMTH = 0.1
+MIN_SUM_OF_SQUARES_WARMTH = 0.1
 # Default time from launch to launch, for files without start times [s].
 USUAL_APART_S = 60.0
 # Minimum time assumed between launches when estimating how fast a clock falls in steps of 15 MHz [s].
@@ -59,16 +59,18 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 def slowing_of(rows: Sequence[Sequence[Moment]]) -> dict[str, float]:
     """Return the largest plausible slowdown of a run for each cause, as arguments of ``slowing_to_come``.
 
-    The logarithm of the step time is regressed on temperature, on the time of the launches and on the clock,
-    with one slope for the whole run in each regression. A case with an unknown value of the cause is ignored.
+    The logarithm of the step time is regressed on temperature, on warmth (``_warmth``) and on the clock, with
+    one slope for the whole run in each regression. A case with an unknown value of the cause is ignored.
 
     Args:
         rows: The launches of each case.
     """
     celsius = ([each.temperature_c for each in row] for row in rows)
     return {
-        "per_c": _largest_slope(rows, celsius, USUAL_PER_C, LEAST_SQUARES_C),
-        "per_launch": _largest_slope(rows, map(_warmth, rows), USUAL_PER_LAUNCH, LEAST_SQUARES_WARMTH),
+        "per_c": _largest_slope(rows, celsius, USUAL_PER_C, MIN_SUM_OF_SQUARES_C),
+        "cold_to_warm": _largest_slope(
+            rows, map(_warmth, rows), USUAL_COLD_TO_WARM, MIN_SUM_OF_SQUARES_WARMTH
+        ),
         "per_clock": _largest_slope(rows, map(_minus_log_clocks, rows), USUAL_PER_CLOCK, MOVED_CLOCK**2),
     }
 
@@ -77,18 +79,19 @@ def _largest_slope(
     rows: Sequence[Sequence[Moment]],
     causes: Iterable[Sequence[float | None]],
     usual: float,
-    least_squares: float,
+    min_sum_of_squares: float,
 ) -> float:
     """Regress the logarithm of the step time on a cause, with each case centered at its own mean.
 
-    The result is the upper bound of the slope, at least 0. If the launches are too noisy to resolve the usual
-    slope, the result is the usual slope, or the lower bound of the measured slope if that is larger.
+    The result is the upper bound of the slope, at least 0. If there are too few launches, or the cause varies
+    too little, the result is the usual slope. If the launches are too noisy to resolve the usual slope, the
+    result is the usual slope, or the lower bound of the measured slope if that is larger.
     """
     known = [(row, xs) for row, xs in zip(rows, causes, strict=True) if len(row) > 1 and None not in xs]
     causing = [d for _, xs in known for d in deviations_of([x or 0.0 for x in xs])]
     logs = [d for row, _ in known for d in deviations_of([math.log(each.step_s) for each in row])]
     squares, freedom = math.fsum(d * d for d in causing), len(causing) - len(known) - 1
-    if freedom < 1 or squares < least_squares:
+    if freedom < 1 or squares < min_sum_of_squares:
         return usual
     slope = math.fsum(d * y for d, y in zip(causing, logs, strict=True)) / squares
     rest = math.fsum((y - slope * d) ** 2 for d, y in zip(causing, logs, strict=True))
@@ -114,7 +117,7 @@ def _minus_log_clocks(row: Sequence[Moment]) -> list[float | None]:
 def slowing_to_come(
     moments: Sequence[Moment],
     per_c: float = USUAL_PER_C,
-    per_launch: float = 0.0,
+    cold_to_warm: float = 0.0,
     per_clock: float = 0.0,
 ) -> float | None:
     """Return the relative increase in step time that a longer run may show over these launches.
@@ -128,7 +131,7 @@ def slowing_to_come(
     Args:
         moments: The launches of one case.
         per_c: Slowdown per degree.
-        per_launch: Slowdown from the first launch to a warm card.
+        cold_to_warm: Slowdown from a cold card to a warm one.
         per_clock: Slowdown per relative drop in clock.
     """
     celsius = [each.temperature_c for each in moments if each.temperature_c is not None]
@@ -142,19 +145,22 @@ def slowing_to_come(
     by_clock = per_clock * _fall_to_come(moments)
     return max(
         (per_c if is_known else USUAL_PER_C) * rise_c,
-        per_launch * (1 - fmean(_warmth(moments))),
+        cold_to_warm * (1 - fmean(_warmth(moments))),
         by_clock,
         0.0,
     )
 
 
 def _fall_to_come(moments: Sequence[Moment]) -> float:
-    """Return the relative drop of a warm card's clock from the mean of these launches; 0 if unknown."""
+    """Return how far below the mean of these launches the clock will end once the card is warm, as a share.
+
+    The result is 0 if a clock is unknown.
+    """
     known = [each for each in _minus_log_clocks(moments) if each is not None]
     if len(known) < len(moments):
         return 0.0
     *_, before_s, last_s = _times(moments)
-    # All later falls together, relative to the last one, if the clock approaches its end exponentially.
+    # Sum of future falls, as a multiple of the last fall, if the clock approaches its end exponentially.
     left = 1 / math.expm1(max(last_s - before_s, LEAST_APART_S) / USUAL_CONSTANT_S)
     return known[-1] - fmean(known) + left * max(known[-1] - known[-2], 0.0)
 

@@ -21,15 +21,15 @@ PRICING_WORDS = {
 SELLERS: Mapping[str, str] = {"cloud": "cloud", "secure": "vetted host", "community": "private host"}
 """Kinds of seller: a company or, on a marketplace, a vetted host or any host."""
 
-FRONTIER = "nothing is faster and cheaper"
+FRONTIER = "no other offer is both faster and cheaper"
 """The caption of the Pareto line of offers."""
 
-HOSTS_ASK = "host's listing"
-"""The short caption of a marketplace's price."""
+HOST_LISTING = "host's listing"
+"""Words for a host's price on a marketplace, after "one"."""
 
 CONDITION_WORDS = {
     PriceCondition.LIST: "list price",
-    PriceCondition.SINGLE_HOST: f"one {HOSTS_ASK}",
+    PriceCondition.SINGLE_HOST: f"one {HOST_LISTING}",
     PriceCondition.QUOTED: "as quoted",
     PriceCondition.NEW: "new",
     PriceCondition.USED: "used",
@@ -75,15 +75,15 @@ def gpus(key: str, count: int) -> str:
 
 
 def gpus_of(offer: Offer | BuyOrRent) -> str:
-    """Return the GPUs of an offer, or of a machine compared with rent: "8x H100 SXM5 80GB"."""
+    """Return the GPUs of an offer, or of a machine in a buy-or-rent comparison: "8x H100 SXM5 80GB"."""
     return gpus(offer.gpu_key, offer.gpu_count)
 
 
 def gpus_at(offer: Offer) -> str:
     """Return GPUs and seller: "8x H100 SXM5 80GB at aws p5.48xlarge", "1x RTX 4090 to buy (used)"."""
     if offer.pricing is Pricing.OWNED:
-        whose = "to buy" if offer.provider == "buy" else "of yours"
-        return f"{gpus_of(offer)} {whose} ({plain(offer.instance, 60)})"
+        ownership = "to buy" if offer.provider == "buy" else "of yours"
+        return f"{gpus_of(offer)} {ownership} ({plain(offer.instance, 60)})"
     return f"{gpus_of(offer)} at {offer_name(offer)}"
 
 

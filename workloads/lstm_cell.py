@@ -28,8 +28,8 @@ class GatedCell(nn.Module):
         state = memory = torch.zeros_like(x[:, 0])
         states = []
         for step in x.unbind(1):
-            enter, forget, cell, leave = (self.inputs(step) + self.hidden(state)).chunk(4, dim=1)
-            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(cell)
+            enter, forget, candidate, leave = (self.inputs(step) + self.hidden(state)).chunk(4, dim=1)
+            memory = torch.sigmoid(forget) * memory + torch.sigmoid(enter) * torch.tanh(candidate)
             state = torch.sigmoid(leave) * torch.tanh(memory)
             states.append(state)
         return torch.stack(states, dim=1)

@@ -280,8 +280,8 @@ VERBS: Mapping[str, Verb] = {
 _RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
 """Settings files in order of precedence, each with the path of its table."""
-# During layout, one replaces the separators of choices, so lines may wrap there; the other replaces hyphens,
-# so they may not.
+# During layout, these replace the separators of choices, so that lines wrap there, and hyphens, so that lines
+# do not.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
 
 
@@ -309,7 +309,7 @@ class Command(click.Command):
 
 
 def command_of(path: str) -> Command:
-    """Return the command of a verb or an action, with an option per request field and ``--json``."""
+    """Return the command of a verb or an action, with its options and ``--json``."""
     verb = VERBS[path]
     every = list(chain(*map(options_of, verb.requests)))
     offered = [

@@ -46,7 +46,7 @@ LEAST_BUSY = 0.90  # kernel time over wall time
 HOST_ISSUE = 0.90  # issue time over step time
 POWER_SHARE = 0.10  # share of the time at the power limit
 SLOWDOWN_SHARE = 0.01  # share of the time slowed by heat or hardware
-# A case's rounds may exceed the time since the parent requested them by this much.
+# A case's rounds may add up to this much more than the time since the parent requested them.
 CHILD_CLOCK_SLACK_S = 1.0
 # Minimum ratio of the rounds' own times to the time over which they arrived, pauses excluded.
 LEAST_OF_ARRIVALS = 0.8
@@ -187,7 +187,7 @@ def _set_back(run: Run) -> str | None:
 def judge_micro(device: DeviceProfile, result: MicroResult) -> MicroResult:
     """Return a micro-benchmark, with a finding if its rate exceeds what datasheet and clock allow."""
     share = datasheet_share(device, result)
-    # Above the limit, the clock did not wait for the operation, or the operation did not do its work. A
+    # Above the limit, the timer did not wait for the operation, or the operation did not do its work. A
     # matrix product may exceed the datasheet by the same factor as the card's clock does.
     limit = clock_ratio(device) if result.name == "gemm" else 1.0
     findings = tuple(f for f in result.findings if f.kind is not FindingKind.IMPLAUSIBLE)
@@ -312,7 +312,7 @@ def _of_telemetry(launch: Launch) -> Iterator[Finding]:
 
 
 def _reason_shares(launch: Launch) -> dict[str, float]:
-    """Return the share of timed rounds' samples that have each clock event reason, and any slowdown."""
+    """Return the share of the timed samples with each clock event reason, and with any slowdown."""
     read = [{*s.clock_event_reasons} for s in launch.timed_telemetry if s.clock_event_reasons is not None]
     held = Counter(name for reasons in read for name in reasons)
     held["any slowdown"] = sum(not SLOWDOWNS.isdisjoint(reasons) for reasons in read)
@@ -424,11 +424,11 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 
 
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
-    """Return the mean of the first losses and of the last fifth of the losses, over the same batches.
+    """Return the mean of early losses and of the last losses, over the same batches.
 
-    The last fifth has at least four losses. Each of them is paired with an early loss of the same batch, the
-    last with the first. The result is None if there are fewer than four pairs, or if a loss is unknown. The
-    rounds start over at the first batch, and the loss of a round is the loss of its last step.
+    The last losses are a fifth, but at least four. Each of them is paired with an early loss of the same
+    batch, the last with the first. The result is None if there are fewer than four pairs, or if a loss is
+    unknown. The rounds start over at the first batch, and the loss of a round is the loss of its last step.
     """
     losses = loss_trace((launch,))
     known = [loss for loss in losses if loss is not None]

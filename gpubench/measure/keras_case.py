@@ -2,8 +2,8 @@
 
 A user's own model is a file with a function ``build(batch_size)``. It returns either a compiled
 ``keras.Model``, for which inputs are drawn by its shapes, or ``(model, inputs, targets, loss)`` with numpy
-arrays and optionally an optimizer as a fifth item. The code is trusted but foreign, so it is imported only in
-a child process: a measuring one or, before there is a plan, one that runs this file.
+arrays and optionally an optimizer as a fifth item. The code runs unsandboxed, so it is imported only in a
+child process: the one that measures or, before there is a plan, one that runs this file.
 
 The step is Keras's own ``train_step``, which ``fit`` also runs, on batches that are already on the device;
 the cost of feeding them is measured elsewhere. Keras reports the mean loss since the last reading.

@@ -294,12 +294,12 @@ class Job:
     """A case on its device, built and prepared by a framework.
 
     Attributes:
-        loop: Makes the loop that runs the rounds, from the bench's deadline, ``stopped`` and ``report``.
+        loop: Makes the loop that runs the rounds, from the case's deadline and the bench's ``stopped`` and
+            ``report``.
         prove_again: Checks the precision again, after the rounds.
         has_moved: Returns whether a trained parameter has changed; None if none is trained.
         look_again: Takes the readings that would have disturbed the rounds.
-        reserve_s: Returns the time that ``look_again`` needs to time single passes, from the length of a step
-            and the time left [s].
+        reserve_s: Given step length and time left, returns the time to reserve for ``look_again`` [s].
         tokens_at_s: When each token of each generation arrived [s].
     """
 

@@ -1,4 +1,4 @@
-"""Micro-benchmarks: matrix products, copies, transfers and kernel launches, under the stop rule of the cases.
+"""Micro-benchmarks: matrix products, copies, transfers and kernel launches, with the stop rule of the cases.
 
 A repetition on a GPU is timed by a pair of device events, and the L2 cache is cleared before the first event.
 Transfers and series of launches are timed on the synchronizing clock. The estimate is the median.
@@ -51,7 +51,7 @@ _TYPES: dict[str, torch.dtype] = {
 }
 # Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
-# Products that this torch or this device may lack, although devices of the same model support them.
+# The GPU model may support these products, but this torch build or device may not.
 _IN_8_BITS: dict[str, Literal["FP8", "int8"]] = {FP8.name: "FP8", INT8.name: "int8"}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
@@ -61,7 +61,7 @@ LAUNCHES = 1000
 ALL_REDUCE_BYTES = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 # A repetition sums about this many bytes, if ``MOST_ALL_REDUCES`` allows it.
 ALL_REDUCE_BLOCK_BYTES = 64 * MIB
-# Maximum number of sums between two waits for all processes; a wait takes as long as a small sum.
+# Maximum number of sums before the processes are synchronized, which takes as long as a small sum.
 MOST_ALL_REDUCES = 100
 # Bytes written before each repetition: more than the L2 cache of any card, so no operand stays cached.
 CACHE_BYTES = 256 * MIB
@@ -69,9 +69,10 @@ CACHE_BYTES = 256 * MIB
 LEAST_GEMM = 1024
 # Below this size, a copy mostly shows its startup time, so the probe is skipped.
 LEAST_COPY_BYTES = 64 * MIB
-# Makes a copy of this many bytes inside a device, in torch or OpenCL.
+# Builds the call that copies this many bytes inside a device, in torch or OpenCL.
 Inside = Callable[[Bytes, Any], Action]
-# Makes a transfer, given whether it goes to the device, whether host memory is page-locked, and its bytes.
+# Builds the call that transfers bytes, given whether they go to the device, whether host memory is
+# page-locked, and their number.
 Across = Callable[[bool, bool, Bytes, Any], Action]
 
 
@@ -86,8 +87,8 @@ def run_micro(
     """Run the probes: products of each precision, copies, transfers and launches.
 
     Strict fp32 is first proven against float64, because a switch alone proves nothing; if the proof fails,
-    fp32 products get the finding ``TF32_IN_FORCE``. A probe that does not fit in memory is made smaller and
-    gets a finding: see ``measure_all``. If even the proof does not fit, no fp32 product is measured.
+    fp32 products get the finding ``TF32_IN_FORCE``. If even the proof does not fit in memory, no fp32 product
+    is measured. ``measure_all`` makes a probe smaller if it does not fit.
 
     Args:
         hardware: The device.
@@ -173,7 +174,7 @@ def _all_reduce(size: Bytes, device: torch.device) -> Action:
 
 
 def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
-    # Return findings against strict fp32 on this device; None if even its proof does not fit in memory.
+    # Return findings if fp32 is not strict on this device; None if the proof does not fit in memory.
     try:
         with switches_for(Precision.FP32):
             errors = probe_errors(hardware.device).values()
@@ -186,7 +187,7 @@ def _not_ieee(hardware: Hardware) -> tuple[Finding, ...] | None:
 
 
 def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[Probe]:
-    """Yield square products of each precision that the device supports; if ``in_haste``, only usual ones."""
+    """Yield square products at each supported precision; if ``in_haste``, only at the usual precisions."""
     on_cpu = profile.is_cpu
     for name, precision in GEMM_PRECISIONS.items():
         if (in_haste and not precision.is_usual) or why_no_precision(precision, profile):
@@ -196,7 +197,7 @@ def gemm_probes(profile: DeviceProfile, *, in_haste: bool = False) -> Iterator[P
 
 
 def _multiply(precision: str, size: int, device: torch.device) -> Action:
-    # Return the call of a product: of random integers in their full range for int8, else of normal numbers.
+    # Return the call of a product of random numbers: uniformly distributed for int8, else normally.
     given = _TYPES[precision]
     out = torch.empty(size, size, device=device, dtype=_RESULTS.get(precision, given))
     if precision == INT8.name:
@@ -273,7 +274,7 @@ def _add(device: torch.device) -> Action:
 
 
 def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Yield copies, transfers and launches; ``alone`` means that the device has no separate host, as a CPU.
+    """Yield copies, transfers and launches; ``alone`` means that the device has no separate host (a CPU).
 
     A launch is a one-element addition: one launch is timed between two device events, and a series of
     back-to-back launches in wall time.

@@ -96,8 +96,8 @@ def digits() -> Arrays:
 def text() -> Arrays:
     """Return windows of a synthetic text, and the word after each.
 
-    The text is drawn from a Markov chain of 100 words, each followed by one of four others with probabilities
-    0.7, 0.1, 0.1 and 0.1, so no model can reach a loss below 0.94 nats.
+    The text is drawn from a Markov chain of 100 words. The word after each is one of four, drawn with
+    replacement, with probabilities 0.7, 0.1, 0.1 and 0.1, so the best possible loss is about 0.92 nats.
 
     Shapes:
         windows: (n, 20) uint8; words: (n,) uint8.
@@ -144,7 +144,7 @@ _EXECUTIONS: Mapping[SuiteName, tuple[str, ...]] = {
     "default": (),
     "modern": (Execution.EAGER, Execution.COMPILE),
 }
-# The default suite has this workload only on GPUs and only in torch: its step is too slow on a CPU, and there
+# Without --suite, this workload runs only on GPUs and only in torch: its step is too slow on a CPU, and there
 # is no Keras model of it.
 _ONLY_ON_GPUS = "resnet50"
 
@@ -193,7 +193,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
 
     ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether
-    that part also ran the micro-benchmarks. ``quality`` has the cases that are trained to a stated quality.
+    that part also ran the micro-benchmarks. ``quality`` has the cases that are trained to a quality target.
     ``falls_back`` is whether a case is measured eagerly if no CUDA graph can capture it.
     """
 
@@ -329,8 +329,9 @@ def _refuse_unrunnable(
     for profile in (profiles[name] for name in request.workloads if name in profiles):
         if not profile.is_run:
             raise MisuseError(
-                f"{profile.name} is known only by its shape and cannot be run: use `gpubench {profile.name}` "
-                f"or `gpubench memory {profile.name}`, or run a model from its config, hf:PATH/config.json"
+                f"{profile.name} is known only by its shape and cannot be run: use "
+                f"`gpubench rank {profile.name}` or `gpubench memory {profile.name}`, or run a model from "
+                "its config, hf:PATH/config.json"
             )
     if not device.runs_steps:
         raise MisuseError(
@@ -361,7 +362,8 @@ def _every_case(
     for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         trained = TaskKind.TRAIN in profile.tasks
-        task = profile.task_for(request.task) if trained else profile.tasks[0]  # such as an input pipeline
+        # an untrained workload, such as an input pipeline, has only one task
+        task = profile.task_for(request.task) if trained else profile.tasks[0]
         mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
         wanted = product(
             resolve_precisions(asked_precisions or profile.precisions, devices),
@@ -466,7 +468,10 @@ def resolve_precisions(names: Sequence[str], devices: Sequence[DeviceProfile]) -
 def batches_of(
     request: RunRequest, profile: WorkloadProfile, task: TaskKind, *, on_cpu: bool
 ) -> tuple[int, ...]:
-    """Return the batch to measure; for inference also a batch of 1, to measure latency."""
+    """Return the batches to measure.
+
+    Inference of a trainable workload also gets a batch of 1, to measure latency, unless a batch is given.
+    """
     batch = batch_of(request, profile, on_cpu=on_cpu)
     also_one = task is TaskKind.INFER and request.batch_size is None and TaskKind.TRAIN in profile.tasks
     return tuple(dict.fromkeys((1, batch))) if also_one else (batch,)
@@ -509,7 +514,7 @@ def _batch_of_each(batch: int, gpu_count: int) -> int:
 def refuse_forced_precision(made: Plan) -> None:
     """Refuse a plan with strict fp32 if an environment variable forces a lower precision.
 
-    Micro-benchmarks alone also include strict fp32.
+    ``--micro only`` also runs strict fp32.
 
     Raises:
         MisuseError: Naming the variable.
@@ -559,7 +564,7 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
 
     Raises:
         MisuseError: For an invalid device name, options that exclude each other, or ``to_quality`` with a
-            workload that has no stated quality.
+            workload that has no quality target.
     """
     check_form(request.device.strip())
     if request.resume is not None:
@@ -570,7 +575,7 @@ def check_request(request: RunRequest, known: Sequence[str]) -> RunRequest:
     wanted = tuple(GOALS) if request.to_quality and not _names_workloads(request) else request.workloads
     if request.to_quality and (without := [name for name in wanted if name not in GOALS]):
         raise MisuseError(
-            f"{plain(without[0], 80)} has no stated quality: --to-quality trains {' and '.join(GOALS)}"
+            f"{plain(without[0], 80)} has no quality target: --to-quality trains {' and '.join(GOALS)}"
         )
     names = dict.fromkeys(n for w in wanted for n in (known if w == "all" else (w,)))
     return msgspec.structs.replace(request, workloads=tuple(names))
@@ -587,8 +592,8 @@ def _check_resume(request: RunRequest) -> None:
         if name not in RESUME_TAKES and not (name == "workload" and request.own == request.workloads):
             what = "workloads by name" if name == "workload" else asked[name]
             raise MisuseError(
-                f"--resume continues with the cases, budget and seed of its run: leave out {what} (give "
-                "models of your own again with --workload)"
+                f"--resume continues with the cases, budget and seed of its run: leave out {what} (but "
+                "repeat --workload for your own models)"
             )
 
 
@@ -596,11 +601,11 @@ def _conflicts(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str
     # Yield incompatible options: whether a rule applies, which options break it, and the message.
     several, is_micro = request.gpu_count > 1, request.micro == "only"
     largest = {"--batch-size max": request.batch_size == "max"}
-    micro, threads = {"--micro only": is_micro}, {"--thread-scaling": request.thread_scaling}
+    micro, threads = {"`--micro only`": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
     of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
     of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
-    no_workload = "--micro only measures no workload: leave out {}"
+    no_workload = "`--micro only` runs no workload: leave out {}"
     yield is_micro, {"workloads and their options": bool(of_workloads)}, no_workload
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         yield (
@@ -619,7 +624,7 @@ def _conflicts(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str
     yield (
         request.thread_scaling,
         gpus | largest,
-        "--thread-scaling times given batches on one CPU: leave out {}",
+        "--thread-scaling needs fixed batch sizes on one CPU: leave out {}",
     )
     yield is_micro, threads, no_workload
     yield (

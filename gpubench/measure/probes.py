@@ -49,7 +49,7 @@ class Probe:
         work: Operations or bytes of one call; None if the time itself is the result.
         memory_bytes: Memory of its operands [B].
         make: Returns the call.
-        on_device: Whether device events time it, with a cold cache; if not, the synchronizing clock does.
+        on_device: Whether device events time it on a GPU, with a cold cache, or the synchronizing clock does.
         repeats: Number of calls in one repetition.
         halved: Makes the same probe at half the size, or returns None if that would be meaningless.
     """
@@ -81,7 +81,8 @@ def measure_all(
     """Measure each probe for which time and memory suffice; halve its size as long as its memory is refused.
 
     Other programs may use the memory, or a device may report more than it has. The result of the smaller
-    probe carries a finding. If no unmeasured size is left, the finding is yielded alone, after all results.
+    probe carries a finding. If no smaller size can be measured, the finding is yielded alone, after all
+    results.
 
     Args:
         probes: The requested probes.
@@ -173,7 +174,7 @@ def repeat(
 
     Args:
         probe: The probe to repeat.
-        action: The call that the probe made.
+        action: The call returned by ``probe.make``.
         timed: Returns the time of one repetition.
         budget: How long to measure, and how precisely.
         samples: Returns the telemetry since its last call.

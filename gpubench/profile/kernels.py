@@ -98,7 +98,7 @@ def _convolution(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
-    """Return the data gradient and the weight gradient, which includes the bias gradient."""
+    """Return the kernels of the data gradient and the weight gradient, which includes the bias gradient."""
     grad, x, weight, _, stride, _, dilation, transposed, _, groups, wanted = args[:11]
     kind = _convolution_kind(weight, stride, dilation, transposed, groups)
     flops = _convolution_flops(x, weight, grad, transposed)

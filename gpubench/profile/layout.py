@@ -21,7 +21,7 @@ _BATCH, _SEED = 2, 0
 
 
 def why_contiguous(workload: Workload, reads: Reads | None) -> str | None:
-    """Say why a step fails if its images are channels_last; None if it works, or takes no images.
+    """Say why a step fails if its images are channels_last; None if it works, fails anyway, or has no images.
 
     A view that merges dimensions, for example, requires contiguous images. Fake tensors show this, because
     they track the layout of every result.
@@ -66,7 +66,7 @@ def _step(
         task = workload.build(_BATCH, _SEED)
         model = set_mode(task.model, train=TaskKind.TRAIN in workload.tasks)
         for module in model.modules():
-            for name, weight in module._parameters.items():  # noqa: SLF001 - torch's own swaps refuse fakes
+            for name, weight in module._parameters.items():  # noqa: SLF001 - torch's parameter swaps reject fake tensors
                 if weight is not None and weight.dim() == IMAGE_DIMENSIONS:
                     module._parameters[name] = torch.nn.Parameter(laid(weight.detach()), weight.requires_grad)  # noqa: SLF001 - as above
         inputs, targets = task.batches[0]

@@ -98,7 +98,7 @@ def need_of(
         measured: Measured memory of this exact case, on any GPU; replaces the model.
         scale: From ``scale_of``, if this workload was measured at another batch.
         accumulate: Number of micro-batches that the batch is split into, run one after the other. Their
-            gradients are summed, so they are alive through the whole step. Measured cases have 1.
+            gradients are summed, so they are alive through the whole step. With ``measured`` it is 1.
     """
     allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)

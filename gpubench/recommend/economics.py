@@ -15,7 +15,7 @@ import numpy as np
 from gpubench.arrays import Floats, Indices
 from gpubench.draws import normals
 from gpubench.interval import Interval
-from gpubench.labels import HOSTS_ASK
+from gpubench.labels import HOST_LISTING
 from gpubench.models import Asks, Estimate, Offer, Pricing, Row
 from gpubench.offers.dates import DAYS_PER_YEAR, HOURS_PER_YEAR, USUAL_DRIFT, age_days
 from gpubench.offers.table import (
@@ -149,7 +149,9 @@ class Market:
 
 def ask_words(asks: Asks | None) -> str:
     """Describe a host's asking price: "one of 10 listings", or "one host's listing" if it is the only one."""
-    return f"one {HOSTS_ASK}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} listings"
+    return (
+        f"one {HOST_LISTING}" if asks is None or asks.ask_count < 2 else f"one of {asks.ask_count} listings"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,7 @@ def _case(
     return figures, kept
 
 
-# The value of --precision for a precision in words; "amp-bf16 or amp-fp16" is that of no single one.
+# Values of --precision by the precision in words; "amp-bf16 or amp-fp16" has none.
 _CHOICES = {each.words: str(each) for each in Precision}
 
 

@@ -248,7 +248,7 @@ def _ledger_table(results: Sequence[Result]) -> Table:
         )
 
     return table(
-        "Error of each figure by source (95 %); host and card: for another one of the same kind",
+        "Error of each figure by source (95 %); host and card: if another of the same kind is used",
         [result.measurement for result in results],
         text("Case", lambda m: plain(m.label, 100)),
         *map(share, PARTS),

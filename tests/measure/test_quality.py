@@ -163,8 +163,8 @@ def test_a_plan_to_a_quality_is_eager_at_the_batch_of_the_goal_and_measures_noth
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"workloads": ("vgg16",)}, "vgg16 has no stated quality"),
-        ({"asked": ("workload", "to_quality"), "workloads": ("cnn", "vgg16")}, "vgg16 has no stated quality"),
+        ({"workloads": ("vgg16",)}, "vgg16 has no quality target"),
+        ({"asked": ("workload", "to_quality"), "workloads": ("cnn", "vgg16")}, "vgg16 has no quality target"),
         ({"batch_size": 8}, "--batch-size"),
         ({"task": "infer"}, "--task"),
         ({"executions": ("graph",)}, "--execution"),

@@ -41,9 +41,9 @@ def test_fed_rate_is_capped_by_the_gpus_and_its_low_end_by_near_limiting_vcpus()
 
 def test_a_feed_bound_row_is_flagged():
     (found,) = (each for each in row_of(10).findings if each.kind is FindingKind.FEED_BOUND)
-    assert "limited by feeding" in remarks_of(row_of(10))
-    assert "limited by feeding" in describe(found)
-    assert "limited by feeding" not in remarks_of(row_of(1000))
+    assert "input-bound" in remarks_of(row_of(10))
+    assert "input-bound" in describe(found)
+    assert "input-bound" not in remarks_of(row_of(1000))
 
 
 def test_chances_reflect_uncertainty_of_the_feeding_assumption():

@@ -497,7 +497,7 @@ def test_an_answer_names_the_model_as_typed() -> None:
             "^gpubench: hf:Qwen2.5-9B: .*known without a file are .*qwen2.5-3b",
         ),
         (["gemma4-12b"], "nearest known: gemma-?3-12b.*hf:PATH/config.json"),
-        (["run", "qwen2.5-7b"], "use `gpubench qwen2.5-7b` or `gpubench memory qwen2.5-7b`"),
+        (["run", "qwen2.5-7b"], "use `gpubench rank qwen2.5-7b` or `gpubench memory qwen2.5-7b`"),
         (
             ["memory", "qwen2.5-7b", "--gpu", "L4", "--context", "200000"],
             "exceed the model's context of 131,072",
