@@ -58,8 +58,8 @@ SMALL_LEVEL, SMALL_RATIO = 2.0, 1.5
 UNMEASURED_WIDTH = 0.25
 LIMITED_WORDS = "limited to the best rate of matrix products in its family, so the interval is widened"
 # Published over predicted speedup of a compiled training step, for language models of repeated blocks and for
-# image models. Over eager steps at AMP on an A100, PyTorch's dashboard has 1.60 for models of Hugging Face and
-# 1.23 for those of timm (geometric means, github.com/pytorch/pytorch/issues/93794). The roofline alone
+# image models. Over eager steps at AMP on an A100, PyTorch's dashboard has 1.60 for Hugging Face's models and
+# 1.23 for timm's (geometric means, github.com/pytorch/pytorch/issues/93794). The roofline alone
 # gives 1.345 for `bert_base` and `transformer`, and 1.286 for `resnet50`, `vgg16` and `vit_b16`.
 LANGUAGE_RESIDUAL, IMAGE_RESIDUAL = 1.19, 0.96
 # Log half-width added for each difference in precision, type of weights, execution or layout
