@@ -579,12 +579,14 @@ class ChildResult(Generic[_Answer]):
         how: How the child ended without an answer, as the end of a sentence about its process.
         output: The end of the child's output.
         swept: Processes that the child left running, which were killed.
+        is_late: Whether it was killed because it reached its limit.
     """
 
     answer: _Answer | None
     how: str
     output: str
     swept: tuple[str, ...] = ()
+    is_late: bool = False
 
 
 def run_child(
@@ -620,12 +622,14 @@ def run_child(
     began_s = time.monotonic()
     until_s = began_s + time_limit_s
     answer: _Answer | None = None
+    is_late = False
     try:
         answer = _receive(child, began_s, until_s, cpu_limit_s)
         how = child.how_it_ended(min(CLOSE_AFTER_S, until_s - time.monotonic()))
         if child.has_more():  # other code in the child wrote a line too, so the answer is ambiguous
             answer, how = None, "sent more than one answer"
     except ChildLateError:
+        is_late = True
         has_time = time.monotonic() < until_s
         limit = f"{format_duration(cpu_limit_s)} of CPU time" if has_time else format_duration(time_limit_s)
         how = f"gave no answer within {limit} and was killed"
@@ -633,7 +637,7 @@ def run_child(
         how = str(error)
     finally:
         child.end(at_once=True)
-    return ChildResult(None if child.flooded else answer, how, child.output(), child.swept)
+    return ChildResult(None if child.flooded else answer, how, child.output(), child.swept, is_late)
 
 
 def _receive(

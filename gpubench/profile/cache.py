@@ -367,7 +367,10 @@ def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     answer = reply.answer
     if answer is None or (answer.profile is None and answer.error is None):
         kept = write_log(name, None, reply.output)
-        raise MisuseError(f"{name}: its process {reply.how} while building and tracing the model ({kept})")
+        do = "; if it loops over many time steps in Python, shorten the loop" if reply.is_late else ""
+        raise MisuseError(
+            f"{name}: its process {reply.how} while building and tracing the model{do} ({kept})"
+        )
     if answer.profile is None:
         kept = write_log(name, answer.traceback, reply.output)
         where = f" ({kept})" if answer.traceback else ""
