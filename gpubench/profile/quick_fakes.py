@@ -222,7 +222,6 @@ def _wrapping(mode: QuickFakeMode, device: torch.device) -> Callable[[QuickFakeM
         made: Any = Tensor._make_subclass(  # noqa: SLF001 - as the constructor does
             FakeTensor, tensor, False, dispatch_device=True, device_for_backend_keys=named
         )
-        torch._C._set_throw_on_mutable_data_ptr(made)  # noqa: SLF001 - also as the constructor does
         vars(made).update(state, fake_mode=mode)
         return made  # type: ignore[no-any-return]
 
