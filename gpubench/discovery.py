@@ -60,7 +60,7 @@ def workload_named(reference: str) -> str:
 
 
 def load_workload(reference: str) -> Workload:
-    """Import a workload by its name, ``./file.py[:NAME]`` or ``package.module:NAME``.
+    """Import a workload: its name, ``./file.py[:NAME]``, ``package.module:NAME`` or ``hf:PATH/config.json``.
 
     A user's model runs unsandboxed in this process, so load one only in a child process.
 

@@ -204,7 +204,7 @@ def _laid_out(value: Any, depth: int) -> str:
 
 
 def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") -> None:
-    """Write a file atomically; its folder is created if missing.
+    """Write a file, a regular one atomically; its folder is created if missing.
 
     Args:
         path: The file. A regular file keeps its mode, and a link is replaced.
@@ -213,7 +213,7 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") ->
         hint: What to do if it cannot be written, for the message.
 
     Raises:
-        StorageError: If it cannot be written; the old file is then unchanged.
+        StorageError: If it cannot be written; an old regular file is then unchanged.
     """
     try:
         descriptor = _open_special(path)

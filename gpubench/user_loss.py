@@ -1,4 +1,4 @@
-"""Losses that use their own tensors: a loss module moves with the model; any other such loss is refused."""
+"""Losses that use their own tensors: a loss module moves with the model; other tensors are detected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FROM_HOST = frozenset({"aten::copy_", "aten::index", "aten::index_put_", "aten:
 class ModelWithLoss(nn.Module):
     """A model together with its loss module, so both are moved and trained.
 
-    Calling this module calls the model, and sets only the model's mode; the loss keeps its author's mode.
+    Calling it calls the model. ``train()`` sets only the model's mode; the loss keeps its author's.
     """
 
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
@@ -48,9 +48,9 @@ class ModelWithLoss(nn.Module):
 def with_loss(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Callable[..., Any]]:
     """Return a model and its loss. If the loss is a module with tensors, the returned model includes it.
 
-    The same goes for a loss that is a method of a module. The modules of the loss are copied, because a file
-    may use one loss for all builds, and one build is moved to the meta device. The copies share the tensors;
-    modules that are also in the model are not copied.
+    The same goes for a loss that is a method of a module. The modules of the loss are copied, because builds
+    may share one loss, and moving one build to the meta device must not move the others. The copies share the
+    tensors; modules that are also in the model are not copied.
     """
     module = getattr(loss, "__self__", loss)
     if not isinstance(module, nn.Module) or not [*module.parameters(), *module.buffers()]:
@@ -91,7 +91,7 @@ class _Watch(TorchFunctionMode):
         self._note([task.batches[0], [*task.model.parameters(), *task.model.buffers()]])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note tensors that the author moves, since a move to the same device calls no operator."""
+        """Mark tensors that the author moves as known; a move to the same device never reaches ``call``."""
         del types
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
@@ -113,7 +113,7 @@ class _Watch(TorchFunctionMode):
                 None,
             )
         out = func(*args, **kwargs)
-        # Results of known tensors are known, and so is what is made of no tensor, or by the model.
+        # Also known: results of known tensors, tensors made from none, and all that the forward pass makes.
         if is_mixed or not taken or not self.is_loss:
             self._note(out)
         return out

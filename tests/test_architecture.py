@@ -133,7 +133,7 @@ def test_every_file_that_the_page_names_exists():
         ("how a run file is written, read", "record/run_file.py", "def read_run("),
         ("a command's exit code", "errors.py", "EVERY_CASE_FAILED ="),
         ("the page's script", "report/calculator.py", "def calculator("),
-        ("launches and time of a run", "measure/budget.py", "DEFAULT ="),
+        ("launches (processes) and time of a run", "measure/budget.py", "DEFAULT ="),
         ("how a user's price table", "offers/tables.py", "HEADINGS"),
         ("how a user's price table", "offers/hardware.py", "def parse_owned("),
         ("whether torch has kernels for a GPU", "torch_builds.py", "def runs_on_todays_torch("),

@@ -41,7 +41,7 @@ from gpubench.units import Seconds, Watts
 MODULE = "gpubench.measure.worker"
 """The module that a measuring process runs."""
 JOINED = "joined"
-"""The argument of a child that takes part in a user's torchrun, as its first process."""
+"""The argument that makes a child rank 0 of a user's torchrun job."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
 """The variable that names the file through which a machine's processes find each other without a port."""
 
@@ -283,7 +283,7 @@ Ending = CaseDone | QualityDone | Proven
 
 
 def scrubbed(done: Ending) -> Ending:
-    """Return the ending, its reason without names from this machine."""
+    """Return the ending with this machine's names removed from its reason."""
     return done if done.reason is None else msgspec.structs.replace(done, reason=scrub(done.reason))
 
 

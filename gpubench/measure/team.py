@@ -88,7 +88,7 @@ def share(work: Work) -> Work:
 
 
 def _leaves_some_unused(work: Work) -> bool:
-    # Whether a step leaves a parameter, such as an unused head, without a gradient in any process.
+    # Whether a step leaves a parameter, such as an unused head, without a gradient in at least one process.
     # DistributedDataParallel then fails at its second step unless it looks for unused parameters.
     trained = [p for p in work.model.parameters() if p.requires_grad]
     is_missing = False
@@ -127,13 +127,13 @@ EXCHANGE_LIMIT = timedelta(minutes=5)
 PATIENCE = timedelta(days=1)
 # When a process is lost, torchrun ends the job within this time, and reports the cause.
 END_OF_JOB_S: Seconds = 5.0
-# When a process is lost, its parent reports the cause within this time; torchrun then ends the first process.
+# When a process is lost, the one watching it reports the cause within this time; then torchrun ends rank 0.
 REPORT_OF_LOSS_S: Seconds = 1.5
 JOB, LOST, CUT_OFF = "job", "lost", "cut off"
 """Keys in the store: the latest job, why it lost a process, and whether another process noticed the loss."""
 POLL_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
-# Longest wait for each process to learn that nothing is left to do; a process may be lost [s].
+# Longest wait for each process to learn that nothing is left to do; limited, as a process may be lost [s].
 FAREWELL_S: Seconds = 3.0
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 
@@ -268,7 +268,7 @@ def open_store(*, is_master: bool = False) -> Store:
 
 
 def call_others(store: Store, call: Call, size: int) -> None:
-    """Send the call to each other process as it arrives."""
+    """Send the call to every other process, in the order of their ranks."""
     store.set(JOB, call.key)
     for rank in range(1, size):
         store.delete_key(f"here/{rank}")  # left by a process that ended, or that answered another call
@@ -296,7 +296,7 @@ def answer_call(store: Store, rank: int) -> Call:
 
 @contextlib.contextmanager
 def keeping_others(place: Place) -> Iterator[None]:
-    """Keep the store open at which the other processes of a user's torchrun wait; release them at the end.
+    """Keep open the store at which the other processes of a user's torchrun wait; release them at the end.
 
     Raises:
         InterruptedRunError: If a process no longer answers; torchrun ends the rest, or restarts all of them.

@@ -69,7 +69,7 @@ class Refreshed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a refresh.
 
     Attributes:
-        path: The snapshot; None if no source answered, so none was written.
+        path: The snapshot; None if none was written: no source answered, or nothing is newer.
         notes: A note on each unreadable snapshot that was skipped in favor of an older one.
     """
 
@@ -228,8 +228,8 @@ def take_over(
     """Read a published snapshot and write one for the user, with every known offer.
 
     Args:
-        url: URL of a snapshot written by ``gpubench offers refresh``. The snapshot must match the SHA-256 in
-            URL#sha256=HASH, or else the one published at URL.sha256.
+        url: URL of a snapshot written by ``gpubench offers refresh``. With #sha256=HASH at its end,
+            the snapshot must have that hash; without it, the one published at URL.sha256.
         transport: The network access.
         results: Results folder; None for the default.
         only: Sources or clouds to read; empty for all.
@@ -325,7 +325,7 @@ def _merge(
         accept_outliers: Whether to accept price jumps.
 
     Returns:
-        The accepted part of the answer, and the rejected rows.
+        The accepted part of the answer, with earlier offers that are kept, and the rejected rows.
     """
     fetched = OfferTable(offers=answer.source.offers, set_aside=answer.set_aside)
     table, jumped = sort_outliers(fetched, known, accept=accept_outliers)

@@ -45,15 +45,17 @@ CHAIN_SAVED = 0.6
 It was chosen to match measurements of adapters with fused kernels on an A100 and of compiled GPT-2.
 """
 FUSED_AT_MEASURED_RATE = 0.5
-"""Share of the products of usual width that run at the measured rate if chains of operators are fused.
+"""Share of the matrix products of usual width that run at the rate measured for large products, instead of
+the fitted rate, if chains of operators are fused.
 
 It was chosen to match compiled GPT-2 on 16 cards, where fusing removes half of the products' slowdown.
 """
 USUAL_WIDTH = 512.0
-"""Width of the products of published networks; for m x k times k x n, it is 1 / (1/m + 1/n + 1/k).
+"""Typical width of a matrix product in published networks.
 
-That is twice the ratio of FLOPs to bytes, at 4 bytes per element. The fitted rate is that of products of this
-width. Wider products are faster: the rate approaches the one measured for large products as the width grows.
+The width of m x k times k x n is 1 / (1/m + 1/n + 1/k), which is twice the ratio of FLOPs to bytes at 4 bytes
+per element. The fitted rate is that of products of typical width. Wider products are faster: as the width
+grows, the rate approaches the one measured for large products.
 """
 ABOVE_STATED_CLOCK = 1.1
 """Largest ratio of the actual clock to the datasheet's: consumer cards boost a few percent above it."""
@@ -132,8 +134,8 @@ class Work:
         optimizer_bytes: (n,) bytes that the optimizer moves, in fp32 under AMP too.
         cast_bytes: (n,) bytes that autocast adds in half precision by casting weights and their gradients.
         operators: (n,) kernels per step.
-        wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``. It runs at the measured
-            rate instead of the fitted one. 0 if the shapes of the products are unknown.
+        wide_flops: (n,) the part of ``flops`` due to widths above ``USUAL_WIDTH``. On tensor cores, it runs
+            at the measured rate instead of the fitted one. 0 if the shapes of the products are unknown.
         chain_bytes, chain_operators: (n,) the parts of ``bytes_`` and ``operators`` outside products,
             convolutions and the optimizer: torch.compile fuses chains of these operators.
     """
@@ -157,9 +159,9 @@ class Arithmetic:
         half: (n,) whether activations move at 2 bytes per element.
         channels_last: (n,) whether images are in that layout.
         no_optimizer: (n,) whether the step ends with the backward pass.
-        compiled: (n,) whether a forward pass is compiled; the savings are fitted.
-        chains_fused: (n,) whether torch.compile or fused kernels fuse the chains of a training step that its
-            profile lists.
+        compiled: (n,) whether the step is compiled inference; its savings are fitted.
+        chains_fused: (n,) whether it is a training step whose chains of operators are fused, by torch.compile
+            or by the author's kernels.
     """
 
     conv: Indices
@@ -195,7 +197,7 @@ def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 
     def total(amounts: Iterable[float], *wanted: OperatorKind) -> float:
         return float(sum(amount for amount, kind in zip(amounts, kinds, strict=True) if kind in wanted))
 
-    # A product's share above the usual width is 1 - USUAL_WIDTH / width. One of an empty batch has no FLOPs.
+    # A product's share above the usual width is 1 - USUAL_WIDTH / width. Over an empty batch it has no FLOPs.
     wide = [
         done * max(0.0, 1 - USUAL_WIDTH * size / (2 * done)) if done else 0.0
         for done, size in zip(flops, sizes, strict=True)
@@ -249,7 +251,7 @@ def arithmetic_of(
 
 
 def leading_mode(work: Work, arithmetic: Arithmetic) -> Indices:
-    """Return the arithmetic that most FLOPs of each step use, (n,)."""
+    """Return the arithmetic that most FLOPs of each step use, depthwise convolutions aside, (n,)."""
     is_conv = work.flops[..., 0] + work.flops[..., 1] > work.flops[..., 2]
     return np.where(is_conv, arithmetic.conv, arithmetic.matmul)
 
@@ -355,7 +357,7 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, at_best_ra
 
 
 def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
-    """Return the log of the share of its stated clock that each chip's power sustains, (n,); at most 0."""
+    """Return log(sustained clock / stated clock) of each chip, (n,); 0 if its power is no limit."""
     sustained = coefficients.power_exponent * chips.power
     return np.asarray(np.minimum(0.0, sustained - chips.clock), dtype=float)
 

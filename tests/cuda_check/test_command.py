@@ -47,7 +47,7 @@ CUT = with_part(check(), "graph", state=PartState.CUT_OFF, reason="cut off durin
 @pytest.mark.parametrize(
     ("made", "code", "words"),
     [
-        (check(), 0, "pull request under tests/data/confirmed/"),
+        (check(), 0, "to tests/data/confirmed/"),
         (BAD, 1, "a part failed"),
         (OPEN, 0, "1 judgment undecided"),
         (LATE, 0, "a part is missing"),

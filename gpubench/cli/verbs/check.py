@@ -61,7 +61,7 @@ def _next(check: CudaCheck, verdicts: Sequence[judge.Verdict], path: Path) -> st
     if "cut off" in states:
         return f"a part did not finish in time: add --full, which has no time limit; the file is {path}"
     if judge.confirms(check):
-        return f"every judged part passed: attach {path} to a pull request under {CONFIRMED}"
+        return f"every judged part passed: open a pull request that adds {path} to {CONFIRMED}"
     undecided = sum(verdict.state == "undecided" for verdict in verdicts)
     why = f"{units.count(undecided, 'judgment')} undecided" if undecided else "a part is missing"
     return f"nothing failed, but {why}: run it again while nothing else uses this machine; the file is {path}"

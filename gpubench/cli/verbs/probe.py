@@ -11,7 +11,7 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
     if request.dump is not None:
         calls = nvidia.dump()
         files.write_file(request.dump, nvidia.dump_text(calls).encode(), hint="choose another file")
-        output.say(f"wrote {request.dump}: {len(calls)} driver calls, UUIDs and process IDs masked")
+        output.say(f"wrote {request.dump}: {len(calls)} driver calls; UUIDs and process IDs are masked")
     report = probe.probe()
     keys = sorted({device.gpu_key for device in report.devices if device.gpu_key})
     beside = {"specifications": {key: specs.load_specs()[key] for key in keys}}
