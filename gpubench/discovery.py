@@ -60,9 +60,10 @@ def workload_named(reference: str) -> str:
 
 
 def load_workload(reference: str) -> Workload:
-    """Import a workload: its name, ``./file.py[:NAME]``, ``package.module:NAME`` or ``hf:PATH/config.json``.
+    """Import the workload that a reference names: an installed one, or a user's.
 
-    A user's model runs unsandboxed in this process, so load one only in a child process.
+    A user's is ``./file.py[:NAME]``, ``package.module:NAME`` or ``hf:PATH/config.json``. Its code runs
+    unsandboxed in this process, so load one only in a child process.
 
     Raises:
         MisuseError: With one line for the user; an error from the user's code is chained to it.

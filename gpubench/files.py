@@ -68,7 +68,7 @@ def is_there(path: Path) -> bool:
     A name that is too long for the file system does not exist.
 
     Raises:
-        MisuseError: If the file system reports an error instead.
+        MisuseError: If the file system reports any other error.
     """
     try:
         path.lstat()
@@ -204,7 +204,7 @@ def _laid_out(value: Any, depth: int) -> str:
 
 
 def write_file(path: Path, data: bytes, *, mode: int = 0o666, hint: str = "") -> None:
-    """Write a file, a regular one atomically; its folder is created if missing.
+    """Write a file (atomically, if it is a regular one), and create its folder if missing.
 
     Args:
         path: The file. A regular file keeps its mode, and a link is replaced.
@@ -281,7 +281,7 @@ def _open_special(path: Path) -> int | None:
     """Open a special file for writing in place; None for a regular file, a link, or a missing file.
 
     An inherited descriptor is used directly, although its name is a link: if the shell redirected it to a
-    regular file, that file must be neither replaced nor overwritten from the start.
+    regular file, that file must be neither replaced nor rewritten from offset 0.
     """
     if found := _DESCRIPTOR.fullmatch(path.as_posix()):
         number = {"out": 1, "err": 2}.get(found[1]) or int(found[2])

@@ -25,7 +25,7 @@ FRONTIER = "no other offer is both faster and cheaper"
 """The caption of the Pareto line of offers."""
 
 HOST_LISTING = "host's listing"
-"""Words for a host's price on a marketplace, after "one"."""
+"""What a host's price on a marketplace is called; it follows the word "one"."""
 
 CONDITION_WORDS = {
     PriceCondition.LIST: "list price",
@@ -51,7 +51,7 @@ def card_condition(condition: PriceCondition) -> str:
 
 
 def gpu_name(key: str) -> str:
-    """Return the short name of a GPU; a key that is not in the table is returned unchanged.
+    """Return the short name of a GPU; a key that is not in the table stands for itself.
 
     >>> gpu_name("nvidia-geforce-rtx-4090-24gb"), gpu_name("strange-9000")
     ('RTX 4090', 'strange-9000')

@@ -1,8 +1,8 @@
 """Reads two tables of independent measurements.
 
 ``data/h200_readings.json`` has one card's readings, taken by loops that share no code with gpubench; they
-anchor predictions, but do not judge other cards. ``data/mlperf.csv`` has the times of published MLPerf
-Training runs, with other software that the submitter tuned for its machine. The fit uses none of these times;
+anchor predictions, but do not check those of other cards. ``data/mlperf.csv`` has the times of published
+MLPerf Training runs, whose software each submitter tuned for its machine. The calibration uses none of these;
 docs/workloads.md lists the MLPerf data that it does use.
 """
 

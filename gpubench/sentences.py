@@ -1,4 +1,4 @@
-"""Looks up the sentences of the screens and the page, and fills in their fields."""
+"""Looks up the sentences of the terminal and the HTML page, and fills in their fields."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def texts() -> dict[str, str]:
     return {name: each.text for name, each in _sentences().items()}
 
 
-def tell(sentence: str, **fields: str) -> Told:
+def tell(sentence_id: str, **fields: str) -> Told:
     """Return a sentence of the table with its fields filled in.
 
     Raises:
         KeyError: If the sentence does not exist, or one of its fields is missing.
     """
-    found = _sentences()[sentence]
+    found = _sentences()[sentence_id]
     return Told(found.kind, found.text.format_map(fields), found.weight)
 
 
-def say(sentence: str, **fields: str) -> str:
+def say(sentence_id: str, **fields: str) -> str:
     """Return the text of ``tell``."""
-    return tell(sentence, **fields).text
+    return tell(sentence_id, **fields).text

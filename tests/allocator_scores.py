@@ -82,9 +82,9 @@ class _Recording(liveness.Storages):
             self.numbers[key] = len(self.events)
             self.events.append((self.numbers[key], self._alive[key][0]))
 
-    def followed(self) -> Any:
+    def followed(self, calls: list[Any] | None = None) -> Any:
         self.is_stepping = True
-        return super().followed()
+        return super().followed(calls)
 
     def _gone(self, key: int, what: object) -> None:
         super()._gone(key, what)

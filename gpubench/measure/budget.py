@@ -30,8 +30,8 @@ CURVE_SHARE = 0.4
 REFERENCE_SAMPLES = 4
 """Samples computed on the CPU as a reference: enough to expose a wrong result, few enough to be quick with
 VGG16."""
-# Minimum and maximum number of profiled steps. The profiler records every kernel, so three long steps show
-# the GPU's busy time as well as ten.
+# Minimum and maximum number of profiled steps. The profiler records every kernel, so three long steps measure
+# the GPU's busy time just as accurately as ten.
 PROFILED_STEPS = (3, 10)
 PROFILED_S = 0.1
 """The profiled steps take about this long, if their number allows it [s]."""
@@ -56,8 +56,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         judge_temperature: Whether a rising temperature prolongs the warm-up.
         curve_steps: Number of first steps with individually recorded losses, to compare precisions.
         micro_s: Longest timed part of a micro-benchmark [s], in wall time.
-        in_haste: Whether to skip measurements that only explain a figure: matrix products at precisions that
-            no case uses, and the device, issue and kernel times of non-eager cases.
+        in_haste: Whether to skip measurements that only explain a figure: matrix products at unusual
+            precisions, and the device, issue and kernel times of non-eager cases.
     """
 
     name: BudgetName

@@ -28,9 +28,9 @@ from gpubench.measure.launch import (
     Bench,
     Job,
     LaunchRecorder,
+    check_deadline,
     conduct,
     energy_of,
-    in_time,
     note_losses,
     time_job,
     worse,
@@ -328,7 +328,7 @@ def _build(
             return move(copy, order.case, context.hardware.device, place_model)
 
         work = make()
-    in_time(deadline_s)
+    check_deadline(deadline_s)
     context.phase("check")
     _prove(recorder, work, context)
     if not (context.hardware.is_cpu and order.case.precision is Precision.FP32):  # the reference itself
@@ -336,7 +336,7 @@ def _build(
         if task.again is not None and order.case.parallel_mode is not ParallelMode.FSDP:
             del work  # the check may have changed the model's state
             work = make()
-    in_time(deadline_s)
+    check_deadline(deadline_s)
     if context.team is not None:
         work = share(work)
         if getattr(work.model, "find_unused_parameters", False):
@@ -381,7 +381,7 @@ def _first_steps(
     hardware.drop_cache()  # cuDNN's trials took all free memory, but no step needs that much
     hardware.ask("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
-    in_time(deadline_s)
+    check_deadline(deadline_s)
     seed_all(context.seed)  # if a capture freezes random numbers, they are the same each time
     with recorder.timing(execution.facts.preparation):
         advance = prepare(work)

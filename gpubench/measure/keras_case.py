@@ -495,7 +495,7 @@ def _job(
         task = build(case.batch_size, bench.seed)
         steps = Steps(case.workload, task, bench.framework)
         recorder.note(batch_count=len(steps.batches))
-    launch.in_time(deadline_s)
+    launch.check_deadline(deadline_s)
     bench.phase("check")
     recorder.note(precision_errors=product_errors())
     if case.precision is Precision.FP32 and bench.profile.has_tf32:
@@ -508,7 +508,7 @@ def _job(
     def prove_again() -> None:  # the model's own code may have set a switch in the meantime
         recorder.note(precision_errors=launch.worse(recorder.launch.precision_errors, product_errors()))
 
-    launch.in_time(deadline_s)
+    launch.check_deadline(deadline_s)
     return launch.Job(
         loop=partial(
             loop.Loop,
@@ -547,7 +547,7 @@ def _first_steps(
     steps.restore(start)
     if execution is not Execution.EAGER:
         bench.phase("check")
-        launch.in_time(deadline_s)
+        launch.check_deadline(deadline_s)
         prepared = _losses(steps, advance, CHECKED_STEPS)
         steps.restore(start)
         eager = _losses(steps, steps.advance(Execution.EAGER), CHECKED_STEPS)

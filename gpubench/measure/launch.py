@@ -61,8 +61,8 @@ class HostTimes(NamedTuple):
     """CPU times of the host and of this process [s].
 
     Attributes:
-        host: Times of the host since boot, by kind; None if the system does not count other guests' time
-            (macOS, Windows).
+        host: Times of the host since boot, by kind; None if they cannot be read, or do not count
+            other guests' time (macOS, Windows).
         own: Time of this process and its ended children.
         processes: Number of processes of the same job on this host, which do not count as others.
     """
@@ -76,7 +76,7 @@ class HostTimes(NamedTuple):
         """Read the current times."""
         try:
             host = psutil.cpu_times()
-        except (OSError, ValueError, TypeError):  # TypeError if there are too few columns
+        except (OSError, ValueError, TypeError):  # TypeError if /proc/stat has too few fields
             host = None
         return cls(host if hasattr(host, "steal") else None, sum(os.times()[:4]), processes)
 
@@ -85,7 +85,7 @@ class HostTimes(NamedTuple):
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
-        # the columns after these are guest time, which is included in earlier ones
+        # the fields after the first eight are guest time, which is included in earlier ones
         spent = [new - old for old, new in zip(self.host[:8], after.host[:8], strict=True)]
         total = sum(spent)
         if total <= 0:
@@ -221,9 +221,10 @@ class Bench:
 
     Attributes:
         tell_phase: Reports a new phase to the parent, which sets a deadline for each phase.
-        report: Sends one round, with the half-width of the figure so far and the latest device sample.
+        report: Sends one round, the half-width of the step time's interval so far, and the latest device
+            sample.
         stopped: Whether the parent has requested a stop.
-        cause_of: Returns the error that caused another, such as the loss of another process of the job.
+        cause_of: Returns the root cause of an error, such as the loss of another process of the job.
         local_processes: Number of processes of this job on this host, this one included.
         at: The current phase.
     """
@@ -285,7 +286,7 @@ class Bench:
         return self.profile.power_limit_w
 
     def is_spent(self, status: Status) -> bool:
-        """Return whether this process must not measure another case after one with this status."""
+        """Return whether a case with this status makes the process unfit to measure another."""
         return status not in {Status.OK, Status.TIMEOUT}
 
 
@@ -378,7 +379,7 @@ def conduct(
 ) -> CaseDone:
     """Measure one case; a failure of the work becomes a status, and the results so far are kept.
 
-    An exception in the model's own code ends only this case.
+    An exception in the model's own code ends the case, after which this process measures no other.
 
     Args:
         order: The case to measure.
@@ -387,7 +388,7 @@ def conduct(
         measure: Measures the case; its argument is the deadline [s].
     """
     deadline_s = time.perf_counter() + order.time_s if order.time_s is not None else float("inf")
-    status, reason, cause, trace, is_lost = Status.OK, None, None, None, False
+    status, reason, cause, trace, is_peer_lost = Status.OK, None, None, None, False
     try:
         measure(deadline_s)
     except OutOfTimeError:
@@ -402,10 +403,10 @@ def conduct(
         cause = error.cause
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's own code may raise anything
         origin = bench.cause_of(error)
-        is_lost = isinstance(origin, LostError)
+        is_peer_lost = isinstance(origin, LostError)
         status, reason = failure(origin, order.case.batch_size, bench.at)
         trace = traceback_of(error)
-    recorder.note(stopped=is_lost or bench.stopped())
+    recorder.note(stopped=is_peer_lost or bench.stopped())
     if fault := bench.telemetry.fault:
         status, reason, cause = Status.FAILED, describe_fault(fault), None
     return CaseDone(
@@ -447,7 +448,7 @@ def time_job(
 
 
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
-    """Return the status and reason for an exception: its type, message, and line in the user's code.
+    """Return the status and reason for an exception: its message; of foreign code, also its type and line.
 
     A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also names the
     batch and the phase, which show what to reduce.
@@ -579,13 +580,13 @@ def note_losses(
     """
     began_s = time.perf_counter()
     for index in range(first, max(bench.budget.curve_steps, least)):
-        in_time(deadline_s)
+        check_deadline(deadline_s)
         if index >= least and time.perf_counter() - began_s > CURVE_SHARE * bench.budget.warmup_most_s:
             break
         recorder.loss_curve.append(loss_of(index))
 
 
-def in_time(deadline_s: Seconds) -> None:
+def check_deadline(deadline_s: Seconds) -> None:
     """Check the deadline.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The memory of a step, as tensors, torch and the device count it, and whether the step fits on a card."""
+"""A step's memory (of its tensors, of torch's allocator, on the device), and whether it fits on a card."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class CardMemory(Record, frozen=True, kw_only=True):
 
     Attributes:
         listed_bytes: Nominal size, from its datasheet or its driver.
-        usable_bytes: Minimum that the driver reports: ECC takes 1/16 of GDDR memory.
-        ran_bytes: Tensor bytes of the largest published step that ran on a card of the same line with no more
-            memory.
+        usable_bytes: Smallest total that the driver reports for such a card: ECC takes 1/16 of GDDR memory.
+        ran_bytes: Tensor bytes of the largest published step that ran on a card of the same product line with
+            at most this card's memory.
     """
 
     listed_bytes: float
@@ -55,7 +55,11 @@ class CardMemory(Record, frozen=True, kw_only=True):
 
 
 class MemoryBasis(StrEnum):
-    """The basis of a memory estimate; ``shape`` is the closed form for a published language model."""
+    """The basis of a memory estimate.
+
+    ``shape`` is the closed form for a published language model, ``formula`` an estimate for a step that could
+    not be traced.
+    """
 
     MEASURED = "measured"
     TRACED = "traced"
@@ -64,7 +68,7 @@ class MemoryBasis(StrEnum):
 
 
 class MemoryParts(Record, frozen=True, kw_only=True):
-    """The parts of the upper end of the device figure [B]; they add up to it.
+    """Parts that add up to the upper end of ``MemoryNeed.device`` [B].
 
     Attributes:
         saved_bytes: Saved by the forward pass for the backward pass, including the prebuilt batches.
@@ -102,9 +106,9 @@ class MemoryNeed(Record, frozen=True, kw_only=True):
         reserved: Held by torch's allocator, as counted by ``torch.cuda.max_memory_reserved`` [B].
         device: In use on the device, as nvidia-smi shows it if nothing else runs there [B].
         untraced: Why the step could not be traced; None if it was.
-        not_linear: How the figure was found if memory is not linear in the batch size; None if it is.
-        as_published: Whether the upper ends equal the card's memory, because a published step with as many
-            tensor bytes ran on a card of the same line with no more memory.
+        not_linear: How the need was found if memory is not linear in the batch size; None if it is linear.
+        as_published: Whether the upper ends were lowered to the card's memory, because a published step with
+            at least as many tensor bytes ran on a card of the same product line that has no more memory.
         algorithm_bytes: Part of the upper ends that cuDNN may use for its fastest strict float32 convolution;
             0 for a measured peak, which already includes it [B].
         compiled_loss: Memory held by torch's allocator for the same step in a loop that also compiles the
@@ -179,10 +183,10 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         one_may_fit: Whether the lower end of batch 1 fits, but not its upper end.
         ran: Whether the case ran on this model of card; then it fits, whatever the upper end.
         where: Where it ran, in words.
-        graph_high_bytes: Upper end of the memory in use in a CUDA graph, if the case is certain to fit only
-            in eager steps, which ``need`` then describes; else None [B].
-        graph_largest_batch, eager_largest_batch: The largest batches in a CUDA graph and in eager steps if a
-            graph was requested, may not fit, and the two differ; else None.
+        graph_high_bytes: Set if eager steps fit but a CUDA graph may not: the upper end of the memory in use
+            in the graph [B]. ``need`` then describes eager steps.
+        graph_largest_batch, eager_largest_batch: Set if a CUDA graph was requested but may not fit, and its
+            largest batch differs from that of eager steps.
     """
 
     verdict: Verdict
@@ -217,7 +221,7 @@ class MemoryFit(Record, frozen=True, kw_only=True):
         return f"{self.verdict} ({self.needs_text()}); {self.largest_text()}"
 
     def verdict_text(self, *, sharded: bool = False) -> str:
-        """Return the verdict without its figures: ``does not fit; largest batch 96``. Args as in ``text``."""
+        """Return the verdict without the need: ``does not fit; largest batch 96``. Args as in ``text``."""
         if not (self.ran or self.fits):
             return f"{self.verdict}; {self.largest_text()}"
         fits = fits_text(sharded=sharded)

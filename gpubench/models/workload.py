@@ -238,9 +238,9 @@ CheckpointingFrom = tuple[tuple[int, Checkpointing], ...]
 """The checkpointing of a job by its minimum number of GPUs, in ascending order."""
 
 
-def checkpointing_over(by_fewest: CheckpointingFrom, gpu_count: int) -> Checkpointing | None:
+def checkpointing_over(by_gpu_count: CheckpointingFrom, gpu_count: int) -> Checkpointing | None:
     """Return the checkpointing of a job on this many GPUs; None to keep the recipe's."""
-    reached = [how for fewest, how in by_fewest if gpu_count >= fewest]
+    reached = [how for fewest, how in by_gpu_count if gpu_count >= fewest]
     return reached[-1] if reached else None
 
 

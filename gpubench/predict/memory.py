@@ -1,7 +1,7 @@
 """The memory that a case needs on a card, and the largest batch that fits.
 
-A measured peak of the same case, on any GPU, replaces the model's figure. A peak at another batch can raise
-that figure.
+A measured peak of the same case, on any GPU, replaces the estimate. A peak at another batch can raise the
+estimate, and lower one that is not from a trace.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def fewest_sharing(
 ) -> tuple[int, MemoryFit] | None:
     """Return the fewest GPUs, from 2 to ``most``, on which the sharded case fits, and its fit there.
 
-    If no number is enough, return the one with the largest batch. None as in ``sharded_fit_of``.
+    If no number is enough, return the one with the largest batch. None as in ``sharded_fit_of``, or if
+    ``most`` is 1.
     """
     tried: dict[int, MemoryFit | None] = {}
 
@@ -141,8 +142,8 @@ def fewest_sharing(
 
     best: tuple[int, MemoryFit] | None = None
     # In each group of counts the checkpointing is the same, so each GPU needs less memory the more there are
-    by_fewest = question.profile.checkpointing_from
-    for _, group in groupby(range(2, most + 1), lambda count: checkpointing_over(by_fewest, count)):
+    by_gpu_count = question.profile.checkpointing_from
+    for _, group in groupby(range(2, most + 1), lambda count: checkpointing_over(by_gpu_count, count)):
         counts = list(group)
         at = min(bisect.bisect_left(counts, True, key=fits), len(counts) - 1)
         fit = tried[counts[at]]
@@ -161,7 +162,7 @@ def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Seque
 
 
 def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    """Return the factor on the model's memory for a case, from peaks with the same recipe; 1 without any.
+    """Return the correction of a case's estimated memory, from peaks with the same recipe; 1 without any.
 
     It is the geometric mean over peaks on the same number of GPUs if there are any, else on one. Of those,
     peaks with the same use of autocast are preferred. Small steps are ignored.
@@ -188,7 +189,8 @@ def measured_peak(
 ) -> MeasuredMemory | None:
     """Return the largest measured peak of this case, in the same execution mode if there is one.
 
-    Both types of half precision take the same memory; strict fp32 takes more than TF32.
+    Both types of half precision take the same memory; strict fp32 takes more than TF32. So
+    a peak at either AMP type counts for the other, but one at TF32 does not count for strict fp32.
     """
     same = [
         reading
