@@ -115,21 +115,15 @@ def trace_workload(
         return not on_cpu or time.process_time() < until_s
 
     refused: list[str] = []
-    how: dict[str, Any] = {
-        "requested": requested,
-        "refused": refused,
-        "ways": ways,
-        "reads_at": traced.reads_at,
-    }
-    of = tuple(task for task in workload.tasks if task in memory_of) or workload.tasks
-    measured = _with_tasks(workload, of)
-    memory, memory_untraced = ((), missing) if missing is not None else _memory(measured, variants_s, **how)
+    how = {"requested": requested, "refused": refused, "ways": ways, "reads_at": traced.reads_at}
+    of = _of_tasks(workload, memory_of)
+    memory, memory_untraced = ((), missing) if missing is not None else _memory(of, variants_s, **how)
     if not memory and missing is None and TaskKind.TRAIN in workload.tasks and has_time():
         refused = [*filter(None, [why_no_amp(workload)])]
     not_channels_last = None
     if missing is None and has_time():
-        reads = next(iter(traced.reads_at(BATCHES[0]).values()), {})
-        not_channels_last = why_contiguous(workload, None if on_cpu and not memory else reads)
+        reads = None if on_cpu and not memory else next(iter(traced.reads_at(BATCHES[0]).values()), {})
+        not_channels_last = why_contiguous(workload, reads)
     decode, weight_type = traced.profile.decode, traced.profile.recipe.weight_type
     profile = msgspec.structs.replace(
         traced.profile,
@@ -259,11 +253,13 @@ def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[St
     memory, untraced = _memory_of_all(workload, variants_s, **how)
     if untraced is not None and TaskKind.TRAIN in workload.tasks and len(workload.tasks) > 1:
         # Inference may read values where training does not, to stop early or to drop overlapping boxes
-        memory, _ = _memory_of_all(_with_tasks(workload, (TaskKind.TRAIN,)), variants_s, **how)
+        memory, _ = _memory_of_all(_of_tasks(workload, (TaskKind.TRAIN,)), variants_s, **how)
     return memory, untraced
 
 
-def _with_tasks(workload: Workload, tasks: tuple[TaskKind, ...]) -> Workload:
+def _of_tasks(workload: Workload, wanted: Collection[TaskKind]) -> Workload:
+    # The workload with only these of its tasks; all of its tasks if it has none of these.
+    tasks = tuple(task for task in workload.tasks if task in wanted) or workload.tasks
     return workload.built(lambda build: build, tasks=tasks)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gpubench.models import StepMemory, WorkloadProfile
+from gpubench.models import StepMemory, TaskKind, WorkloadProfile
 from gpubench.profile import shorter, trace
 from gpubench.profile.liveness import trace_memory
 from gpubench.profile.shorter import LEAST_BLOCKS, longest_run, with_shorter
@@ -224,6 +224,19 @@ def test_a_second_batch_size_needs_only_the_shorter_of_the_two_models() -> None:
     steps = trace_memory(net, ways=())
     assert seen == {(2, 2), (3, 2), (2, 4), (2, 4096)}
     assert steps == trace_memory(workload(lambda: Net([Block() for _ in range(12)])), ways=())
+
+
+def test_only_the_requested_tasks_memory_is_traced_or_all_if_it_has_none_of_them() -> None:
+    net = workload(lambda: Net([Block() for _ in range(2)]))
+    inferred = net.built(lambda build: build, tasks=(TaskKind.INFER,))
+
+    def traced(of: Workload, *tasks: TaskKind) -> set[TaskKind]:
+        return {step.task for step in trace.trace_workload(of, ways=(), memory_of=tasks).profile.memory}
+
+    assert traced(net, TaskKind.TRAIN) == {TaskKind.TRAIN}
+    assert traced(net, TaskKind.INFER) == {TaskKind.INFER}
+    assert traced(net) == {TaskKind.TRAIN, TaskKind.INFER}
+    assert traced(inferred, TaskKind.TRAIN) == {TaskKind.INFER}
 
 
 def test_shortened_trace_matches_the_full_one_for_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
