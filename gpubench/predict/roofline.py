@@ -384,11 +384,15 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
 
 _ON_TENSOR = 2  # the first efficiency index on tensor cores
 
+# Plain integers: comparing an array with a member of an enumeration runs Python code of the enumeration, and
+# NumPy ignores every exception there, even the one of Ctrl-C or SIGTERM.
+_FP32, _TF32 = int(Mode.FP32), int(Mode.TF32)
+
 
 def _efficiency_index(mode: Indices, chips: Chips) -> Indices:
     """Return 0 for FP32, 1 for FP32 on two pipes, 2 for TF32, 3 for half; without tensor cores, 0 or 1."""
     plain = np.where(chips.dual_issue, 1, 0)
-    return np.where(_pick(chips.tensor, mode), np.where(mode == Mode.TF32, 2, 3), plain)
+    return np.where(_pick(chips.tensor, mode), np.where(mode == _TF32, 2, 3), plain)
 
 
 def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> Floats:
@@ -398,9 +402,7 @@ def _usable_peak(mode: Indices, index: Indices, chips: Chips, width: float) -> F
 
 
 def _pick(table: NDArray[Any], mode: Indices) -> NDArray[Any]:
-    return np.where(
-        mode == Mode.FP32, table[..., 0], np.where(mode == Mode.TF32, table[..., 1], table[..., 2])
-    )
+    return np.where(mode == _FP32, table[..., 0], np.where(mode == _TF32, table[..., 1], table[..., 2]))
 
 
 _T = TypeVar("_T")
