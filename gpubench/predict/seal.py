@@ -20,6 +20,7 @@ from gpubench.models.record import Record
 from gpubench.options import options_of, request_from, words_of
 from gpubench.predict.calibration import MOST_BYTES, hash_of, load_calibration, own_calibration_path
 from gpubench.predict.estimate import predict_from
+from gpubench.predict.model import IMAGE_RESIDUAL, LANGUAGE_RESIDUAL
 from gpubench.predict.request import PredictRequest
 from gpubench.specs import usual_spec
 from gpubench.today import today
@@ -54,7 +55,8 @@ class Seal(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         commit: The commit of the checkout that made the seal; None for an installed package.
-        coefficients: SHA-256 of the current calibration, without its date and the hashes of its inputs.
+        coefficients: SHA-256 of the calibration, without its date and the hashes of its inputs, and of the
+            residuals of compiled steps.
         sha256: Hash of the seal without this field, as JSON with sorted keys and no spaces.
     """
 
@@ -161,7 +163,8 @@ def _coefficients() -> str:
         raise MisuseError(f"a seal needs the shipped calibration: move your own, {own}, to another folder")
     # Without date and inputs, so that seals stay valid if a refit finds the same coefficients
     coefficients = msgspec.structs.replace(load_calibration(), fitted="", inputs={})
-    return hash_of(msgspec.json.encode(coefficients, order="sorted"))
+    content = {"calibration": coefficients, "compiled_residuals": [LANGUAGE_RESIDUAL, IMAGE_RESIDUAL]}
+    return hash_of(msgspec.json.encode(content, order="sorted"))
 
 
 def read_seal(path: Path) -> Seal:

@@ -101,9 +101,18 @@ def test_a_seal_that_was_changed_is_refused(sealed, cases, old, new, said):
         score_sealed(sealed, cases)
 
 
-def test_sealed_forecast_of_other_coefficients_is_refused_and_names_its_version(sealed, cases, monkeypatch):
-    other = msgspec.structs.replace(load_calibration(), common_share=0.5)
-    monkeypatch.setattr(sealing, "load_calibration", lambda: other)
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("load_calibration", lambda: msgspec.structs.replace(load_calibration(), common_share=0.5)),
+        ("LANGUAGE_RESIDUAL", 1.0),
+        ("IMAGE_RESIDUAL", 1.0),
+    ],
+)
+def test_sealed_forecast_of_other_coefficients_is_refused_and_names_its_version(
+    sealed, cases, monkeypatch, name, other
+):
+    monkeypatch.setattr(sealing, name, other)
     with pytest.raises(
         MisuseError, match=rf"coefficients other .* gpubench {__version__}, commit [0-9a-f]{{40}}"
     ):
@@ -179,7 +188,7 @@ def test_the_seal_and_score_commands_work_together(cases, tmp_path):
 
 
 def test_one_shipped_seal_is_of_the_shipped_coefficients():
-    """After a refit: `gpubench predict seal docs/seals/2026-11.csv -o docs/seals/DATE.json`; the old ones stay."""
+    """After a refit: `gpubench predict seal docs/seals/2026-12.csv -o docs/seals/DATE.json`; the old ones stay."""
     now = sealing._coefficients()
     assert now in {sealing.read_seal(path).coefficients for path in SEALS.glob("*.json")}
 
@@ -191,5 +200,5 @@ def test_shipped_seals_are_intact_and_cover_unpublished_cards_only():
         made = sealing.read_seal(path)
         assert made.commit is not None
         assert len({each.case for each in made.forecasts}) == len(made.forecasts)
-    with (SEALS / "2026-11.csv").open() as file:
+    with (SEALS / "2026-12.csv").open() as file:
         assert not published & {row["gpu"] for row in csv.DictReader(file)}
