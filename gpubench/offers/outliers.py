@@ -85,7 +85,7 @@ class _Asks(NamedTuple):
     Attributes:
         usd: Price [USD per GPU-hour].
         gpus: Number of GPUs in the offer.
-        is_host: Whether a marketplace host asks the price; it may be a sixth of a cloud's.
+        is_host: Whether a marketplace host asks the price; hosts may ask a sixth of a cloud's price.
         pricing, provider, origin: Codes of the pricing, of the provider, and of the table's author.
     """
 
@@ -222,7 +222,7 @@ class AskedPrices:
         usd = offer.usd_per_gpu_hour
         if standard is None or usd * _WITNESS_RATIO >= standard.usd:
             return None
-        # A private host that asks as little does not confirm a company's price in the user's own table.
+        # Except for shipped prices, a company's low price is not confirmed by that of a private host.
         is_confirmed = self._confirmed_by(offer, author, usd, same_kind=author.origin != 0)
         return None if is_confirmed else _times(offer, standard)
 
@@ -230,7 +230,8 @@ class AskedPrices:
         """Return which prices are likely mistakes.
 
         Args:
-            offers: A selection of the constructor's offers, or of these followed by others (``joined``).
+            offers: A selection of the constructor's offers, or of these followed by others (see
+                ``Offers.joined``).
         """
         return offers.flagged_in(self._every, self._flags)
 
@@ -306,6 +307,7 @@ class AskedPrices:
         discredit an honest one.
         """
         usd, author, is_lone = offer.usd_per_gpu_hour, self._author(offer), standard.providers == 1
+        # The single provider always confirms its own price.
         if is_lone and usd > standard.high and len(self._confirmed_by(offer, author, standard.usd)) < 2:
             return True
         by_itself = standard.providers == 0  # compared with the provider's own prices

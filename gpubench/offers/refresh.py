@@ -145,7 +145,7 @@ def _write(
     set_aside: Iterable[SetAside],
     stamp: str | None,
 ) -> Refreshed:
-    # Write all prices as a snapshot with this timestamp; if it is None, nothing is new or written.
+    # Write all prices as a snapshot with this timestamp. None means that nothing is new: no file is written.
     path = None
     if stamp is not None:
         snapshot = Snapshot(retrieved_at=stamp, sources=in_order(before.sources | answers))
@@ -206,7 +206,7 @@ def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[
         return (offer.provider, offer.gpu_key, offer.gpu_count, offer.pricing) if has_no_type else None
 
     names = {identity(offer): offer.instance for offer in reversed(known)}  # the first name is kept
-    names.pop(None, None)
+    names.pop(None, None)  # offers with an instance type keep their own names
     renamed = (
         msgspec.structs.replace(offer, instance=names.get(identity(offer), offer.instance)) for offer in fresh
     )
@@ -347,7 +347,7 @@ def _merge(
             f"lists {count(len(named), 'offer')} where {len(covered)} were known: considered incomplete, "
             "so the others are kept"
         )
-        covers, gone = last.covers if last else (), set()
+        covers, gone = (last.covers if last else ()), set()
     elif unlisted := _covered(unknown, before, earlier):
         words = (
             [gpu_name(key) for key in cover.gpu_keys] or [PRICING_WORDS[each] for each in cover.pricings]

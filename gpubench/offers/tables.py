@@ -173,7 +173,7 @@ def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[s
         text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
     table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
     header = list(dict.fromkeys(chain.from_iterable(table)))
-    if len(header) * len(table) > _MAX_CELLS:  # refused before the rows are padded
+    if len(header) * len(table) > _MAX_CELLS:  # the caller refuses it, so its cells are not needed
         return header, [(0, [])] * len(table)
     return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
 

@@ -341,10 +341,10 @@ def _on_access(found: Eligible, named: Sequence[Choice]) -> Iterator[Told]:
 
 
 def _on_speeds(found: Eligible, ranking: Ranking) -> Iterator[Told]:
-    """Yield which speeds are guesses, rest on few measurements or are host-bound.
+    """Yield which speeds are guesses, are based on few measurements or are host-bound.
 
-    If the order by energy was requested, it comes first. An offer with a guessed speed is named if it is
-    likelier than the answer to be the fastest or cheapest, unless the answer is a guess too.
+    The order by energy comes first, if it was requested. A guess that is likelier to be the fastest or the
+    cheapest offer than the answer itself is named, unless that answer is a guess too.
     """
     if found.request.sort == "joules":
         yield from _by_energy(ranking)
@@ -439,8 +439,8 @@ def _on_batches(found: Eligible, ranking: Ranking) -> Iterator[Told]:
             fits=plain(fits),
         )
     offered = set(pool.offers.gpu_key.present)  # excludes this machine's CPU
-    of_each = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
-    batches = {batches_of(p) for key, p in of_each if key in offered}
+    parts_of = zip(pool.speeds.keys, pool.speeds.parts, strict=True)
+    batches = {batches_of(parts) for key, parts in parts_of if key in offered}
     if request.max_latency_ms is not None or len(batches) < 2:
         return
     yield tell("other_batches")

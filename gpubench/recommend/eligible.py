@@ -148,8 +148,8 @@ class CandidateFinder:
     Attributes:
         request: The request; ``relative`` if no job can be assumed.
         speeds: Speed of one GPU of each model.
-        without_room: Checks whether each of several GPUs has enough memory for its share of one job; None if
-            each GPU runs its own job.
+        why_no_room: Says why a job that several GPUs share does not fit in their memory; None if each GPU
+            runs its own job.
         work: The job; None if the request is ``relative``.
         scalings: Cache of each machine's scaling, by GPU key and number of GPUs.
     """
@@ -158,7 +158,7 @@ class CandidateFinder:
     filtered: FilterResult
     evidence: Evidence
     speeds: Speeds
-    without_room: Refuser | None
+    why_no_room: Refuser | None
     work: Work | None = None
     scalings: dict[tuple[str, int], Scaling] = field(default_factory=dict)
 
@@ -204,11 +204,11 @@ class CandidateFinder:
                 smaller = ", or a smaller batch (see `gpubench memory`)" if batch > 1 else ""
                 needs = f"{gpus_needed(part.fewest_gpus)}{smaller}"
                 return f"{workload} at batch {batch:,} may not fit on {there}: it {needs}"
-        if self.without_room is None or gpu_count == 1:
+        if self.why_no_room is None or gpu_count == 1:
             return None
         if spec is None:
             return f"how fast {gpu_count} of these share one job is unknown: they are not in the GPU table"
-        found = (self.without_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
+        found = (self.why_no_room(name, spec, gpu_count, part) for name, part in self.parts[gpu_key].items())
         return next(filter(None, found), None)
 
     def pool_of(self, offers: Offers) -> Candidates:
@@ -356,8 +356,8 @@ def runnable_of(
     keys = {*filtered.possible.gpu_key.present, *filtered.for_sale.gpu_key.present}
     evidence = evidence_for(sorted(keys | {request.reference_gpu}))
     speeds = combine(evidence.answers, request.mix, drawer or draw, request.draws, request.seed)
-    without_room = evidence.without_room if request.one_job_over_all_gpus else None
-    finder = CandidateFinder(request, filtered, evidence, speeds, without_room)
+    why_no_room = evidence.why_no_room if request.one_job_over_all_gpus else None
+    finder = CandidateFinder(request, filtered, evidence, speeds, why_no_room)
     kept, unknown = finder.runnable(filtered.kept)
     kept, without = apply(rented_host_filters(evidence.host), kept)
     kept, dear = within_purchase_limit(request, kept, filtered.machines)

@@ -129,9 +129,9 @@ def _of_case(case: Case) -> Iterator[str]:
 
 
 def beyond_belief(run: Run) -> str | None:
-    """Return why a row with status ok is invalid; None if there is none.
+    """Return why the first invalid row with status ok is invalid; None if there is no such row.
 
-    In the user's own runs, that row is kept as invalid; a run from another machine is refused. Rates are
+    A run from another machine is then refused; a run of the user keeps the row, marked as invalid. Rates are
     compared with the peaks and FLOPs in the installed tables, because the file may state others.
     """
     from gpubench.measure import checks  # loads the probe, which a ranking does not need
@@ -153,8 +153,8 @@ def _by_installed_tables(row: Measurement, device: DeviceProfile) -> Measurement
 
     case, shipped = row.case, load_profiles().get(row.case.workload)
     profile = shipped and shipped.at(case.recipe)
-    is_known = profile is not None and profile.version == case.workload_version
-    known = planned_case(case.workload, profile, case) if profile and is_known else row
+    is_current = profile is not None and profile.version == case.workload_version
+    known = planned_case(case.workload, profile, case) if profile and is_current else row
     return msgspec.structs.replace(
         row,
         peak_flops_per_s=capability.peak_flops_per_s(device, case.precision) or row.peak_flops_per_s,

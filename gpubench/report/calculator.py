@@ -283,9 +283,8 @@ def _case(
     # The page shows a job in hours of one GPU as a round number of samples.
     in_gpu_hours = work.reference is not None
     samples = float(f"{work.samples:.2g}") if in_gpu_hours else work.samples
-    certain = dict(
-        zip(pool.gpu[pool.certain < 1].tolist(), pool.certain[pool.certain < 1].tolist(), strict=True)
-    )
+    here = pool.width_factor < 1  # the measured machine itself
+    certain = dict(zip(pool.gpu[here].tolist(), pool.width_factor[here].tolist(), strict=True))
     names = [part.case.workload for part in finder.speeds.parts[0]]
     precisions = [precisions_of(parts) for parts in finder.speeds.parts]
     usual = max(precisions, key=precisions.count)
