@@ -616,7 +616,7 @@ class Measurement(Record, frozen=True, kw_only=True):
         return FP32_CONVOLUTION if fast else 1.0
 
     @property
-    def over_product(self) -> float | None:
+    def share_of_gemm(self) -> float | None:
         """Achieved rate over the rate of the run's best matrix product, even if that ratio is impossible."""
         if self.achieved_flops_per_s is None or not self.gemm_flops_per_s:
             return None
@@ -624,8 +624,8 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def mfu_of_gemm(self) -> float | None:
-        """``over_product``, or None if that ratio is impossible."""
-        share = self.over_product
+        """``share_of_gemm``, or None if that ratio is impossible."""
+        share = self.share_of_gemm
         return share if share is None or share <= self.most_utilization else None
 
 

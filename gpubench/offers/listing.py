@@ -87,10 +87,10 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
             and (not gpus or bool(gpus & {(offer.gpu_key, None), (offer.gpu_key, offer.gpu_count)}))
         )
 
-    market, old = every.once(AskedPrices), outdated(every, today)
-    doubted = market.doubted(every) & ~every.by_user
+    prices, old = every.cached(AskedPrices), outdated(every, today)
+    doubted = prices.doubted(every) & ~every.by_user
     listed = [
-        _listed(offer, today, market.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
+        _listed(offer, today, prices.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)
         if passes(offer)
     ]

@@ -43,8 +43,8 @@ from gpubench.units import GIB, figure_in, listing, plain
 # --- quotes ----------------------------------------------------------------------------------------------
 
 
-class Sorted(NamedTuple):
-    """The sorted quotes of an answer.
+class ReadQuotes(NamedTuple):
+    """The quotes of an answer, as offers and rows that are set aside.
 
     Attributes:
         unusable: Offers that are identified, but have an unusable price or another unusable value.
@@ -56,7 +56,9 @@ class Sorted(NamedTuple):
     claims: tuple[Complete, ...]
 
 
-def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: date | None = None) -> Sorted:
+def read_quotes(
+    quotes: Iterable[SourceItem], retrieved_at: str | None, latest: date | None = None
+) -> ReadQuotes:
     """Turn quotes into offers; unknown, implausible and duplicate quotes are set aside with the reason.
 
     Args:
@@ -101,7 +103,7 @@ def sort_quotes(quotes: Iterable[SourceItem], retrieved_at: str | None, latest: 
         if is_kept:
             offers[key], rows[key] = offer, quote
     table = OfferTable(offers=tuple(offers.values()), set_aside=tuple(set_aside))
-    return Sorted(table, tuple(unusable), tuple(claims))
+    return ReadQuotes(table, tuple(unusable), tuple(claims))
 
 
 _TWICE = "a second {} price of this instance in this region; the newer one is kept, else the first"

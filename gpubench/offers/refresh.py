@@ -21,8 +21,8 @@ from gpubench.errors import MisuseError
 from gpubench.files import require_writable
 from gpubench.labels import PRICING_WORDS, gpu_name
 from gpubench.models import Offer
-from gpubench.offers.outliers import sort_outliers
-from gpubench.offers.quotes import sort_quotes
+from gpubench.offers.outliers import set_aside_jumps
+from gpubench.offers.quotes import read_quotes
 from gpubench.offers.request import Format
 from gpubench.offers.snapshot import (
     IMPORTED,
@@ -178,7 +178,7 @@ def _query(source: Source, transport: Transport, retrieved_at: str, known: Seque
     Raises:
         SourceError: If the source fails.
     """
-    read = sort_quotes(source.fetch(transport), retrieved_at)
+    read = read_quotes(source.fetch(transport), retrieved_at)
     fresh = _under_known_names(read.table.offers, known)
     unusable = _under_known_names(read.unusable, known)
     vendors = {load_specs()[offer.gpu_key].vendor for offer in (*fresh, *unusable)}
@@ -216,7 +216,7 @@ def _under_known_names(fresh: Iterable[Offer], known: Sequence[Offer]) -> tuple[
 # --- from a published snapshot ---------------------------------------------------------------------------
 
 
-def take_over(
+def refresh_from_url(
     url: str,
     transport: Transport,
     *,
@@ -328,7 +328,7 @@ def _merge(
         The accepted part of the answer, with earlier offers that are kept, and the rejected rows.
     """
     fetched = OfferTable(offers=answer.source.offers, set_aside=answer.set_aside)
-    table, jumped = sort_outliers(fetched, known, accept=accept_outliers)
+    table, jumped = set_aside_jumps(fetched, known, accept=accept_outliers)
     set_aside = table.set_aside
     if not table.offers:
         why = f" ({set_aside[0].row}: {set_aside[0].reason})" if set_aside else ""
@@ -470,7 +470,7 @@ def import_offers(
     )
     folder = offers_folder(results)
     known = known_before(folder)
-    table, _ = sort_outliers(table, known, accept=accept_outliers)
+    table, _ = set_aside_jumps(table, known, accept=accept_outliers)
     require_usable(table, file.name)
     # Catalogs are named after their clouds, because their files may all have one name.
     names = [file.resolve().parent.name, file.stem]

@@ -170,7 +170,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.offers)
 
-    def asking(self, **changes: Any) -> Self:
+    def with_request(self, **changes: Any) -> Self:
         """Return the same offers for a request with changed fields, such as another sort order."""
         return replace(self, request=msgspec.structs.replace(self.request, **changes))
 

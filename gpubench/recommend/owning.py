@@ -417,7 +417,7 @@ def _session(pool: Candidates, machine: int) -> Candidates:
     jobs = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or jobs <= 1:
         return pool
-    session = pool.asking(egress_usd=pool.request.egress_usd * jobs)
+    session = pool.with_request(egress_usd=pool.request.egress_usd * jobs)
     return replace(session, work=replace(work, samples=work.samples * jobs))
 
 

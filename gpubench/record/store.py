@@ -38,7 +38,7 @@ from gpubench.files import (
 from gpubench.folders import data_path, require_folder, results_root
 from gpubench.groups import grouped
 from gpubench.models import Run
-from gpubench.record.run_file import MAX_FILE_BYTES, beyond_belief, is_safe_name, read_run
+from gpubench.record.run_file import MAX_FILE_BYTES, is_safe_name, read_run, why_invalid
 from gpubench.units import Seconds, format_bytes, format_duration, plain
 
 if sys.platform != "win32":
@@ -511,7 +511,7 @@ def add_runs(root: Path, sources: Iterable[Path]) -> Added:
         for path in run_files(source, added.refused.append) if source.is_dir() else (source,):
             try:
                 run = read_run(path)
-                if broken := beyond_belief(run):
+                if broken := why_invalid(run):
                     added.refused.append(f"{path.name} cannot be true: {broken}")
                     continue
                 with writing(root, run):
