@@ -1,9 +1,8 @@
 """Avoids slow parts of torch: imports them only when needed, and runs an author's compiled code uncompiled.
 
 The import of the compiler takes a second of CPU time. Torch imports it for every optimizer and every tensor
-without values, only to exclude some functions from compilation. The imports of distributed tensors and SymPy
-take a quarter and a fifth of a second. Torch needs them for tensors without values only to see that these are
-not distributed, and that numbers are not symbols.
+without values, only to exclude some functions from compilation. The import of distributed tensors takes a
+quarter of a second. Torch imports them for tensors without values, only to see that these are not.
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ from typing import Any
 
 _NAME = "torch._dynamo"
 _DISTRIBUTED = "torch.distributed.tensor"
-_SYMBOLIC = "sympy"
 
 
 def import_compiler_late() -> None:
-    """Delay the imports of torch's compiler and SymPy in this process; code runs uncompiled even after them.
+    """Delay the import of torch's compiler in this process; code runs uncompiled even after the import.
 
     This has no effect if the compiler is imported already, or if torch cannot be imported.
     """
     if _import_late(_NAME, _LateCompiler):
-        _import_late(_SYMBOLIC, _LateSymbols)
         importlib.import_module(f"{_NAME}.config")  # fake tensors read it
         sys.meta_path.insert(0, _Submodules())
 
@@ -55,8 +52,7 @@ def _import_late(name: str, stand_in: type[_Late]) -> bool:
     package.__class__ = stand_in
     sys.modules[name] = package
     parent, _, short = name.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], short, package)  # as an import does
+    setattr(sys.modules[parent], short, package)  # as an import does
     return True
 
 
@@ -82,8 +78,8 @@ class _Late(ModuleType):
     """Stands for a package until an attribute of it is used."""
 
     def __getattr__(self, name: str) -> Any:
-        # The import system and debuggers look for optional attributes; these two are of the package itself
-        if name.startswith("__") and name not in {"__all__", "__version__"}:
+        # The import system and debuggers look for optional attributes; `from package import *` needs this one
+        if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
         _import_now(self)
         return getattr(self, name)
@@ -104,31 +100,6 @@ class _LateTensors(_Late):
     DTensor = type("DTensor", (), {})  # no tensor is one
 
 
-class _LateBasic:
-    """Stands for SymPy's class of all expressions; before the import, nothing is an instance of it."""
-
-    def __instancecheck__(self, instance: object) -> bool:
-        return not _is_late(_SYMBOLIC) and isinstance(instance, self._class())
-
-    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
-        del bases
-        return (self._class(),)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._class(), name)
-
-    def _class(self) -> type:
-        package = sys.modules[_SYMBOLIC]
-        if isinstance(package, _Late):
-            _import_now(package)
-        basic: type = package.Basic
-        return basic
-
-
-class _LateSymbols(_Late):
-    Basic = _LateBasic()
-
-
 def _import_now(package: ModuleType) -> None:
     package.__class__ = ModuleType
     spec = package.__spec__
@@ -143,8 +114,7 @@ class _Submodules(MetaPathFinder):
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
         del path, target
-        packages = (_NAME, _DISTRIBUTED, _SYMBOLIC)
-        package = next((late for late in packages if name.startswith(f"{late}.")), None)
+        package = next((late for late in (_NAME, _DISTRIBUTED) if name.startswith(f"{late}.")), None)
         if package is None or not _is_late(package):
             return None
         _import_now(sys.modules[package])

@@ -16,7 +16,7 @@ STEP = """
 import json, os, sys
 from gpubench.compiler import import_compiler_late, uncompiled
 import_compiler_late()
-import sympy.core, torch, torch.distributed.fsdp  # half of the compiler's import is these, which every fork would repeat
+import sympy, torch, torch.distributed.fsdp  # half of the compiler's import is these, which every fork would repeat
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.AdamW(model.parameters())
 with uncompiled():
@@ -51,7 +51,7 @@ COMPILE = "compiled = torch.compile(lambda x: x + 1, backend=refuse)"
 USES = {
     "a submodule": (
         "import torch._dynamo.utils as utils; assert utils is torch._dynamo.utils is sys.modules[utils.__name__]; "
-        "assert utils.counters is torch._dynamo.eval_frame.utils.counters; assert utils.__spec__.origin\n"
+        "assert utils.counters is torch._dynamo.convert_frame.counters; assert utils.__spec__.origin\n"
         "compiled = torch._dynamo.optimize(refuse)(lambda x: x + 1)"
     ),
     "another part of torch": f"from torch.nn.attention import flex_attention\n{COMPILE}",
@@ -74,55 +74,28 @@ def test_the_compiler_is_imported_at_its_first_use_and_compiles_nothing(uses, us
     assert found.get(use) == [True, True, 2.0], errors
 
 
-def test_the_process_that_traces_a_users_model_imports_nothing_slow(tmp_path):
+def test_the_process_that_traces_a_users_model_imports_neither_compiler_nor_distributed_tensors(tmp_path):
     source = tmp_path / "mine.py"
     seen = tmp_path / "seen"
     source.write_text(
-        "import sys\nfrom torch import nn, ones  # random numbers and biases need SymPy\n"
+        "import sys\nfrom torch import nn, randn\n"
         "class Net(nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(4, 2, bias=False)\n"
+        "    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(4, 2)\n"
         "    def forward(self, x):\n"
-        "        slow = {'torch._dynamo.eval_frame', 'torch.distributed.tensor._api', 'sympy.core'} & {*sys.modules}\n"
-        f"        print(slow or 'none', file=open({str(seen)!r}, 'a'))\n"
+        "        slow = {'torch._dynamo.eval_frame', 'torch.distributed.tensor._api'} & {*sys.modules}\n"
+        f"        print(slow or 'neither', file=open({str(seen)!r}, 'a'))\n"
         "        return self.layer(x)\n"
         "def loss(out, y):\n"
         "    if out.device.type == 'cpu' and not hasattr(out, 'fake_mode'):  # the last pass, on real values\n"
-        f"        print('real', file=open({str(seen)!r}, 'a'))\n"
         "        from torch.distributed.tensor import Replicate, DTensor\n"
         "        assert Replicate().is_replicate() and hasattr(DTensor, 'from_local')\n"
         "    return nn.functional.mse_loss(out, y)\n"
         "def build(batch_size):\n"
-        "    x = ones(batch_size, 4)\n"
+        "    x = randn(batch_size, 4)\n"
         "    return Net(), x, x[:, :2], loss\n"
     )
     assert profile_of(str(source)).memory
-    passes = seen.read_text().splitlines()
-    assert {*passes[: passes.index("real")]} == {"none"}
-    assert len(passes) > 5
-
-
-SYMBOLS = [
-    "from sympy import *\nassert symbols('x') - symbols('x') == 0",
-    "import sympy\nassert isinstance(sympy.Symbol('x'), sympy.Basic) and not isinstance(2, sympy.Basic)",
-    "import sympy.core.numbers\nassert sympy.core.numbers.Integer(2) == 2 == sympy.Integer(2)",
-    "from sympy import Basic\nfrom sympy.abc import x\nassert isinstance(x, (int, Basic)) and Basic.is_number is False",
-    "from sympy.abc import x\nimport sympy\nassert isinstance(x, sympy.Basic)",
-    "import sympy\nassert sympy.__version__[0].isdigit()",
-    "import sympy\nclass Mine(sympy.Basic): pass\nassert isinstance(Mine(sympy.S.One), sympy.Basic)",
-]
-
-
-def test_code_that_uses_sympy_gets_the_real_one():
-    """Each use runs in a fork, since importing torch takes most of the time."""
-    code = (
-        "import json, os, sys\nfrom gpubench.compiler import import_compiler_late\nimport_compiler_late()\n"
-    )
-    code += "for use in json.loads(sys.argv[1]):\n    assert 'sympy.core' not in sys.modules\n"
-    code += "    if not os.fork():\n        exec(use, {})\n        print('done', flush=True)\n        os._exit(0)\n"
-    code += "    os.wait()\n"
-    command = [sys.executable, "-c", code, json.dumps(SYMBOLS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["done"] * len(SYMBOLS), done.stderr
+    assert {*seen.read_text().splitlines()} == {"neither"}
 
 
 def test_a_process_without_torch_continues():
