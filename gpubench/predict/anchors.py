@@ -232,7 +232,6 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
         r for r in gpu_bound if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
     ]
     usable = [r for r in usable if r.basis == "measured"] or usable
-    keys = dict.fromkeys(r.spec.key for r in usable)
 
     def distance(reading: Reading) -> float:
         # Assumed weights; 1 is a batch that is larger or smaller by a factor of e
@@ -244,7 +243,10 @@ def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
             + abs(math.log(measured.batch_size / case.batch_size))
         )
 
-    return [min((r for r in usable if r.spec.key == key), key=distance) for key in keys]
+    return [
+        min((r for r in usable if r.spec.key == key), key=distance)
+        for key in dict.fromkeys(r.spec.key for r in usable)
+    ]
 
 
 def differences(reading: Reading, case: Case) -> dict[str, str]:
@@ -271,8 +273,7 @@ def fuses_chains(case: Case) -> bool:
     False for inference: the savings from compiling are fitted there, so compiled and other steps may anchor
     each other.
     """
-    is_fused = case.execution is Execution.COMPILE or case.stack is Stack.FUSED
-    return is_fused and case.task is TaskKind.TRAIN
+    return case.task is TaskKind.TRAIN and (case.execution is Execution.COMPILE or case.stack is Stack.FUSED)
 
 
 def same_arithmetic(a: Case, b: Case) -> bool:

@@ -81,8 +81,9 @@ class Predictions(dict[str, Estimate | Refusal]):
         return views().predictions_figure(self)
 
     def _head(self) -> str:
-        found, refused = len(self.estimates), len(self.refusals)
-        return f"Predictions: {count(found, 'estimate')}, {count(refused, 'refusal')}"
+        return (
+            f"Predictions: {count(len(self.estimates), 'estimate')}, {count(len(self.refusals), 'refusal')}"
+        )
 
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:

@@ -327,8 +327,9 @@ def estimate_at_largest_batch(
         elif spec.memory_bytes is not None:
             largest = memory.largest_batch(question, case, spec, peaks)
         else:
-            reason = "its memory is not known, so neither is its largest batch"
-            answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
+            answers[spec.key] = Refusal(
+                gpu_key=spec.key, reason="its memory is not known, so neither is its largest batch"
+            )
             continue
         # If not even one sample fits, ``estimate`` refuses the batch of 1.
         specs_by_batch.setdefault(max(1, largest), []).append(spec)

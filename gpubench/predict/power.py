@@ -120,8 +120,8 @@ def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Ca
             board power.
 
     Raises:
-        MisuseError: If the board power of the card is unknown, or the limit is below ``LEAST_SHARE`` of it or
-            not below it.
+        MisuseError: If the board power of the card is unknown, or the limit is not lower than it, or is below
+            ``LEAST_SHARE`` of it.
     """
     law, board_w = load_power_law(), spec.tdp_w
     if board_w is None:
@@ -143,5 +143,4 @@ def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Ca
 
 
 def _around(log_factor: float, ends: Ends) -> Interval:
-    low, high = ends
-    return Interval(*(math.exp(log_factor + off) for off in (0.0, low, high)))
+    return Interval(*(math.exp(log_factor + distance) for distance in (0.0, *ends)))
