@@ -52,8 +52,8 @@ def find_spec(
 def _resolve(
     name: str, memory_bytes: int | None, with_memory: str, power_limit_w: float | None = None
 ) -> str | None:
-    # Return the only key with this name, or else with spaces for its hyphens: H100-NVL. ``with_memory`` is
-    # the kind of name that needs the memory to mean one card: see ``_names_by``.
+    # Return the only key with this name, or else with spaces for its hyphens: H100-NVL. If no single card has
+    # the name and the memory is known, names of the kind ``with_memory`` are tried too: see ``_names_by``.
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
         keys = _named(spelling, "card", memory_bytes)
         if len(keys) != 1 and memory_bytes is not None:

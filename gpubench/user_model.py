@@ -675,7 +675,7 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     first = whole[0] if whole else tensors[0]
     shape = tuple(first.shape[1:] if whole else first.shape)
     if len(shape) == 1 and first.dtype in {torch.int32, torch.int64} and first is tensors[0]:
-        return shape, "sequence"  # the edges after the nodes of a graph have two rows, and are no batch
+        return shape, "sequence"  # only the first tensor: a graph's edge list has two rows too
     return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
 
 

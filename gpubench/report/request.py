@@ -54,7 +54,8 @@ def format_of(output: Path | None) -> str:
     Raises:
         MisuseError: If the extension is not that of a report.
     """
-    ending = "" if output is None else output.name.rpartition(".")[2].lower() if "." in output.name else ""
+    name = "" if output is None else output.name
+    ending = name.rpartition(".")[2].lower() if "." in name else ""
     by_ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)
     if by_ending not in FORMATS:
         raise MisuseError(

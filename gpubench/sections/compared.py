@@ -40,7 +40,6 @@ from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
 from gpubench.sections.data import (
     ReportData,
-    at_named_batches,
     by_speed,
     case_words,
     explained,
@@ -49,6 +48,7 @@ from gpubench.sections.data import (
     rate_of,
     same,
     title_of,
+    without_largest_batch,
     workload_name,
 )
 from gpubench.units import UNKNOWN, count, format_duration, format_number, format_percent, format_si, plain
@@ -101,9 +101,9 @@ SMALL_JOB_S = 900.0
 
 @dataclass(frozen=True, kw_only=True)
 class CpuGpuPair:
-    """The fastest CPU row and the fastest GPU row for one workload and task.
+    """The fastest CPU result and the fastest GPU result for one workload and task.
 
-    ``cpus`` has all CPU rows except unfounded ones; they decide whether a GPU is needed.
+    ``cpus`` has every CPU result that may lead (``Result.leads``); they decide whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
@@ -112,7 +112,7 @@ class CpuGpuPair:
 
 
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
-    """Pair the fastest CPU and GPU rows of each workload and task, at equal batch size if possible."""
+    """Pair the fastest CPU and GPU results of each workload and task, at equal batch size if possible."""
 
     def of_one_device(*, is_cpu: bool) -> list[Result]:
         # Return the results of the page's device if it is of this kind, else of the one with the newest run.
@@ -123,7 +123,7 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
         mine, theirs = (
-            at_named_batches(result for result in results if _key(result.case) == key)
+            without_largest_batch(result for result in results if _key(result.case) == key)
             for results in (cpus, gpus)
         )
         shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
@@ -159,9 +159,9 @@ def processor(data: ReportData) -> list[Part]:
 
 
 def _need(cpus: Sequence[Result]) -> str:
-    """Return whether a GPU is needed, judged by the intervals of all rows of this CPU.
+    """Return whether a GPU is needed, judged by the intervals of all results of this CPU.
 
-    "Not needed" requires one row that is certainly within the limit, and "too slow" that all rows are
+    "Not needed" requires one result that is certainly within the limit, and "too slow" that all are
     certainly beyond it. If the shortest expected time is over ``_FAR_OFF`` times the limit, a GPU is needed,
     whatever the intervals.
     """
@@ -251,7 +251,7 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
     found: list[Point] = []
     if device is None or bandwidth is None:
         return ()
-    for result in at_named_batches(data.results):
+    for result in without_largest_batch(data.results):
         case, flops = result.case, result.measurement.flops_per_sample
         rate, peak = result.measurement.achieved_flops_per_s, peak_flops_per_s(device, case.precision)
         half = case.precision.in_half

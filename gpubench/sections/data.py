@@ -96,7 +96,7 @@ class ReportData:
 
     @cached_property
     def results(self) -> tuple[Result, ...]:
-        """The newest usable measurement of each case on this device; on a CPU, with all threads."""
+        """The newest usable measurement of each case on this device; on a CPU, only cases on all threads."""
         return on_all_threads(newest(self.device_runs, usable=True))
 
     @cached_property
@@ -231,14 +231,14 @@ def gather(
     )
 
 
-def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Drop the rows at the largest batch that fits, as their batches differ, unless there are no others."""
+def without_largest_batch(results: Iterable[Result]) -> list[Result]:
+    """Drop results at the largest batch that fits, because their batches differ; keep them if all are."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
 def by_speed(result: Result) -> tuple[bool, float]:
-    """Return a sort key: unfounded results first, then in ascending order of speed."""
+    """Return a sort key: first the results that must not lead (``Result.leads``), then by ascending speed."""
     return result.leads, result.measurement.samples_per_s or 0.0
 
 
@@ -396,7 +396,7 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     """Return the throughput of the heaviest workload measured here, in its fastest case.
 
-    A doubtful figure is used only if there is no other, and an unfounded one never.
+    A doubtful figure is used only if there is no other. Empty if no figure may lead (``Result.leads``).
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:

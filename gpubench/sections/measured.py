@@ -319,8 +319,8 @@ def closing_sentence(run: Run) -> str | None:
 
 # --- comparisons of choices, each with a table --------------------------------------------------------------
 
-_OF: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.result)}\n{_how(pair.result)}")
-_TIMES: Cell[Effect] = number("Ratio, 95 % interval", lambda pair: stacked(pair.words))
+_CASE: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.result)}\n{_how(pair.result)}")
+_RATIO: Cell[Effect] = number("Ratio, 95 % interval", lambda pair: stacked(pair.words))
 _RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(pair.result.measurement))
 
 
@@ -334,10 +334,10 @@ def host(data: ReportData) -> list[Part]:
         table(
             "What limits speed: eager compared with graph and compile",
             pairs,
-            _OF,
+            _CASE,
             number("Eager", lambda pair: rate_of(pair.baseline.measurement), optional=1),
             number("Graph or compile", lambda pair: rate_of(pair.result.measurement), optional=1),
-            _TIMES,
+            _RATIO,
             text("Paced by", _pace),
             FINDINGS,
         ),
@@ -392,9 +392,9 @@ def frameworks(data: ReportData) -> list[Part]:
         what,
         "The same work in each framework",
         framework_effects(data.results),
-        _OF,
+        _CASE,
         text("Baseline", lambda p: f"{p.baseline.case.framework.value} {p.baseline.case.execution.value}"),
-        _TIMES,
+        _RATIO,
         _RATE,
         FINDINGS,
     )
@@ -430,7 +430,7 @@ def together(data: ReportData) -> list[Part]:
             optional=2,
         ),
         _RATE,
-        _TIMES,
+        _RATIO,
         number("Efficiency", lambda p: format_percent(p.value / p.result.case.gpu_count)),
         FINDINGS,
     )
@@ -448,7 +448,7 @@ def threads(data: ReportData) -> list[Part]:
         "over that of a single thread. No thread is pinned to a core.",
         "Throughput by number of threads, and its ratio to a single thread's",
         data.thread_pairs,
-        _OF,
+        _CASE,
         number("Threads", lambda p: f"{p.result.threads}{'' if p.result.case.threads else ', all'}"),
         _RATE,
         number("Ratio to one thread", lambda p: "1" if p.result is p.baseline else stacked(p.words)),
