@@ -61,8 +61,9 @@ class Decoder(nn.Module):
         for layer in self.layers:
             x = checkpointed(layer, self.recipe.checkpointing)(x, angles)
         weight = self.words.weight if self.head is None else self.head.weight
-        head = partial(F.linear, weight=weight)
-        return chunked_cross_entropy(self.norm(x), head, targets, self.recipe.loss_chunks)
+        return chunked_cross_entropy(
+            self.norm(x), lambda rows: F.linear(rows, weight), targets, self.recipe.loss_chunks
+        )
 
 
 def dtype_of(recipe: Recipe) -> torch.dtype:
