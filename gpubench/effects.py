@@ -84,7 +84,7 @@ class LossGap:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The ratio of the throughput of ``result`` to that of ``baseline``.
+    """The throughput of ``result`` divided by the throughput of ``baseline``.
 
     Attributes:
         interval: The ratio with its 95 % interval.
@@ -382,7 +382,7 @@ def document(run: Run) -> dict[str, Any]:
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
     """Return the key by which results are paired, with this precision in place of the result's own.
 
-    Results at the largest batch are paired whatever that batch is: their key has batch 0.
+    Results at the largest batch that fits are paired even if these batches differ: their key has batch 0.
     """
     is_largest = result.measurement.at_largest_batch
     batch = 0 if is_largest else result.case.batch_size

@@ -98,7 +98,7 @@ def storage_id(tensor: Tensor) -> int:
 
 
 class EveryCall(TorchDispatchMode):
-    """Passes every operator call inside the block to a function, whose result becomes that of the call.
+    """Passes every operator call inside the block to a function, which returns the result of the call.
 
     The function receives the operator, its arguments, and its keyword arguments. In inference mode torch does
     not split operators that consist of others, such as ``linear``; here they are split, as in other modes.

@@ -680,7 +680,7 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
 
 
 def weight_type_of(model: nn.Module) -> WeightType:
-    """Return the type of most weights of a model as it was built: bfloat16, or float32 for any other."""
+    """Return bfloat16 if most weights of a model, as built, have that type; else float32."""
     in_half = sum(p.numel() for p in model.parameters() if str(p.dtype) == "torch.bfloat16")
     is_most = 2 * in_half > sum(p.numel() for p in model.parameters())
     return WeightType.BFLOAT16 if is_most else WeightType.FLOAT32

@@ -148,6 +148,7 @@ class Fit:
         rows: Row numbers of the table that were used.
         columns: (rows, size + 1) derivatives of those rows, and their residuals in the last column.
         weight: Their weights.
+        cell_sd: (cells,) prior standard deviation of each cell's offset.
         precision, prior: Precision and mean of the unknowns without any row.
     """
 
@@ -398,8 +399,8 @@ Judged: TypeAlias = Iterable[tuple[Flags, roofline.Times]]
 class Pairs:
     """Row numbers of the owned GPU (x) and the predicted GPU (y), and the weight of each pair.
 
-    Each harness has one vote for each target GPU and task, whatever its number of models, batches and
-    partners. Its rows of y share that vote evenly, and each y splits its share evenly over its x. A pair with
+    Each harness has one vote for each target GPU and task, however many models, batches and partners it has.
+    Its rows of y share that vote evenly, and each y splits its share evenly over its x. A pair with
     an unknown batch counts less, by the variance that the plausible batches add.
 
     Attributes:
@@ -575,7 +576,7 @@ def jobs() -> pd.DataFrame:
 
     Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; ``asked``,
     the exchange with both numbers; whether the vendor is ``fitted``; ``log_ratio`` of the throughput per GPU
-    of many over that of few; and their ``weight``: one vote for each harness, GPU and model.
+    with many GPUs over few; and their ``weight``: one vote for each harness, GPU and model.
     """
     text = pd.DataFrame(row for row in folders.data_rows(JOBS) if row["gpu_key"] in load_specs())
     rates = ["few_samples_per_s", "many_samples_per_s", "samples_per_step", "parameters_m"]
@@ -769,13 +770,13 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
         table = roofline.stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
     seen = table.vendor == question.FITTED_VENDOR
     mine = table.inference == (task is TaskKind.INFER)
-    scored, apart = mine & seen, mine & ~seen
+    scored, of_others = mine & seen, mine & ~seen
     level = fit_table(table, seen, aim=LEVEL)
     return Fitted(
         rows=int(scored.sum()),
         sources=len(set(table.source[scored])),
         rows_by_gpu=dict(sorted(Counter(table.gpu_key[scored]).items())),
-        apart_by_gpu=dict(sorted(Counter(table.gpu_key[apart]).items())),
+        apart_by_gpu=dict(sorted(Counter(table.gpu_key[of_others]).items())),
         ratio=_by_ratio(fit_table(table, seen), level, seen),
         level=_by_level(level, seen),
     )
@@ -846,7 +847,7 @@ def successors(
 ) -> dict[str, list[float]]:
     """Return the deviations of architectures without rows that MLPerf submitters ran next to the predecessor.
 
-    One submitter's software in one round is alike on both cards, so the ratio of their times shows the gain
+    In one round, a submitter runs the same software on both cards, so the ratio of their times shows the gain
     over the predecessor's deviation. It is shrunk like a deviation, with one vote for each new card. MLPerf
     trains adapters of a model with 70 billion parameters; the prediction is for a model with 8 billion.
     """

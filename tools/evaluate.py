@@ -399,9 +399,9 @@ def _round(value: float | np.floating[Any]) -> float:
 def _order_figures(outcome: Outcome) -> dict[str, Any]:
     """Return Spearman, regret and P(best) over all settings of four or more candidates.
 
-    A setting is an owned GPU in a cell. If a candidate has several rows, the one with the nearest batch
-    counts. Regret is the share of throughput lost by taking the predicted best. P(best) is the predicted
-    probability that the predicted best is the best, and how often it was.
+    A setting is an owned GPU in a cell. If a candidate has several rows, the row with the nearest
+    batch counts. Regret is the share of throughput lost by taking the predicted best. P(best) is the
+    predicted probability that the predicted best is the best, and how often it was.
     """
     table, width, random = outcome.table, outcome.half_width, np.random.default_rng(_SEED)
     keep = np.flatnonzero(outcome.bound & np.isfinite(outcome.log_error) & np.isfinite(width))
@@ -685,7 +685,7 @@ def price_disappointments() -> Floats:
         later = prices[prices.day > day].sort_values(["day", "usd"]).drop_duplicates(["gpu", "provider"])
         first: dict[Any, Any] = {(row.gpu, row.provider): row for row in later.itertuples()}
         for gpu, (usd, provider) in cheapest(day).items():
-            if row := first.get((gpu, provider)):  # the last expectation before it
+            if row := first.get((gpu, provider)):  # the last expectation before a price replaces earlier ones
                 found[gpu, provider, row.day] = math.log(row.usd / usd)
     return np.array(list(found.values()))
 
@@ -702,7 +702,7 @@ def settings_of(
     rows = []
     for cell in np.unique(table.cell[usable]).tolist():
         mine = np.flatnonzero(usable & (table.cell == cell))
-        usual = float(np.median(table.batch[mine]))  # for a GPU with several batches, the one nearest to it
+        usual = float(np.median(table.batch[mine]))  # a GPU with several batches takes the nearest
         nearest = mine[np.lexsort((np.abs(np.log(table.batch[mine] / usual)), table.gpu_key[mine]))]
         _, first = np.unique(table.gpu_key[nearest], return_index=True)
         if len(first) >= FEWEST_GPUS:

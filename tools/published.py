@@ -105,7 +105,7 @@ def model_profiles() -> pd.DataFrame:
 
 
 def is_comparable(profile: WorkloadProfile, task: TaskKind) -> bool:
-    """Return whether a workload's step is like those of the tables: all weights in FP32, all trained."""
+    """Return whether a workload's step compares with the tables' steps: all weights in FP32, all trained."""
     stored = profile.recipe.weight_type is WeightType.FLOAT32
     trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
     return stored and trained and profile.parameters > 0 and task in profile.tasks

@@ -95,7 +95,7 @@ class LoraLinear(nn.Module):
         self.scale = 2.0  # alpha over rank: 32 over 16
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the adapter's output to that of the frozen layer."""
+        """Return the frozen layer's output plus the adapter's."""
         out: Tensor = self.base(x) + self.scale * self.up(self.down(x))
         return out
 
@@ -267,7 +267,7 @@ def _keep_some() -> Any:
         )
         if hasattr(aten, name)
     }
-    # Matrix products so far, counted apart in the recomputation, which must make the same choices.
+    # Matrix products so far, counted separately in the recomputation, which must make the same choices.
     products = {True: 0, False: 0}
 
     def policy(context: Any, operator: Any, *_: Any, **__: Any) -> Any:

@@ -417,7 +417,7 @@ def _sample_shape(described: Described) -> tuple[int, ...]:
 
 
 def _kind(name: str, config: Any) -> Kind:
-    """Return the task that the config's architecture names, else the first that transformers has for it."""
+    """Return the task that the config's architecture names, else the first that transformers supports."""
     import transformers
 
     named = [

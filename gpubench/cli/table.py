@@ -279,7 +279,7 @@ VERBS: Mapping[str, Verb] = {
 
 _RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
-"""Settings files in order of precedence, each with the path of its table."""
+"""Settings files in order of precedence, each with the keys of the TOML table that has the settings."""
 # During layout, ``_SEAM`` replaces the bar between choices, so that lines wrap there; ``_HYPHEN`` replaces
 # hyphens, so that lines do not.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"

@@ -1,7 +1,7 @@
 """The data from which the page's script computes the answers of ``rank``: figures, names and texts.
 
-The script uses the library's random numbers (``gpubench.draws``) and factors. Some decisions are made here
-and passed as data: which machines run a job, which prices count, and who sells where.
+The script uses the same random numbers (``gpubench.draws``) and constants as the library. Some decisions are
+made here and passed as data: which machines run a job, which prices count, and who sells where.
 """
 
 import math
@@ -65,6 +65,7 @@ _DIGITS = 6
 FIRST = "resnet50"
 """The default model of the page, which most buyers know."""
 
+# Ids of the sentences that the script may show.
 SENTENCES = (
     "title",
     "exchange",
@@ -167,7 +168,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     owned = {offer_of(each): each for each in _owned(market, every, runs, today)}
     whole = sift(market, every, today=today, owned=owned, drift=drift_of(table.changes))
     filtered = _few(whole)
-    starts: dict[str, int] = {}
+    starts: dict[str, int] = {}  # the number of each starting point of predictions; ``_part`` adds them
     found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
     if not found:
         raise MisuseError("no remaining machine runs any of the models")
@@ -214,7 +215,7 @@ def _costs(asked: RankRequest) -> dict[str, Any]:
 
 
 def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[Ownership]:
-    # Return the buyer's machines, those for sale, and every GPU of the offers as if owned.
+    # Return the buyer's machines, machines for sale, and every GPU of the offers as if the buyer owned it.
     known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # None for a name of several cards
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
     described = ownerships(market, mean_power_w(runs), today, _own_keys(runs))
@@ -347,7 +348,7 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
 
 
 def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
-    # Return the rate, the deviation of its logarithm, the upper limit of the draws, and the anchor's index.
+    # Return the rate, its log standard deviation, the limit of its draws, and its starting point's number.
     start = start_of(estimate)
     place = None if start is None else starts.setdefault("\0".join(start), len(starts))
     most = most_of(estimate)

@@ -601,7 +601,7 @@ def document(data: ReportData, runs: list[dict[str, Any]] | None = None) -> dict
 
     Args:
         data: The report.
-        runs: Its runs as JSON; None for those of ``run --json``, with every raw round.
+        runs: Its runs as JSON; None for the documents of ``run --json``, with every raw round.
     """
     everything = {
         "schema_version": REPORT_VERSION,

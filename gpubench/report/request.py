@@ -52,7 +52,7 @@ def format_of(output: Path | None) -> str:
     """Return the format that a file's extension implies; html if there is none.
 
     Raises:
-        MisuseError: If the extension is not that of a report.
+        MisuseError: If no format of a report has this extension.
     """
     name = "" if output is None else output.name
     ending = name.rpartition(".")[2].lower() if "." in name else ""

@@ -270,8 +270,8 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.feed_vcpus is not None:
         needs = f"data loading needs {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
-        has = "vCPUs (how many the machine has is unknown)"
-        yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
+        unknown = "vCPUs (how many the machine has is unknown)"
+        yield f"{needs} {unknown}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
         first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
@@ -503,14 +503,14 @@ def offers(
     generated = any(row.estimate.case.new_tokens for row in rows)
     batches = {batches_of(row.estimates) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
-    paid_first = _paid_first(data)
+    up_front = _up_front(data)
     return table(
         caption,
         rows,
         text("GPUs and offer", lambda r: offer_lines(r.offer, here(data, r))),
         text("Memory", _gpus_needed) if shared else None,
         number(RANK, rank_words(ranking)),
-        text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
+        text("Price and its date", lambda r: f"{price_of(r)}\n{up_front(r)}{price_date_words(r)}"),
         *_speed_and_cost(ranking, one_a_gpu=one_a_gpu),
         number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(ranking, one_a_gpu=one_a_gpu)),
         *_token_columns(rows),
@@ -567,7 +567,7 @@ def _gpus_needed(row: Row) -> str:
     return gpus_needed(row.estimate.fewest_gpus)
 
 
-def _paid_first(data: ReportData) -> Callable[[Row], str]:
+def _up_front(data: ReportData) -> Callable[[Row], str]:
     # Return a function that gives the purchase price of owned hardware: "$1,450 up front; ".
     paid = {_machine(each): each.purchase_usd for each in data.buy_or_rent}
 

@@ -115,7 +115,7 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Pair the fastest CPU and GPU results of each workload and task, at equal batch size if possible."""
 
     def of_one_device(*, is_cpu: bool) -> list[Result]:
-        # Return the results of the page's device if it is of this kind, else of the one with the newest run.
+        # Return the results of the page's device, or of the last measured one if the page's is the other kind.
         of_kind = [r for r in data.everything if r.run.device.is_cpu is is_cpu]
         return [r for r in of_kind if same(r.run.device, of_kind[0].run.device)]
 
@@ -159,7 +159,7 @@ def processor(data: ReportData) -> list[Part]:
 
 
 def _need(cpus: Sequence[Result]) -> str:
-    """Return whether a GPU is needed, judged by the intervals of all results of this CPU.
+    """Say whether a GPU is needed, judged by the intervals of all results of this CPU.
 
     "Not needed" requires one result that is certainly within the limit, and "too slow" that all are
     certainly beyond it. If the shortest expected time is over ``_FAR_OFF`` times the limit, a GPU is needed,

@@ -53,7 +53,7 @@ class ReportData:
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
-        about: Id of the run whose device the page is about; None for the newest run with a usable row.
+        about: Id of the run whose device the page is about; None for the newest usable run, see ``run``.
         buy_or_rent: Owning compared with renting, for the user's cards or for cards to buy.
         specs: The specification table by GPU key.
         most_offers: Maximum number of rows of the ranking on a terminal; None for all.
@@ -78,7 +78,7 @@ class ReportData:
 
     @cached_property
     def run(self) -> Run | None:
-        """The run that the page calls "here": the requested run, else the newest usable one."""
+        """The run that the page calls "here": as requested, else the newest with a usable measurement."""
         if self.about is not None:
             return next((run for run in self.runs if run.run_id == self.about), None)
         usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
@@ -190,8 +190,8 @@ def gather(
 
     Args:
         asked: The question, with the results folder and the day.
-        run: The run whose device the page is about: a path, an id, or ``latest``; None for the newest usable
-            one.
+        run: The run whose device the page is about: a path, an id, or ``latest``; None as in
+            ``ReportData.about``.
         every_run: Whether to also read runs that no section shows, because newer runs repeat all their cases.
         most_rows: Maximum number of offers in the ranking, besides those that are always kept; None for all.
         first: The workload to rank if the question names none; None for the default of ``rank``.

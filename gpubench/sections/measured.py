@@ -123,7 +123,9 @@ def throughput(data: ReportData) -> list[Part]:
         number("Of peak FLOP/s", _of_peak, optional=2),
         number("Device busy", lambda r: format_percent(r.measurement.gpu_busy), optional=6),
         number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm), optional=7),
-        text("Shared", lambda r: _shared(r) or UNKNOWN, optional=8) if any(map(_shared, results)) else None,
+        text("Shared", lambda r: _readings(r) or UNKNOWN, optional=8)
+        if any(map(_readings, results))
+        else None,
         text("Findings", lambda r: kinds_words(finding.kind for finding in r.measurement.findings)),
     )
     figures = tuple(_figure(group, differing) for group in groups)
@@ -169,7 +171,7 @@ def _how(result: Result) -> str:
     return f"{result.how}{layout_words(result.case)}"
 
 
-def _shared(result: Result) -> str | None:
+def _readings(result: Result) -> str | None:
     key = result.run.device.gpu_key
     return None if key is None else readings_by(key, result.case)
 
@@ -351,17 +353,17 @@ def _host_sentence(pairs: Sequence[Effect]) -> str:
     bound = [pair for pair in graphs if _is_host_paced(pair)]
     most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
     words = faster_words(most.interval, "graph", "eager")
-    told = f"The largest gain from a graph: {workload_name(most.result.case)}, {most.result.how}: {words}."
+    largest = f"The largest gain from a graph: {workload_name(most.result.case)}, {most.result.how}: {words}."
     if bound:
         names = dict.fromkeys(workload_name(pair.result.case) for pair in bound)
         return (
             f"Launch overhead on the CPU limits {len(bound)} of {count(len(graphs), 'case')} when run "
             f"eagerly ({', '.join(names)}). A faster GPU will not help there until the batch grows or the "
-            f"step runs as a graph. {told}"
+            f"step runs as a graph. {largest}"
         )
     if any(_is_host_paced(pair) is None for pair in graphs):
-        return f"It is unclear whether launch overhead on the CPU limits any case. {told}"
-    return f"No case is limited by launch overhead on the CPU, so a faster GPU would help. {told}"
+        return f"It is unclear whether launch overhead on the CPU limits any case. {largest}"
+    return f"No case is limited by launch overhead on the CPU, so a faster GPU would help. {largest}"
 
 
 def _is_host_paced(pair: Effect) -> bool | None:

@@ -251,7 +251,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     return tuple(map(with_price, runs))
 
 
-def what() -> str:
+def about_mlperf() -> str:
     """Describe the table of published runs: scope, rounds and limits."""
     known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
     span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))
