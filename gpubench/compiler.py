@@ -8,7 +8,6 @@ distributed.
 
 from __future__ import annotations
 
-import copy
 import importlib
 import sys
 from collections.abc import Callable
@@ -81,7 +80,8 @@ class _Late(ModuleType):
     """Stands for a package until an attribute of it is used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system and debuggers look for optional attributes
+        # The import system and debuggers look for optional attributes; `from package import *` needs this one
+        if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
         _import_now(self)
         return getattr(self, name)
@@ -111,7 +111,7 @@ def _import_now(package: ModuleType) -> None:
     uncompiled()  # a call is enough: it takes effect here and for the rest of the process
 
 
-class _Submodules(MetaPathFinder, Loader):
+class _Submodules(MetaPathFinder):
     """Imports the whole package before one of its submodules, as Python would."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
@@ -120,14 +120,21 @@ class _Submodules(MetaPathFinder, Loader):
         if package is None or not _is_late(package):
             return None
         _import_now(sys.modules[package])
-        found = sys.modules.get(name)  # the package may have imported it
-        spec = None if found is None else copy.copy(found.__spec__)
-        if spec is not None:
-            spec.loader = self
-        return spec
+        # If the package has imported the submodule, Python would execute it again, by its own spec.
+        found = sys.modules.pop(name, None)
+        return None if found is None else ModuleSpec(name, _Imported(found))
+
+
+class _Imported(Loader):
+    """Loads a module that was imported before."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return sys.modules[spec.name]
+        del spec
+        return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the module was executed with its package."""
+        """Restore the module's own spec."""
+        module.__spec__ = self._spec

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gpubench.compiler import uncompiled
-from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
+from gpubench.tensors import EveryCall, plain_checks, storage_id, tensors_in, tensors_of
 from gpubench.workload import Task, forward, seeded
 
 # Functions and methods that put a tensor on the device of another, or on a named device.
@@ -73,7 +73,7 @@ def loose_tensor(task: Task) -> str | None:
     """
     watch = _Watch(task)
     # Errors are suppressed, because the trace of the step reports them.
-    with uncompiled(), seeded(0), suppress(Exception), watch, EveryCall(watch.call):
+    with uncompiled(), seeded(0), suppress(Exception), plain_checks(), watch, EveryCall(watch.call):
         outputs = forward(task.model, task.batches[0][0])
         watch.is_loss = True
         task.loss(outputs, task.batches[0][1])

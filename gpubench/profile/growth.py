@@ -16,7 +16,9 @@ from operator import add, eq, ne, sub
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKind
 
 BATCHES = (2, 4)
@@ -312,7 +314,7 @@ def _point(batch_size: int, trace: StepTrace) -> MemoryPoint:
         )
         for moment in set(trace.timeline)
     }
-    kept = dict.fromkeys(line for share in _SHARES for line in _highest(flat, share))
+    kept = dict.fromkeys(_highest(flat))
     return MemoryPoint(batch_size=batch_size, moments=tuple(kept), saved_bytes=float(trace.saved))
 
 
@@ -343,37 +345,43 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
     lines = {
         _line(first.total, second.total, first.gradients) for first, second in zip(one, two, strict=True)
     }
-    kept = {line for share in _SHARES for line in _highest(lines, share)}
-    return tuple(sorted(kept, key=lambda line: (line.bytes_per_sample, line.fixed_bytes)))
+    return tuple(sorted({*_highest(lines)}, key=lambda line: (line.bytes_per_sample, line.fixed_bytes)))
 
 
-def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
-    """Return the lines that are the highest at some batch with this share of their gradients, by slope.
+def _highest(lines: Iterable[MemoryLine]) -> list[MemoryLine]:
+    """Return the lines that are the highest at some batch with some share of their gradients.
 
-    They are the upper envelope of all lines at batches of at least 1.
+    For each share, they are the upper envelope of all lines at batches of at least 1, by slope. A line may be
+    in several of the envelopes.
     """
-    found: dict[float, tuple[tuple[float, float, float], MemoryLine]] = {}
-    for line in lines:
-        held = line.fixed_bytes - (1 - share) * line.gradient_bytes
-        # of two that are equal at this share, keep the one that is higher at other shares
-        rank = held, line.fixed_bytes, -line.gradient_bytes
-        if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < rank:
-            found[line.bytes_per_sample] = rank, line
+    lines = [*lines]
+    amounts = [(line.fixed_bytes, line.bytes_per_sample, line.gradient_bytes) for line in lines]
+    fixed, slope, gradient = np.array(amounts).T
+    kept: list[MemoryLine] = []
+    for share in _SHARES:
+        held = fixed - (1 - share) * gradient
+        # of lines that are equal at this share, the last one is the highest at other shares
+        order = np.lexsort((-gradient, fixed, held, slope))
+        at_one = (held + slope)[order]
+        above = np.maximum.accumulate(at_one[::-1])[::-1]
+        order = order[np.append(at_one[:-1] > above[1:], True)]  # the others are below a steeper line
+        kept += [lines[place] for place in _envelope(order.tolist(), held, slope)]
+    return kept
 
-    def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
+
+def _envelope(places: Sequence[int], held: Floats, slope: Floats) -> list[int]:
+    """Return the places of the lines that are on the upper envelope; they get steeper, and start lower."""
+
+    def crossing(low: int, steep: int) -> float:
         """Return the batch size above which the steeper line is higher."""
-        return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
+        return float((held[low] - held[steep]) / (slope[steep] - slope[low]))
 
-    kept: list[tuple[float, MemoryLine]] = []
-    for slope in sorted(found):
-        (held, *_), line = found[slope]
-        steep = held, line
-        while kept and kept[-1][0] + kept[-1][1].bytes_per_sample <= steep[0] + slope:
-            kept.pop()  # the steeper one is above it from a batch of 1 on
+    kept: list[int] = []
+    for steep in places:
         while len(kept) > 1 and crossing(kept[-2], steep) <= crossing(kept[-2], kept[-1]):
             kept.pop()
         kept.append(steep)
-    return [line for _, line in kept]
+    return kept
 
 
 def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:

@@ -102,8 +102,7 @@ def trace_memory(
                 if not is_amp or refused is None:
                     raise
                 refused.append(one_line(error))
-        has_blocks = bool(repeated_blocks(tracer.at(BATCHES[0]).task.model))
-        variants = _variants(workload, has_blocks=has_blocks)
+        variants = _variants(workload, has_blocks=tracer.has_blocks)
         others = [*_rebuilt(workload), *((workload, *each) for each in variants)]
         if ways is not None:
             others = [(of, recipe, steps) for of, recipe, steps in others if recipe in {*requested, *ways}]
@@ -240,6 +239,12 @@ class _Tracer:
                 task = _by_recipe(task, self.workload.recipe, self.recipe)
             self._built[batch_size] = _Built(task, self._mode.calls - before, sum(held))
         return self._built[batch_size]
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the model has repeated blocks; its shorter copies then have them too."""
+        like = self._shorter[0] if self._shorter else self
+        return bool(repeated_blocks(like.at(BATCHES[0]).task.model))
 
     def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
         """Trace one step at one batch size; the optimizer's state is created once per batch size."""
