@@ -667,8 +667,7 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     """Return shape and kind of one sample: floats in three dimensions are an image, integers are tokens."""
     import torch
 
-    inputs = task.batches[0][0]
-    tensors = _tensors(inputs)
+    tensors = _tensors(task.batches[0][0])
     if not tensors:
         return (), "sample"  # an object that moves itself does not show its tensors
     whole = [tensor for tensor in tensors if _is_batch(tensor, SMALL_BATCH)]

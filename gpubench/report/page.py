@@ -582,8 +582,7 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
     Returns:
         The document, and n: it keeps every n-th telemetry sample.
     """
-    on_threads = (pair.result for pair in data.thread_pairs)
-    results = (*data.everything, *on_threads, *data.failures)
+    results = (*data.everything, *(pair.result for pair in data.thread_pairs), *data.failures)
     used = {id(result.run): result.run for result in results}.values()
     total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
     step = max(1, math.ceil(total / most_samples))

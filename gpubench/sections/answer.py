@@ -292,8 +292,7 @@ def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
     # Return another provider of the GPU, and the cost of the job (or an hour) there: "aws 8x $12.00".
     there = each.offer
     so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
-    hourly = f"{format_usd(each.usd_per_hour)}/h"
-    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
+    cost = f"{format_usd(each.usd_per_hour)}/h" if each.cost_usd is None else format_usd(each.cost_usd)
     return f"{plain(there.provider, 30)}{so_many} {cost}"
 
 
@@ -381,8 +380,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     legend = _legend(ranking, rows, one_a_gpu=one_a_gpu)
     items: list[str] = []
     if one_a_gpu and ranking.offer_count is not None:
-        total = ranking.offer_count
-        every = f"--table --explain --limit {total} lists them"
+        every = f"--table --explain --limit {ranking.offer_count} lists them"
         items.append(f"One row per GPU: its best offer. Ranks count all offers; {every}.")
     if data.more_by is None:
         items = [*notes, *items, *legend]

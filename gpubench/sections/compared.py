@@ -31,7 +31,7 @@ from gpubench.blocks.parts import (
     table,
     text,
 )
-from gpubench.effects import Result, effect, ratio
+from gpubench.effects import Result, by_speed, effect, ratio
 from gpubench.groups import grouped
 from gpubench.interval import stacked
 from gpubench.measure.capability import peak_flops_per_s
@@ -40,7 +40,6 @@ from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
 from gpubench.sections.data import (
     ReportData,
-    by_speed,
     case_words,
     explained,
     kinds_words,
@@ -115,7 +114,7 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     """Pair the fastest CPU and GPU results of each workload and task, at equal batch size if possible."""
 
     def of_one_device(*, is_cpu: bool) -> list[Result]:
-        # Return the results of the page's device, or of the last measured one if the page's is the other kind.
+        # Return the results of the page's device if it is of this kind, else of the last measured device.
         of_kind = [r for r in data.everything if r.run.device.is_cpu is is_cpu]
         return [r for r in of_kind if same(r.run.device, of_kind[0].run.device)]
 
@@ -128,7 +127,7 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
         )
         shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
         cpu = max((r for r in mine if not shared or r.case.batch_size in shared), key=by_speed)
-        able = [r for r in theirs if not shared or r.case.batch_size == cpu.case.batch_size]
+        able = (r for r in theirs if not shared or r.case.batch_size == cpu.case.batch_size)
         gpu = max(able, key=by_speed, default=None)
         found.append(CpuGpuPair(cpus=tuple(r for r in mine if r.leads), cpu=cpu, gpu=gpu))
     return tuple(found)
@@ -254,8 +253,7 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
     for result in without_largest_batch(data.results):
         case, flops = result.case, result.measurement.flops_per_sample
         rate, peak = result.measurement.achieved_flops_per_s, peak_flops_per_s(device, case.precision)
-        half = case.precision.in_half
-        moved = _moved_bytes(case.workload, case.workload_version, case.task, half, case.batch_size)
+        moved = _moved_bytes(case)
         if rate is None or moved is None or not flops or peak is None:
             continue
         intensity = flops * case.batch_size / moved
@@ -270,13 +268,13 @@ def _bandwidth(data: ReportData) -> float | None:
 
 
 @cache
-def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
+def _moved_bytes(case: Case) -> float | None:
     # Return the bytes that the operators of the step read and write once; None without a profile.
-    profile = load_profiles().get(name)
-    if profile is None or profile.version != version:
+    profile = load_profiles().get(case.workload)
+    if profile is None or profile.version != case.workload_version:
         return None
-    work = work_of(profile.operators_of(task), batch_size)
-    return float(moved_bytes(work, half)[0]) or None
+    work = work_of(profile.operators_of(case.task), case.batch_size)
+    return float(moved_bytes(work, case.precision.in_half)[0]) or None
 
 
 def _render(data: ReportData) -> Block | None:

@@ -237,11 +237,6 @@ def without_largest_batch(results: Iterable[Result]) -> list[Result]:
     return [r for r in known if not r.measurement.at_largest_batch] or known
 
 
-def by_speed(result: Result) -> tuple[bool, float]:
-    """Return a sort key: first the results that must not lead (``Result.leads``), then by ascending speed."""
-    return result.leads, result.measurement.samples_per_s or 0.0
-
-
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
     """Return the newest usable (or unusable) measurement of each case; ``runs`` are sorted newest first."""
     results = (

@@ -304,8 +304,8 @@ def _evidence(data: ReportData) -> Paragraph:
         said += " This is a CPU, and no GPU prediction starts from a CPU measurement."
         others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
         if others:
-            names = listing(dict.fromkeys(others))
-            said += f" The results folder also has runs of {names}, which the ranking uses."
+            cards = listing(dict.fromkeys(others))
+            said += f" The results folder also has runs of {cards}, which the ranking uses."
         else:
             said += " No GPU was measured: the GPUs below are reference runs or predictions from datasheets."
         return Paragraph(text=said, tone="warning")
