@@ -26,7 +26,7 @@ from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers, places_by_kind
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
 from gpubench.precisions import AMP, Precision
-from gpubench.predict.answers import log_deviation, most_of, start_of
+from gpubench.predict.answers import highest_draw, log_deviation, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend import candidates
@@ -351,7 +351,7 @@ def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
     # Return the rate, its log standard deviation, the limit of its draws, and its starting point's number.
     start = start_of(estimate)
     place = None if start is None else starts.setdefault("\0".join(start), len(starts))
-    most = most_of(estimate)
+    most = highest_draw(estimate)
     return [
         _short(estimate.samples_per_s),
         _short(log_deviation(estimate)),

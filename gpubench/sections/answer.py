@@ -5,7 +5,7 @@ from typing import Any
 
 from gpubench.blocks.parts import (
     BASIS_GLYPHS,
-    MOST_OF_A_LONG_TABLE,
+    MOST_ROWS,
     NO_BREAK_SPACE,
     Block,
     Bullets,
@@ -340,7 +340,7 @@ def _ranking(data: ReportData) -> Block | None:
     if len(workloads) > 1:
         what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
         lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
-    shown, total = ranking.rows[:MOST_OF_A_LONG_TABLE], ranking.offer_count or len(ranking.rows)
+    shown, total = ranking.rows[:MOST_ROWS], ranking.offer_count or len(ranking.rows)
     caption = "The only offer" if total == 1 else f"All {total:,} offers"
     if len(shown) < total:
         caption = f"The first {len(shown)} of {total:,} offers; the JSON report has all of them"
