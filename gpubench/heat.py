@@ -152,7 +152,7 @@ def slowing_to_come(
 
 
 def _fall_to_come(moments: Sequence[Moment]) -> float:
-    """Return how far below the mean of these launches the clock will end once the card is warm, as a share.
+    """Return how far the clock will fall below its mean in these launches until the card is warm, as a share.
 
     The result is 0 if a clock is unknown.
     """

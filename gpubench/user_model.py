@@ -589,7 +589,7 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
             f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "
             "a padded one, and make it nested in forward"
         )
-    inner = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else ()
+    inner = inputs.values() if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else ())
     by_sample = any(isinstance(each, list) and len(each) == batch_size for each in (inputs, *inner))
     if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
         shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -784,7 +785,7 @@ def regret_table(task: TaskKind = TaskKind.TRAIN) -> str:
         "harness and GPU out": list(without_each(fit, "harness")),
     }
     columns = {}
-    for words, judged, worth in ((w, j, h) for w, j in ways.items() for h in (0.0, request.HOUR_WORTH_USD)):
+    for (words, judged), worth in product(ways.items(), (0.0, request.HOUR_WORTH_USD)):
         settings = settings_of(table, judged, usd, worth)
         by = f"dollars and ${worth:g} an hour" if worth else "dollars"
         columns[f"{words}, {by}"] = [*regret_cells(settings), *map(mean_error, disappointments(settings))]

@@ -67,10 +67,10 @@ CELL = ["source", "model", "precision", "task"]
 
 @lru_cache(maxsize=4096)
 def facts_of(source: str) -> tuple[str, str]:
-    """Return a source's harness, and the math mode of its "fp32" rows on Ampere and newer that state none.
+    """Return a source's harness, and the math mode to assume for its "fp32" rows on Ampere and newer.
 
     The longest listed prefix of its name decides; sources that share their benchmark's code share a harness.
-    An unlisted source is its own harness. It is assumed to use PyTorch's defaults since 1.12: TF32 in
+    An unlisted source is its own harness, and is assumed to use PyTorch's defaults since 1.12: TF32 in
     convolutions only.
     """
     rows = [row for row in published_rows("sources.csv") if source.startswith(row["prefix"])]
@@ -164,16 +164,16 @@ def own_profile(model: str) -> WorkloadProfile | str:
 
 def profiles_of(task: pd.Series[Any], model: pd.Series[Any]) -> pd.DataFrame:
     """Return the profile of each row; the optimizer follows "+" in the name of the model."""
-    each = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
+    keys = pd.MultiIndex.from_arrays([task, model.map(lambda name: name.partition("+")[0])])
     own = {
         (step, name): totals_of(profile, TaskKind(step))
-        for step, name in {*each}
+        for step, name in {*keys}
         if _is_a_file(name)
         and isinstance(profile := own_profile(name), WorkloadProfile)
         and is_comparable(profile, TaskKind(step))
     }
     known = [model_profiles(), *([pd.DataFrame.from_dict(own, orient="index")] if own else [])]
-    return pd.concat(known).reindex(each).set_index(task.index)
+    return pd.concat(known).reindex(keys).set_index(task.index)
 
 
 def _unprofiled(model: str) -> str:
@@ -431,8 +431,8 @@ def _read(
     text = pd.DataFrame([[(line.get(name) or "").strip() for name in names] for line in lines], columns=names)
     rows = _judged(text.astype(object), vendors)
     usable = _measured(rows[rows.kind == ""])
-    alike = usable.groupby([*CELL, "gpu_key", "batch", "layout", "batch_high"], sort=False)
-    number = alike.ngroup()
+    repeats = usable.groupby([*CELL, "gpu_key", "batch", "layout", "batch_high"], sort=False)
+    number = repeats.ngroup()
     rows.loc[usable.index[number >= MOST_ROWS], "kind"] = f"beyond the first {MOST_ROWS:,} different rows"
     reasons = list(rows.loc[rows.kind != "", ["kind", "detail"]].itertuples(index=False, name=None))
     for why, places in broken.items():
@@ -445,8 +445,8 @@ def _read(
         raise errors.MisuseError(
             f"{what}: none of {count} rows is usable ({reasons_shown or 'there is no row below the header'})"
         )
-    usable = usable.assign(seconds_per_sample=alike.seconds_per_sample.transform("median"))
-    merged = usable[(number < MOST_ROWS) & (alike.cumcount() == 0)]
+    usable = usable.assign(seconds_per_sample=repeats.seconds_per_sample.transform("median"))
+    merged = usable[(number < MOST_ROWS) & (repeats.cumcount() == 0)]
     return Reading(
         table=table_of(merged.sort_values([*CELL, "gpu_key", "batch", *_ORDER])),
         rows=count,
