@@ -181,7 +181,7 @@ def is_warming_up(moments: Sequence[Moment]) -> bool:
 
 
 def _rise_c_per_s(moments: Sequence[Moment]) -> float:
-    # Mean rise of the temperature within the launches that know it [degrees C per s]; 0 if none does.
+    # Mean rise of the temperature within launches [degrees C per s]; 0 if it is unknown for all of them.
     slopes = [each.slope_c_per_s for each in moments if each.slope_c_per_s is not None]
     return fmean(slopes) if slopes else 0.0
 

@@ -56,7 +56,7 @@ class Option(msgspec.Struct, frozen=True):
         place: Whether it may also be given by position, in the order of the fields with this flag.
         bare: Whether the command line accepts it only by position.
         choices: All allowed values.
-        read: Converts a text or Python value, given the option's name, to the field's value (to one of them,
+        read: Takes a text or Python value and the option's name, and returns the field's value (one of them,
             if there are many). Raises MisuseError, or TypeError for a wrong type.
         takes: Accepted values in words; if empty, derived from the type.
         python: Accepted Python type; if empty, derived from the type.

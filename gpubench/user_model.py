@@ -577,7 +577,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Check that some input or target has the batch first; a mask or the nodes of a graph need not."""
+    """Check that the first dimension of some input or target is the batch, as not every input needs it."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""

@@ -167,7 +167,7 @@ class Fit:
 
     @cached_property
     def sums(self) -> tuple[Indices, Floats, Floats, Floats]:
-        """The cells of all rows, their weights and column sums, and the products without their offsets."""
+        """Cells of all rows, their weights and column sums, and products less what their offsets absorb."""
         cells, weight, sums, products = _sums(self, np.ones(len(self.rows), dtype=bool))
         return cells, weight, sums, products - _offsets(self, cells, weight, sums)
 
@@ -572,7 +572,7 @@ SHARE_PRIORS: Mapping[str, tuple[float, float]] = {
     "pcie": (0.43, 0.35),
     "host": (0.35, 0.35),
 }
-_JOB_NOISE = 0.05  # log, of a row; a row beyond ``_ROBUST_SCALE`` times this loses weight
+_JOB_NOISE = 0.05  # log standard deviation of a row; a row beyond ``_ROBUST_SCALE`` times this loses weight
 # Usual log error for each doubling of the number of GPUs if the shares are known.
 LEAST_ERROR = 0.02
 
