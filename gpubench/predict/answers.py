@@ -114,7 +114,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
     too, along with its effects.
     """
     found = answers.estimates
-    refused = [each for each in answers.values() if isinstance(each, Refusal)]
+    refused = answers.refusals
     capped = any(each.power_limit_w for each in found)
     more = ["joules_per_sample"] if answers.by_energy or capped else []
     more += ["power_limit_w", "capped_time", "capped_energy"] if capped else []
