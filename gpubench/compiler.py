@@ -2,12 +2,12 @@
 
 The import of the compiler takes a second of CPU time. Torch imports it for every optimizer and every tensor
 without values, only to exclude some functions from compilation. The import of distributed tensors takes a
-quarter of a second. Torch imports them for tensors without values, only to see that these are not.
+quarter of a second. Torch imports them for tensors without values, only to check whether those are
+distributed.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib
 import sys
 from collections.abc import Callable
@@ -33,17 +33,18 @@ def import_compiler_late() -> None:
 
 
 def import_distributed_tensors_late() -> None:
-    """Delay the import of torch's distributed tensors in this process, which then makes none.
+    """Delay the import of torch's distributed tensors; until it happens, this process can make none.
 
     Call it after the import of an author's code, because code that imports them itself needs the real ones.
-    It has no effect in a process that imports the compiler early, because that one may train on several GPUs.
+    It has no effect in a process that imported the compiler early, because that process may train on several
+    GPUs.
     """
     if _is_late(_NAME):
         _import_late(_DISTRIBUTED, _LateTensors)
 
 
 def _import_late(name: str, stand_in: type[_Late]) -> bool:
-    # Whether a package is now imported late: it must exist, and not be imported yet
+    # Delay the import of a package; return False if it is missing or already imported.
     spec = None
     with suppress(ImportError):
         spec = find_spec(name)
@@ -79,7 +80,8 @@ class _Late(ModuleType):
     """Stands for a package until an attribute of it is used."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import system and debuggers look for optional attributes
+        # The import system and debuggers look for optional attributes; `from package import *` needs this one
+        if name.startswith("__") and name != "__all__":
             raise AttributeError(name)
         _import_now(self)
         return getattr(self, name)
@@ -106,10 +108,10 @@ def _import_now(package: ModuleType) -> None:
     assert spec is not None
     assert spec.loader is not None
     spec.loader.exec_module(package)
-    uncompiled()  # from here on, in this process
+    uncompiled()  # a call is enough: it takes effect here and for the rest of the process
 
 
-class _Submodules(MetaPathFinder, Loader):
+class _Submodules(MetaPathFinder):
     """Imports the whole package before one of its submodules, as Python would."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
@@ -118,14 +120,21 @@ class _Submodules(MetaPathFinder, Loader):
         if package is None or not _is_late(package):
             return None
         _import_now(sys.modules[package])
-        found = sys.modules.get(name)  # the package may have imported it
-        spec = None if found is None else copy.copy(found.__spec__)
-        if spec is not None:
-            spec.loader = self
-        return spec
+        # If the package has imported the submodule, Python would execute it again, by its own spec.
+        found = sys.modules.pop(name, None)
+        return None if found is None else ModuleSpec(name, _Imported(found))
+
+
+class _Imported(Loader):
+    """Loads a module that was imported before."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return sys.modules[spec.name]
+        del spec
+        return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: the module was executed with its package."""
+        """Restore the module's own spec."""
+        module.__spec__ = self._spec

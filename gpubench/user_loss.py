@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gpubench.compiler import uncompiled
-from gpubench.tensors import EveryCall, storage_id, tensors_in, tensors_of
+from gpubench.tensors import EveryCall, plain_checks, storage_id, tensors_in, tensors_of
 from gpubench.workload import Task, forward, seeded
 
 # Functions and methods that put a tensor on the device of another, or on a named device.
@@ -58,7 +58,7 @@ def with_loss(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Ca
     own = {id(part) for part in model.modules()}
     if id(module) in own:  # a method of the model: its tensors are already moved and trained
         return model, loss
-    # Tensors that are plain attributes of the modules, such as those of a spectral norm.
+    # Tensors that are plain attributes of the modules, as in a spectral norm.
     attributes = (tensors_in(vars(part).values()) for part in module.modules())
     tensors = (*module.parameters(), *module.buffers(), *chain.from_iterable(attributes))
     own_loss: Any = copy.deepcopy(loss, {id(part): part for part in (*model.modules(), *tensors)})
@@ -73,7 +73,7 @@ def loose_tensor(task: Task) -> str | None:
     """
     watch = _Watch(task)
     # Errors are suppressed, because the trace of the step reports them.
-    with uncompiled(), seeded(0), suppress(Exception), watch, EveryCall(watch.call):
+    with uncompiled(), seeded(0), suppress(Exception), plain_checks(), watch, EveryCall(watch.call):
         outputs = forward(task.model, task.batches[0][0])
         watch.is_loss = True
         task.loss(outputs, task.batches[0][1])

@@ -306,8 +306,8 @@ MUTANTS = (
     Mutant(
         name="several GPUs need less memory than the peak of their step",
         file="gpubench/profile/growth.py",
-        old="(1 - share) * line.gradient_bytes",
-        new="share * line.gradient_bytes",
+        old="(1 - share) * gradient",
+        new="share * gradient",
         killer="workloads/test_memory.py::test_the_peak_with_any_share_of_the_gradients_is_the_highest_of_all_moments",
     ),
     # --- certainty of a measured figure -------------------------------------------------------------------------

@@ -50,7 +50,8 @@ os._exit(0)
 COMPILE = "compiled = torch.compile(lambda x: x + 1, backend=refuse)"
 USES = {
     "a submodule": (
-        "import torch._dynamo.utils as utils; assert utils is torch._dynamo.utils is sys.modules[utils.__name__]\n"
+        "import torch._dynamo.utils as utils; assert utils is torch._dynamo.utils is sys.modules[utils.__name__]; "
+        "assert utils.counters is torch._dynamo.convert_frame.counters; assert utils.__spec__.origin\n"
         "compiled = torch._dynamo.optimize(refuse)(lambda x: x + 1)"
     ),
     "another part of torch": f"from torch.nn.attention import flex_attention\n{COMPILE}",

@@ -446,8 +446,8 @@ def _of_faults(check: CudaCheck) -> Iterator[Verdict]:
     yield from _of_next_case("the case after the refused capture", faults.after_waiting, memory)
     if (row := faults.too_large) is not None:
         what = f"batch {row.case.batch_size:,} in {format_bytes(faults.cap_bytes)}"
-        wrong = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
-        wrong = None if row.status is Status.OUT_OF_MEMORY else wrong
+        failure = "it fit" if row.status is Status.OK else f"{row.status}: {row.reason}"
+        wrong = None if row.status is Status.OUT_OF_MEMORY else failure
         yield _judged(
             "faults",
             what,

@@ -29,8 +29,8 @@ from gpubench.profile.allowance import card_of_device
 from gpubench.profile.memory import MOST_BATCH, largest_batch
 from gpubench.units import format_bytes
 
-# The search ends when the largest batch known to fit and the smallest known not to fit differ by at most 1,
-# or by at most this fraction of the former.
+# The search ends when the smallest batch known not to fit exceeds the largest known to fit by at most 1, or
+# by at most this fraction.
 RESOLUTION = 1 / 16
 # Until a trial does not fit, each batch is the previous one times this factor.
 GROWTH = 1.5

@@ -23,8 +23,8 @@ MICRO_WARM_S = 0.2
 LEAST_REPETITIONS = 5
 """A micro-benchmark is repeated at least this many times, however long it takes."""
 MOST_REPETITION_S = 0.5
-"""A matrix product that would take longer than this at the rate of the previous size is skipped [s]: the
-smaller product has already shown what the device can do."""
+"""A micro-benchmark that would take longer than this at the rate of its previous, smaller size is skipped
+[s]: the smaller size has already shown what the device can do."""
 CURVE_SHARE = 0.4
 """Steps with individually recorded losses take at most this share of the longest warm-up."""
 REFERENCE_SAMPLES = 4
@@ -103,7 +103,8 @@ DEFAULT = msgspec.structs.replace(
     timed_least_s=2.0,
     in_haste=False,
 )
-"""Takes four minutes on a data-center card. Further launches would show more than longer timed parts."""
+"""Takes four minutes on a data-center card. Any further time would be better spent on more launches than on
+longer timed parts."""
 PUBLISH = Budget(
     name="publish",
     launches=8,

@@ -146,9 +146,8 @@ def preflight(
 def newcomers(device: DeviceProfile, *, sleep: Callable[[Seconds], None] = time.sleep) -> tuple[Finding, ...]:
     """Return a finding if another process has started to use the device during the run.
 
-    Call this after the measuring processes have ended, so that they are not counted.
-
-    A lost device is not checked, because its rows already report the loss.
+    Call this after the measuring processes have ended, so that they are not counted. If the device is lost,
+    there is no finding, because its rows already report the loss.
     """
     if device.is_cpu:
         return ()
@@ -233,7 +232,7 @@ def describe_fault(fault: str) -> str:
 class NotHereError(GpuBenchError):
     """A library lacks something on this machine or for this model, so the case is unsupported.
 
-    An eager run, or a run in a wider type, is never reported in its place.
+    gpubench never runs the case eagerly or in a wider type instead.
     """
 
     def __init__(self, reason: str, cause: Cause | None = None) -> None:

@@ -241,7 +241,7 @@ def measure_case(order: MeasureCase, context: WorkerContext) -> CaseDone:
 
 
 def try_batch(order: TryBatch, context: WorkerContext) -> CaseDone:
-    """Measure a case with a few steps in place of its rounds, because they need the same amount of memory.
+    """Run a few steps of a case to see whether its batch fits; its rounds would need no more memory.
 
     The checks after the rounds are included: they also need memory, and the step may have left too little.
     The launch contains what a measurement knows before its first timed round: errors, switches, peak memory.
@@ -288,7 +288,9 @@ def _job(order: MeasureCase, context: WorkerContext, recorder: LaunchRecorder, d
             clock=context.clock(),
             batches=len(work.batches),
             is_async=not context.hardware.is_cpu,
-            heap=lambda: context.hardware.heap(work.scaler.get_scale() if work.scaler is not None else None),
+            step_state=lambda: context.hardware.step_state(
+                work.scaler.get_scale() if work.scaler is not None else None
+            ),
             announce=None if context.team is None else context.team.announce_steps,
         ),
         prove_again=lambda: _prove_again(recorder, work, context),
@@ -365,7 +367,7 @@ def _compare_with_cpu(recorder: LaunchRecorder, work: Work, task: Task, context:
 def _first_steps(
     work: Work, context: WorkerContext, recorder: LaunchRecorder, deadline_s: Seconds
 ) -> Advance:
-    """Run the first steps from the seed, record their losses, then prepare the execution and check it."""
+    """Seed, run the first steps and record their losses, then prepare the execution and check it."""
     hardware, execution = context.hardware, work.case.execution
     context.phase("first steps")
     step = context.once(work.step)

@@ -64,8 +64,7 @@ SCALING_TOLERANCE = 1.05
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown"})
 POWER_BRAKE = "hw_power_brake_slowdown"
 POWER_CAP = "sw_power_cap"
-# The driver also counts the time in which these policies limit the clock, but they are no fault of cooling or
-# power.
+# Policies that limit the clock without a cooling or power problem; the driver counts their time too.
 NOTED_POLICIES = ("sync_boost", "board_limit", "reliability")
 INVALIDATING = frozenset(
     {
@@ -136,7 +135,11 @@ def find(
         yield from _of_precision(case, launch)
         yield from _of_loss(case, launch)
         taken = ((launch.host_load, HOST_LOAD), (launch.host_steal, HOST_STEAL))
-        yield from (Finding(kind=FindingKind.HOST_BUSY, value=v, limit=at) for v, at in taken if v and v > at)
+        yield from (
+            Finding(kind=FindingKind.HOST_BUSY, value=share, limit=limit)
+            for share, limit in taken
+            if share is not None and share > limit
+        )
         yield from _of_clock(launch)
         yield from _of_rounds(launch, measurement.target)
         yield from _of_telemetry(launch)
@@ -426,9 +429,9 @@ def loss_trace(launches: Sequence[Launch]) -> tuple[float | None, ...]:
 def loss_ends(launch: Launch) -> tuple[float, float] | None:
     """Return the mean of early losses and of the last losses, over the same batches.
 
-    The last losses are a fifth, but at least four. Each of them is paired with an early loss of the same
-    batch, the last with the first. The result is None if there are fewer than four pairs, or if a loss is
-    unknown. The rounds start over at the first batch, and the loss of a round is the loss of its last step.
+    The last losses are the last fifth, but at least four. Each is paired with an early loss of the same
+    batch: the latest with the earliest. The result is None if there are fewer than four pairs, or if a loss
+    is unknown. The rounds start over at the first batch, and the loss of a round is that of its last step.
     """
     losses = loss_trace((launch,))
     known = [loss for loss in losses if loss is not None]

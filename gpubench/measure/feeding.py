@@ -30,6 +30,7 @@ DISTINCT_IMAGES = 64
 TENSOR_BYTES = 4 * 3 * 224 * 224
 # Size of an uncropped photograph, as it is sent to a GPU that crops it.
 EIGHT_BIT_BYTES = 3 * 500 * 375
+# Minimum number of timed rounds, and their shortest total time by default.
 LEAST_ROUNDS = 3
 TIMED_S = 6.0
 

@@ -222,6 +222,7 @@ READINGS_ROUNDS = 4
 # Approximate time that the profiler needs to start and to summarize [s].
 PROFILER_S = 2.0
 MOST_EVENTS = 200
+# Assumed ratio of the time of a single pass to the time of a step in a round, at most.
 LATENCY_MARGIN = 1.5
 
 
@@ -316,9 +317,10 @@ class Expected(NamedTuple):
     Attributes:
         loss: None if it cannot be compared with the device's, or if the loss function does not accept the
             model's inference outputs.
-        outputs: In inference, for at most four samples, (n, ...). None in training, if ``draws`` is true, if
-            they are not one tensor, for a model without weights (an input pipeline gives random outputs), and
-            unless all weights are float32: with fewer bits, the CPU's error is as large as the device's.
+        outputs: In inference, the outputs of at most four samples, (n, ...). None in training; if ``draws``
+            is true; if they are not one tensor; if the model has no weights (an input pipeline gives random
+            outputs); or if any weight is not float32, because the CPU's error is then as large as the
+            device's.
         is_whole: Whether the results are for the whole batch, because the model does not run on a part of it.
         unchecked: Why nothing can be compared with the device; None if something can.
         draws: Whether the forward pass draws random numbers, other than for dropout.

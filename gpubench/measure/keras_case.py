@@ -97,7 +97,7 @@ def build_of(reference: str, framework: Framework) -> Build:
 
 def _task(name: str, made: Any, batch_size: int, seed: int) -> workload.KerasTask:
     if isinstance(made, keras.Model):
-        return _compiled(name, made, batch_size, seed)
+        return _with_drawn_batches(name, made, batch_size, seed)
     if not isinstance(made, tuple | list) or len(made) not in {4, 5} or not isinstance(made[0], keras.Model):
         raise MisuseError(
             f"{name}: build returned a value of type {type(made).__name__}; it must return a compiled "
@@ -117,8 +117,11 @@ def _task(name: str, made: Any, batch_size: int, seed: int) -> workload.KerasTas
     )
 
 
-def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.KerasTask:
-    """Draw batches with the shapes of a compiled model; its loss decides between labels and one-hot rows."""
+def _with_drawn_batches(name: str, model: Any, batch_size: int, seed: int) -> workload.KerasTask:
+    """Return the task of a compiled model, with random batches of its shapes.
+
+    Targets are labels for a sparse loss, and one-hot rows for any other.
+    """
     specs: Any = model.inputs or ()
     outputs: Any = model.outputs or ()
     shapes = [each.shape[1:] for each in (*specs, *outputs)]
@@ -153,7 +156,7 @@ def _compiled(name: str, model: Any, batch_size: int, seed: int) -> workload.Ker
 
 
 def profile_of_own(reference: str, framework: Framework, return_home: Callable[[], None]) -> WorkloadProfile:
-    """Read what can be known about a user's own model without a trace: parameters and shapes.
+    """Return what can be read from a user's own model without a trace: parameters and shapes.
 
     Args:
         reference: The file or module, and the name in it.

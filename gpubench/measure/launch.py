@@ -149,10 +149,10 @@ def shifted(samples: list[TelemetrySample], origin_s: Seconds) -> tuple[Telemetr
     return tuple(kept)
 
 
-# The energy counter updates every 0.1 s, so each end of a region adds an error of up to 5 % if the region
-# lasts two seconds, and 0.3 % if it lasts thirty.
+# The energy of a shorter timed region is unknown. The counter updates every 0.1 s, so each end of a region
+# adds an error of up to 5 % if the region lasts two seconds, and 0.3 % if it lasts thirty.
 LEAST_REGION_S = 2.0
-# Longest time between two power samples; with a longer gap, the integral is unknown.
+# If two consecutive power samples are further apart than this, their integral is unknown.
 LARGEST_GAP_S = 1.0
 
 
@@ -221,8 +221,7 @@ class Bench:
 
     Attributes:
         tell_phase: Reports a new phase to the parent, which sets a deadline for each phase.
-        report: Sends one round, the half-width of the step time's interval so far, and the latest device
-            sample.
+        report: Sends one round to the parent; see ``Loop.report``.
         stopped: Whether the parent has requested a stop.
         cause_of: Returns the root cause of an error, such as the loss of another process of the job.
         local_processes: Number of processes of this job on this host, this one included.
@@ -262,9 +261,9 @@ class Bench:
             telemetry=telemetry.__enter__(),
             profile=setup.device,
             tell_phase=lambda name: line.send(messages.Phase(name=name)),
-            report=lambda timed, done, outside_s, rule, sample: line.send(
+            report=lambda done, outside_s, rule, sample: line.send(
                 messages.RoundDone(
-                    timed=timed,
+                    timed=rule is not None,
                     round=done,
                     outside_s=outside_s,
                     half_width=None if rule is None else rule.half_width(),

@@ -24,7 +24,7 @@ from gpubench.folders import write_log
 from gpubench.measure import capability, checks, messages
 from gpubench.measure.budget import LEAST_REPETITIONS, MICRO_MOST_S, MICRO_WARM_S, MOST_REPETITION_S
 from gpubench.measure.environment import child_variables
-from gpubench.measure.messages import JOINED, MODULE, OnEvent, Place
+from gpubench.measure.messages import MODULE, UNDER_TORCHRUN, OnEvent, Place
 from gpubench.measure.plan import GOALS, SEEDS, Group, Plan, PlannedCase, Unit
 from gpubench.measure.privacy import scrub
 from gpubench.measure.progress import Progress
@@ -208,7 +208,7 @@ def _end_of(unit: Unit, done: messages.CaseDone, measurement: Measurement) -> me
 
 # A child that ends at its deadline needs a moment to report that.
 GRACE_S = 1.0
-# Under a time limit, a run with cases starts micro-benchmarks only within this share of the remaining time.
+# Under a time limit, a run with cases starts no micro-benchmark after this share of the remaining time.
 MICRO_SHARE = 0.1
 # Time of the slowest micro-benchmark [s].
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
@@ -313,7 +313,7 @@ class Launcher:
                     record.threads = self.ready.cpu_threads
                 record.take(unit, finished)
                 units[number + 1 :] = sorted(
-                    (*units[number + 1 :], *self._eagerly(unit, record)), key=lambda each: each.launch
+                    (*units[number + 1 :], *self._eager_units(unit, record)), key=lambda each: each.launch
                 )
                 measurement = self._judged(record, unit)
                 yield measurement  # it is stored before it is reported
@@ -328,8 +328,8 @@ class Launcher:
         finally:
             self.close()
 
-    def _eagerly(self, unit: Unit, record: Record) -> Iterator[Unit]:
-        # Plan the eager version of a case that no CUDA graph can capture, if the plan falls back to it.
+    def _eager_units(self, unit: Unit, record: Record) -> Iterator[Unit]:
+        # If a CUDA graph cannot capture a case and the plan allows it, plan the case eagerly.
         case = unit.planned.case
         status = record.ended.get(case, (Status.OK,))[0]
         if self.plan.falls_back and case.execution is Execution.GRAPH and status is Status.UNSUPPORTED:
@@ -485,7 +485,7 @@ class Launcher:
             # Another process reported only the error; batch and phase show the user what to reduce.
             batch = unit.planned.case.batch_size
             return msgspec.structs.replace(done, reason=f"batch {batch}, {progress.phase}: {done.reason}")
-        if self._is_joined and done.launch.stopped:
+        if self._is_under_torchrun and done.launch.stopped:
             self._why_no_job = done.reason  # torchrun also ends the other processes, and may restart all
         launch = msgspec.structs.replace(done.launch, told_in_s=progress.told_in_s())
         return msgspec.structs.replace(done, launch=launch)
@@ -514,7 +514,7 @@ class Launcher:
             if late
             else f"the measuring process {error} (phase: {progress.phase})"
         )
-        if self._is_joined and not late:
+        if self._is_under_torchrun and not late:
             self._why_no_job = reason = f"rank 0 of the job: {reason}"  # torchrun ends the other ranks too
         return progress.done(status, reason, cause)
 
@@ -551,8 +551,8 @@ class Launcher:
     # --- the process ------------------------------------------------------------------------------------
 
     @property
-    def _is_joined(self) -> bool:
-        # Whether the process is the first one of a user's torchrun.
+    def _is_under_torchrun(self) -> bool:
+        # Whether the measuring process is rank 0 of a user's torchrun job.
         return self.place is not None and self._group is not None and self._group.gpu_count > 1
 
     def _child_of(self, group: Group) -> Child:
@@ -569,8 +569,8 @@ class Launcher:
             framework=group.framework,
             threads=group.threads,
         )
-        # With several GPUs, the process is torchrun's first one, or represents a whole job.
-        job = JOINED if self.place is not None else f"{group.gpu_count}"
+        # With several GPUs, the process is rank 0 of a user's torchrun job, or starts torchrun itself.
+        job = UNDER_TORCHRUN if self.place is not None else f"{group.gpu_count}"
         module, arguments = (self.module, ()) if group.gpu_count == 1 else (MODULE, (job,))
         child = self._child = self.control.child = Child(variables, module, arguments=arguments)
         child.end_by_s = self.control.stop_by_s  # a signal may have come before the child existed
@@ -586,7 +586,7 @@ class Launcher:
         )
         report = self._first_report(child)
         self._check_threads(report, group.threads)
-        self._take_ready(report, of_all=not group.threads)
+        self._take_ready(report, uses_all_threads=not group.threads)
         self._start_s = report.cold_s
         return child
 
@@ -605,19 +605,19 @@ class Launcher:
         kinds = (kind for kind in known if kind.exit_code == report.exit_code)
         raise next(kinds, GpuBenchError)(report.reason)
 
-    def _take_ready(self, report: messages.Ready, *, of_all: bool) -> None:
-        # Keep the report of a job, else of the first torch process, else of the first process, with the
-        # packages of all processes. ``of_all``: whether this process uses all CPU threads.
+    def _take_ready(self, report: messages.Ready, *, uses_all_threads: bool) -> None:
+        # Keep the report of a job, else of the first torch process, else of the first process; add the
+        # packages of all processes.
         known = self.ready or messages.Ready()
         is_better = self.ready is None or report.nccl or (report.torch and not known.torch)
         self.ready = msgspec.structs.replace(
             report if is_better else known,
             packages=report.packages | known.packages,
-            cpu_threads=report.cpu_threads if of_all else known.cpu_threads,
+            cpu_threads=report.cpu_threads if uses_all_threads else known.cpu_threads,
         )
 
     def _check_threads(self, ready: messages.Ready, requested: int) -> None:
-        # Refuse a number of CPU threads other than the requested one or the run's; only torch knows it.
+        # Refuse a number of CPU threads other than the requested one or the run's; only torch reports it.
         then, now = self._threads, ready.cpu_threads
         if requested and now != requested:
             self.close()

@@ -29,30 +29,32 @@ from gpubench.units import Seconds, count, format_percent
 WINDOWS = 4
 # A round longer than this many times the median is marked.
 GAP = 2.0
+# The slope of the temperature is that of the last readings over this time.
 TEMPERATURE_SPAN_S = 30.0
+# Largest spread of the SM clock in a steady warm-up, relative to its highest value.
 CLOCK_SPREAD = 0.02
 HOST_BOUND = 0.01
-"""Rounds are host-bound if the median relative difference of neighbors exceeds this: GPU-bound rounds differ
-by 0.04 to 0.3 %, host-bound ones by 3 % or more (H200). In GPU-bound rounds, the windows must agree: waiting
-for that costs a minute, but ending early would miss slow heating (simulated: a bias of 5 % at a spread of
+"""Rounds are host-bound if the median relative difference between consecutive rounds exceeds this: GPU-bound
+rounds differ by 0.04 to 0.3 %, host-bound ones by 3 % or more (H200). In GPU-bound rounds, the windows must
+agree, which costs a minute; ending earlier would miss slow heating (simulated: a bias of 5 % at a spread of
 1 %)."""
-# A series drifts if the means of its halves differ by more than this share and by more than ``DRIFT_ERRORS``
-# standard errors.
+# The drift guard: a series drifts if the means of its halves differ by more than this share and by more than
+# ``DRIFT_ERRORS`` standard errors; its first half is then excluded.
 DRIFT = 0.005
-# The drift guard needs this many rounds in each half: checking short halves after every round finds drift in
-# noise (simulated at correlation 0.9: in 12 % of series instead of 7 %).
+# The drift guard needs this many rounds in each half: checking shorter halves after every round would mistake
+# noise for drift (simulated at correlation 0.9: in 12 % of series instead of 7 %).
 LEAST_HALF = 20
-# The same for the last check, before the series ends.
+# Minimum for the last check, when the series would otherwise end.
 LEAST_HALF_AT_END = 10
-# After the series, halves this short can still show a drift (1 to 3 % of series with only correlated noise
-# are flagged). This drift is only reported, and no round is left out.
+# Minimum after the series has ended. A drift found then is only reported, and no round is excluded; of series
+# with only correlated noise, 1 to 3 % are reported.
 LEAST_HALF_TO_REPORT = 5
 # Threshold of the drift guard, in standard errors; a threshold of 2 would reduce the coverage of the interval
 # (simulated).
 DRIFT_ERRORS = 3.0
-# A series that cannot reach its target gets this many times the shortest timed part. By default, that is time
-# for 40 rounds, which show how many more are needed and, at the spread that a host causes (5 %, correlation
-# 0.6), give an interval of about 5 %.
+# A series that cannot reach its target gets this many times the shortest timed part: by default, time for 40
+# rounds. They show how many more are needed; at the spread that a host causes (5 %, correlation 0.6), their
+# interval is about 5 %.
 GIVE_UP_AFTER = 2.0
 # A series that would need this many times its longest timed part is abandoned: after 40 rounds at a
 # correlation of 0.6, the needed time is known to within a factor of about 1.5 (one standard error).
@@ -60,7 +62,7 @@ OUT_OF_REACH = 2.0
 
 
 class Verdict(Enum):
-    """The decision of a rule after a round."""
+    """What a rule decides after each round."""
 
     GO_ON = "go on"
     DONE = "done"
@@ -72,7 +74,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heap:
+class StepState:
     """State that must settle along with the step times: allocator segments, retries, and gradient scale."""
 
     segments: int | None = None
@@ -82,8 +84,8 @@ class Heap:
 
 @dataclass(kw_only=True)
 class _Window:
-    first: Heap
-    last: Heap
+    first: StepState
+    last: StepState
     rounds: list[Round] = field(default_factory=list)
     clocks_hz: list[float] = field(default_factory=list)
 
@@ -93,10 +95,10 @@ class WarmUp:
     """Decides when the warm-up is over: once it is steady, within the budget's minimum and maximum.
 
     Steady means that the medians of four windows agree, the clock spread is small, allocator and gradient
-    scale have settled over the last window, and, if the budget judges it, the temperature no longer rises. In
-    host-bound rounds, medians agree only by chance, so it is enough that they do not all rise or all fall. If
-    the minimum number of steps does not fit into the budget's maximum, slow steps get the time that they
-    need, up to ``SLOW_STEPS_S`` and ``limit_s``.
+    scale have settled over the last window, and, if the budget requires it, the temperature no longer rises.
+    In host-bound rounds, medians agree only by chance, so they need only show no trend: rises and falls both
+    occur. If the minimum number of steps does not fit into the budget's maximum, slow steps get the time that
+    they need, up to ``SLOW_STEPS_S`` and ``limit_s``.
     """
 
     budget: Budget
@@ -107,20 +109,22 @@ class WarmUp:
     _current: _Window | None = None
     _temperatures: list[tuple[float, float]] = field(default_factory=list)
 
-    def feed(self, done: Round, samples: Sequence[TelemetrySample] = (), heap: Heap | None = None) -> Verdict:
+    def feed(
+        self, done: Round, samples: Sequence[TelemetrySample] = (), state: StepState | None = None
+    ) -> Verdict:
         """Add one round, the telemetry since the previous round, and the state of allocator and scaler."""
         self.steps += done.steps
         self.elapsed_s += done.wall_s
-        heap = heap or Heap()
-        window = self._current or _Window(first=heap, last=heap)
-        window.last = heap
+        state = state or StepState()
+        window = self._current or _Window(first=state, last=state)
+        window.last = state
         window.rounds.append(done)
         window.clocks_hz += [s.sm_clock_hz for s in samples if s.sm_clock_hz is not None]
         self._temperatures += [(s.t_s, s.temperature_c) for s in samples if s.temperature_c is not None]
         self._current = window
         if sum(r.wall_s for r in window.rounds) >= self.budget.window_s:
             self.windows.append(window)
-            self._current = _Window(first=heap, last=heap)
+            self._current = _Window(first=state, last=state)
         if self.unsettled() is None:
             return Verdict.DONE
         return Verdict.OUT_OF_TIME if self.elapsed_s >= self.most_s(done.step_s) else Verdict.GO_ON
@@ -161,7 +165,7 @@ class WarmUp:
 
 
 def _agree(windows: Sequence[_Window], agreement: float) -> bool:
-    # Whether the medians agree, or show no trend beyond the noise of their rounds.
+    # Whether the medians agree, or show no trend in host-bound rounds.
     medians = [median(r.step_s for r in w.rounds) for w in windows]
     if max(medians) <= min(medians) * (1 + agreement):
         return True
@@ -176,10 +180,11 @@ def _agree(windows: Sequence[_Window], agreement: float) -> bool:
 
 @dataclass
 class StopRule:
-    """Stop when the interval, which is valid under autocorrelation, is narrow enough and there is no drift.
+    """Decides when a series of rounds ends: when its interval is narrow enough and it does not drift.
 
-    A series also stops when it cannot reach the target in the available time: a short series has as valid an
-    interval as a long one, and the remaining time is better spent on another process.
+    The interval allows for autocorrelation. A series also ends when it cannot reach the target in the
+    available time: a short series has as valid an interval as a long one, and the remaining time is better
+    spent on another process.
 
     Attributes:
         target: Relative half-width of the 95 % interval to reach.
@@ -347,7 +352,7 @@ MOST_STEPS = 100_000
 WARMUP_SHARE = 0.5
 
 
-Report: TypeAlias = "Callable[[bool, Round, Seconds, StopRule | None, TelemetrySample | None], None]"
+Report: TypeAlias = "Callable[[Round, Seconds, StopRule | None, TelemetrySample | None], None]"
 
 
 class OutOfTimeError(Exception):
@@ -369,12 +374,12 @@ class Loop:
         batches: Number of prebuilt batches; a round with at least as many steps uses each equally often.
         deadline_s: Time on the clock after which no further step is issued.
         stopped: Whether the parent has requested a stop.
-        report: Called at the end of each round with whether the round is timed, the round, the time outside
-            rounds, the stop rule (only for timed rounds), and the latest device sample.
+        report: Called at the end of each round with the round, the time outside rounds, the stop rule (None
+            in the warm-up), and the latest device sample.
         samples: Returns the telemetry since its last call.
-        heap: Returns the state of allocator and gradient scaler.
+        step_state: Returns the state of allocator and gradient scaler.
         announce: Announces a block of steps to the other processes of the job, by first index and step count;
-            None without other processes. They wait for the end of a block, so it is never cut short.
+            None without other processes. The others run a whole block, so a block is never cut short.
         index: Index of the next step.
         is_async: Whether the device may still be working when a call returns.
         step_s: Time per step in the latest round; 0 before the first [s].
@@ -389,7 +394,7 @@ class Loop:
     stopped: Callable[[], bool] = lambda: False
     report: Report = lambda *_: None
     samples: Callable[[], list[TelemetrySample]] = list
-    heap: Callable[[], Heap] = Heap
+    step_state: Callable[[], StepState] = StepState
     announce: Callable[[int, int], None] | None = None
     index: int = 0
     is_async: bool = False
@@ -471,8 +476,8 @@ def warm_up(loop: Loop, budget: Budget, series: Series) -> None:
         series.warmup.append(done)
         samples = loop.samples()
         series.telemetry += samples
-        loop.report(False, done, loop.outside_s(), None, series.last_sample)
-        verdict = rule.feed(done, samples, loop.heap())
+        loop.report(done, loop.outside_s(), None, series.last_sample)
+        verdict = rule.feed(done, samples, loop.step_state())
         steps = loop.steps_for(min(budget.round_s, budget.window_s), done.step_s)
         if verdict is not Verdict.GO_ON:
             break
@@ -504,7 +509,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
             _note_scale(loop, series)
             verdict = rule.feed(done.step_s, done.wall_s)
             series.telemetry += loop.samples()
-            loop.report(True, done, loop.outside_s(), rule, series.last_sample)
+            loop.report(done, loop.outside_s(), rule, series.last_sample)
             if verdict is not Verdict.GO_ON:
                 break
     except OutOfTimeError:
@@ -517,7 +522,7 @@ def time_rounds(loop: Loop, budget: Budget, series: Series) -> None:
 
 
 def _note_scale(loop: Loop, series: Series) -> None:
-    scale = loop.heap().scale
+    scale = loop.step_state().scale
     if scale is not None:
         series.scales.append(scale)
 

@@ -40,7 +40,7 @@ from gpubench.units import Seconds, Watts
 
 MODULE = "gpubench.measure.worker"
 """The module that a measuring process runs."""
-JOINED = "joined"
+UNDER_TORCHRUN = "under-torchrun"
 """The argument that makes a child rank 0 of a user's torchrun job."""
 STORE_VARIABLE = "GPUBENCH_JOB_STORE"
 """The variable that names the file through which a machine's processes find each other without a port."""

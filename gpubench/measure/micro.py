@@ -51,7 +51,7 @@ _TYPES: dict[str, torch.dtype] = {
 }
 # Result types of products, where they differ from the operands' type.
 _RESULTS = {FP8.name: torch.bfloat16, INT8.name: torch.int32}
-# The GPU model may support these products, but this torch build or device may not.
+# Products that this torch build or device may lack even if the GPU's model supports them.
 _IN_8_BITS: dict[str, Literal["FP8", "int8"]] = {FP8.name: "FP8", INT8.name: "int8"}
 COPY_BYTES = 2 * GIB
 CPU_COPY_BYTES = 256 * MIB
@@ -100,8 +100,8 @@ def run_micro(
     deadline_s = deadline_in(time_s)
     absent = {name for name, kind in _IN_8_BITS.items() if quantize.why_no_products(kind, hardware.device)}
     products = gemm_probes(profile, in_haste=budget.in_haste)
-    here = (probe for probe in products if probe.precision not in absent)
-    chosen = [*here, *other_probes(alone=not hardware.is_cuda)]
+    present = (probe for probe in products if probe.precision not in absent)
+    chosen = [*present, *other_probes(own_memory=hardware.is_cuda)]
     fp32_findings = _not_ieee(hardware)
     if fp32_findings is None:
         hardware.release()
@@ -273,14 +273,14 @@ def _add(device: torch.device) -> Action:
     return lambda: one.add_(1)
 
 
-def other_probes(*, alone: bool) -> Iterator[Probe]:
-    """Yield copies, transfers and launches; ``alone`` means that the device has no separate host (a CPU).
+def other_probes(*, own_memory: bool) -> Iterator[Probe]:
+    """Yield copies, transfers and launches.
 
-    A launch is a one-element addition: one launch is timed between two device events, and a series of
-    back-to-back launches in wall time.
+    A launch is a one-element addition: a series of back-to-back launches is timed in wall time and, on a
+    device with its own memory (unlike a CPU), one launch between two device events.
     """
-    yield from copies(alone=alone)
-    if not alone:
+    yield from copies(own_memory=own_memory)
+    if own_memory:
         yield Probe(name="launch device", size="1 launch", unit="s", make=_add)
     yield Probe(
         name="launch wall",
@@ -292,9 +292,11 @@ def other_probes(*, alone: bool) -> Iterator[Probe]:
     )
 
 
-def copies(*, alone: bool, inside: Inside = _copy_inside, across: Across = _copy_across) -> Iterator[Probe]:
-    """Yield copies inside a device and, unless it is ``alone``, transfers to and from its host."""
-    if alone:
+def copies(
+    *, own_memory: bool, inside: Inside = _copy_inside, across: Across = _copy_across
+) -> Iterator[Probe]:
+    """Yield copies inside a device and, if it has its own memory, transfers to and from its host."""
+    if not own_memory:
         yield device_copy(CPU_COPY_BYTES, inside)
         return
     yield device_copy(COPY_BYTES, inside)

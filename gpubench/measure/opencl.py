@@ -116,7 +116,7 @@ def probes(queue: cl.CommandQueue) -> Iterator[Probe]:
     yield multiply_add(queue, "fp32")
     extensions = queue.device.extensions.split()
     yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in extensions)
-    yield from copies(alone=_is_cpu(queue), inside=copy_inside, across=_copy_across)
+    yield from copies(own_memory=not _is_cpu(queue), inside=copy_inside, across=_copy_across)
 
 
 def _is_cpu(queue: cl.CommandQueue) -> bool:

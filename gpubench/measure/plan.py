@@ -22,7 +22,7 @@ from gpubench.folders import package_path
 from gpubench.groups import grouped
 from gpubench.measure import capability
 from gpubench.measure.budget import Budget, budget_of
-from gpubench.measure.request import MicroWish, RunRequest, SuiteName
+from gpubench.measure.request import MicroChoice, RunRequest, SuiteName
 from gpubench.models import (
     BatchChoice,
     Case,
@@ -96,8 +96,8 @@ def digits() -> Arrays:
 def text() -> Arrays:
     """Return windows of a synthetic text, and the word after each.
 
-    The text is drawn from a Markov chain of 100 words. The word after each is one of four, drawn with
-    replacement, with probabilities 0.7, 0.1, 0.1 and 0.1, so the best possible loss is about 0.92 nats.
+    The text is drawn from a Markov chain of 100 words. Each word has four possible followers, of which some
+    may be equal, with probabilities 0.7, 0.1, 0.1 and 0.1; the best possible loss is about 0.92 nats.
 
     Shapes:
         windows: (n, 20) uint8; words: (n,) uint8.
@@ -203,7 +203,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     unsupported: tuple[Measurement, ...] = ()
     time_limit_s: Seconds | None = None
     on_cpu: bool = False
-    micro: MicroWish = "none"
+    micro: MicroChoice = "none"
     allow_throttled: bool = False
     peers: tuple[DeviceProfile, ...] = ()
     done: frozenset[tuple[Case, int]] = frozenset()
@@ -348,11 +348,11 @@ def _every_case(
 ) -> Iterator[tuple[PlannedCase, str | None]]:
     # Yield every case of a request, and why it cannot be measured here; None if it can.
     # With several GPUs, the first is also measured alone, and ``amp`` is a precision that all support.
+    frameworks = dict.fromkeys(map(Framework, request.frameworks))
     asked = tuple(execution for execution in Execution if execution in asked_executions(request))
     settings = [
         (framework, count, execution)
-        for framework in dict.fromkeys(map(Framework, request.frameworks))
-        for count in dict.fromkeys((1, request.gpu_count))
+        for framework, count in product(frameworks, dict.fromkeys((1, request.gpu_count)))
         for execution in asked
         or capability.default_executions(
             framework, devices[0], publish=budget.name == "publish", gpu_count=count
@@ -361,9 +361,9 @@ def _every_case(
     thread_counts = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
     for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
-        trained = TaskKind.TRAIN in profile.tasks
-        # an untrained workload, such as an input pipeline, has only one task
-        task = profile.task_for(request.task) if trained else profile.tasks[0]
+        is_trainable = TaskKind.TRAIN in profile.tasks
+        # a workload that cannot be trained, such as an input pipeline, has only one task
+        task = profile.task_for(request.task) if is_trainable else profile.tasks[0]
         mode = profile.parallel_mode if task is TaskKind.TRAIN else ParallelMode.DDP
         wanted = product(
             resolve_precisions(asked_precisions or profile.precisions, devices),
@@ -480,8 +480,9 @@ def batches_of(
 def batch_of(request: RunRequest, profile: WorkloadProfile, *, on_cpu: bool) -> int:
     """Return the requested batch, else the main batch; on a CPU the smallest, or 1 if a step takes seconds.
 
-    A user's own model gets at least ``SMALL_BATCH`` samples if possible, because batch norm over one value
-    rejects a batch of 1. For ``max``, the result is a placeholder, which ``with_largest_batches`` replaces.
+    On a CPU, a user's own model gets at least ``SMALL_BATCH`` samples if possible, because batch norm over
+    one value rejects a batch of 1. For ``max``, the result is a placeholder, which ``with_largest_batches``
+    replaces.
     """
     if isinstance(request.batch_size, int):
         return request.batch_size

@@ -49,7 +49,8 @@ class Probe:
         work: Operations or bytes of one call; None if the time itself is the result.
         memory_bytes: Memory of its operands [B].
         make: Returns the call.
-        on_device: Whether device events time it on a GPU, with a cold cache, or the synchronizing clock does.
+        on_device: Whether device events time it on a GPU, with a cold cache; otherwise, the synchronizing
+            clock does.
         repeats: Number of calls in one repetition.
         halved: Makes the same probe at half the size, or returns None if that would be meaningless.
     """

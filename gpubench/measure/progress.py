@@ -89,11 +89,15 @@ class Progress:
 
     def done(self, status: Status, reason: str, cause: Cause | None = None) -> messages.CaseDone:
         """Return the result of a case after its child ended without one; the rounds so far are kept."""
-        launch = Launch(
-            index=self.launch,
-            warmup=tuple(self.warmup),
-            rounds=tuple(self.timed),
-            told_in_s=self.told_in_s(),
-            stopped=True,
+        return messages.CaseDone(
+            status=status,
+            reason=reason,
+            cause=cause,
+            launch=Launch(
+                index=self.launch,
+                warmup=tuple(self.warmup),
+                rounds=tuple(self.timed),
+                told_in_s=self.told_in_s(),
+                stopped=True,
+            ),
         )
-        return messages.CaseDone(status=status, reason=reason, cause=cause, launch=launch)

@@ -270,8 +270,7 @@ def _running(order: Prove, context: WorkerContext) -> tuple[Work, Loop, int]:
     context.phase("warm-up")
     loop.round(1)
     _run_for(loop, 1, WARM_S)
-    steps = loop.steps_for(order.block_s, loop.step_s)
-    loop.round(steps)
+    loop.round(loop.steps_for(order.block_s, loop.step_s))
     context.phase("timed")
     return work, loop, loop.steps_for(order.block_s, loop.step_s)
 

@@ -42,7 +42,7 @@ def read_workload(value: Any, _: str) -> str:
 
 
 SuiteName = Literal["default", "modern"]
-MicroWish = Literal["also", "only", "none"]
+MicroChoice = Literal["also", "only", "none"]
 ALLOWANCES = ("shared", "throttled")
 # Half of NumPy's limit for a seed, because batches after the first use larger seeds.
 MOST_SEED = 2**31 - 1
@@ -169,7 +169,7 @@ class RunRequest(RecipeRequest, frozen=True, kw_only=True):
         ),
     ] = ()
     micro: Annotated[
-        MicroWish, Option("Micro-benchmarks: with the workloads (also), alone (only), or none.")
+        MicroChoice, Option("Micro-benchmarks: with the workloads (also), alone (only), or none.")
     ] = "also"
     to_quality: Annotated[
         bool, Option("Train cnn and lstm to a quality target instead: steps, time and energy per seed.")

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from gpubench.discovery import load_workload
 from gpubench.errors import GpuBenchError, MisuseError, NoDeviceError
 from gpubench.foreign_code import lacks_memory
-from gpubench.measure.loop import Clock, Heap
+from gpubench.measure.loop import Clock, StepState
 from gpubench.measure.quantize import QUANTIZED, compute_in_fp8, compute_in_int8, place_in_nf4, quantize
 from gpubench.models import (
     Case,
@@ -43,15 +43,15 @@ from gpubench.tensors import has_sparse_gradients, tensors_of, with_tensors
 from gpubench.user_model import weight_type_of
 from gpubench.workload import Task, copy_of, forward, set_mode
 
-# --- a torch device beyond tensors: waiting, memory, the allocator ----------------------------------------
+# --- calls that depend on the device: waiting, memory, the allocator --------------------------------------
 
 
 @dataclass(frozen=True)
 class Hardware:
     """A torch device, with the calls that depend on its type.
 
-    The child sees only its GPUs, which the parent lists in CUDA_VISIBLE_DEVICES: one, or one per process of
-    the job, in which case each process uses the GPU of its rank.
+    A measuring process sees only the GPUs that its parent lists in CUDA_VISIBLE_DEVICES: one, or in a job one
+    for each process, which then uses the GPU of its rank.
     """
 
     device: torch.device
@@ -74,7 +74,7 @@ class Hardware:
         """
         if self.is_cpu:
             return Clock()
-        synchronize = self._call("synchronize")
+        synchronize = self._function("synchronize")
         if synchronize is None:
             kind = self.device.type
             raise NoDeviceError(
@@ -82,24 +82,24 @@ class Hardware:
             )
         return Clock(synchronize=synchronize)
 
-    def _call(self, name: str) -> Callable[..., Any] | None:
-        """Return torch's function of this name for the device type, in ``torch.cuda``, ``torch.mps`` ...
+    def _function(self, name: str) -> Callable[..., Any] | None:
+        """Return the function of this name in ``torch.cuda``, ``torch.mps`` ...; None if there is none.
 
-        The result is None if there is no such function. A backend in another package registers its own module
-        there. ``torch.get_device_module`` looks in the same place, but some versions of torch lack it.
+        A backend in another package also registers its module in ``torch``. ``torch.get_device_module`` looks
+        in the same place, but some versions of torch lack it.
         """
-        call: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
-        return call
+        function: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
+        return function
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Call torch's function of this name for the device type; without one, return None."""
-        call = self._call(name)
-        return None if call is None else call(*arguments)
+        """Call the function of this name in ``torch.cuda``, ``torch.mps`` ...; None if there is none."""
+        function = self._function(name)
+        return None if function is None else function(*arguments)
 
-    def heap(self, scale: float | None = None) -> Heap:
+    def step_state(self, scale: float | None = None) -> StepState:
         """Return the state that must settle before a step is steady: allocator figures and gradient scale."""
         figures = self.ask("memory_stats") or {}
-        return Heap(
+        return StepState(
             segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
         )
 
@@ -184,7 +184,7 @@ def identity_of(profile: DeviceProfile) -> Identity | None:
 # --- the fp32 switches of torch, and the proof that they took effect --------------------------------------
 
 
-# Images of a convolution to compare with float64; comparing all images of the largest takes over 1 s.
+# Number of images of a convolution to compare with float64; comparing all of them may take over 1 s.
 COMPARED_IMAGES = 4
 # Length of the sequences and width of the layer in the recurrent proof.
 PROOF_TOKENS = 16
@@ -352,16 +352,16 @@ def _set(wanted: Switches) -> None:
 
 
 def _new_switches() -> dict[str, Any]:
-    """Return the switches that torch has had since 2.9, keyed by their field of ``Switches``; else empty."""
+    """Return the switches that torch has had since 2.9, by field of ``Switches``; empty in an older torch."""
     cudnn = torch.backends.cudnn
     found = (getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), torch.backends.cuda.matmul)
-    return dict(zip(_NEW_SWITCHES, found, strict=True)) if all(map(_has_name, found)) else {}
+    return dict(zip(_NEW_SWITCHES, found, strict=True)) if all(map(_is_new_switch, found)) else {}
 
 
-def _has_name(switch: Any) -> bool:
+def _is_new_switch(switch: Any) -> bool:
     try:
         return isinstance(switch.fp32_precision, str)
-    except (AttributeError, RuntimeError):  # older torch raises either for an unknown name
+    except (AttributeError, RuntimeError):  # an older torch raises either
         return False
 
 
@@ -382,7 +382,7 @@ class Work:
         cast: The half-precision type to which a float32 model and its inputs were cast, if any.
         scaler: The gradient scaler of amp-fp16, part of the timed step; None in inference and at other
             precisions.
-        cache_enabled: Whether autocast caches the weights that it casts; not inside a graph.
+        cache_enabled: Whether autocast caches the weights that it casts; False in a graph.
         grad_modes: Autograd modes for inference, the fastest first; modes that the model rejects are removed.
         new_tokens: Tokens that a step generates after its prompts; 0 means one forward pass.
         tokens_at_s: Time from a generation's submission until each token is on the host [s].
@@ -548,7 +548,7 @@ def seed_all(seed: int) -> None:
 
 
 def copied(task: Task, build_again: Callable[[], Task] | None = None) -> Task:
-    """Return the task with a new model, built again or copied, and a copy of a loss that is or uses a module.
+    """Return a copy of the task with its own model; a loss that is or uses a module is copied too.
 
     Args:
         task: The task, which stays unchanged.

@@ -133,7 +133,7 @@ JOB, LOST, CUT_OFF = "job", "lost", "cut off"
 """Keys in the store: the latest job, why it lost a process, and whether another process noticed the loss."""
 POLL_EVERY_S: Seconds = 0.1
 WATCH_EVERY_S: Seconds = 0.25
-# Longest wait for each process to learn that nothing is left to do; limited, as a process may be lost [s].
+# Longest wait for each process to learn that all work is over; a lost process never does [s].
 FAREWELL_S: Seconds = 3.0
 VERSIONS = f"gpubench {__version__} and torch {str(torch.__version__).partition('+')[0]}"
 

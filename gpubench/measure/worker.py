@@ -26,7 +26,7 @@ from gpubench.errors import GpuBenchError, NoDeviceError
 from gpubench.foreign_code import says_no_memory
 from gpubench.measure import messages
 from gpubench.measure.capability import versions
-from gpubench.measure.messages import JOINED, MODULE, STORE_VARIABLE, Place
+from gpubench.measure.messages import MODULE, STORE_VARIABLE, UNDER_TORCHRUN, Place
 from gpubench.measure.privacy import scrub
 from gpubench.models import Finding, Framework, MicroResult, Status
 from gpubench.units import Seconds
@@ -52,11 +52,11 @@ def main() -> None:
     if sys.argv[1] == RANK:
         _run_as_rank(int(sys.argv[2]))
     line = ParentChannel()
-    if line.arguments not in ([], [JOINED]):
+    if line.arguments not in ([], [UNDER_TORCHRUN]):
         _represent_job(line)
         return
     setup = msgspec.json.decode(line.first_line(), type=messages.Setup)
-    serve_parent(line, setup, Place.here() if JOINED in line.arguments else None)
+    serve_parent(line, setup, Place.here() if UNDER_TORCHRUN in line.arguments else None)
 
 
 def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None = None) -> None:
@@ -82,7 +82,7 @@ def serve_parent(line: ParentChannel, setup: messages.Setup, place: Place | None
         return
     while True:
         command = commands.get()
-        line.return_home()  # references are relative to that folder
+        line.return_home()  # paths of models are relative to the folder in which this process started
         serve_one(command)
 
 

@@ -40,8 +40,8 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
     "gfx11": ("fp16", "bf16", "int8"),
     "gfx12": ("fp16", "bf16", "int8", "fp8"),
 }
-_POWER_CAP = plausible.POWER_LIMIT.of("µW", divisor=10**6)
-_ENERGY = plausible.ENERGY.of("µJ", divisor=10**6)
+_POWER_CAP = plausible.POWER_LIMIT.in_unit("µW", divisor=10**6)
+_ENERGY = plausible.ENERGY.in_unit("µJ", divisor=10**6)
 
 
 def open_library() -> Any:
@@ -224,43 +224,43 @@ def matrix_formats(architecture: str | None) -> tuple[str, ...]:
     return next((found for start, found in _FORMATS.items() if (architecture or "").startswith(start)), ())
 
 
-def _described(of: AmdReadings, index: int, part: int, parts: int) -> tuple[DeviceProfile, DeviceState]:
+def _described(gpu: AmdReadings, index: int, part: int, parts: int) -> tuple[DeviceProfile, DeviceState]:
     """Describe one GPU and its current state, or a partition of a card (in CPX mode, for example).
 
     Args:
-        of: Its readings.
+        gpu: Its readings.
         index: Its index among all GPUs.
         part: Its index among the partitions of its card, from 0.
         parts: Number of these partitions; 1 for a whole card.
     """
-    asic, vram, clocks = "gpu_asic_info", of.smi.AmdSmiMemoryType.VRAM, of.smi.AmdSmiClkType
-    name = of.get("name", plausible.text, asic, "market_name")
-    serial = of.get("uuid", plausible.text, asic, "asic_serial")
-    memory_bytes = of.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
-    architecture = of.get("architecture", plausible.text, asic, "target_graphics_version")
-    now, cap = of.sample(), "power_cap_info"
+    asic, vram, clocks = "gpu_asic_info", gpu.smi.AmdSmiMemoryType.VRAM, gpu.smi.AmdSmiClkType
+    name = gpu.get("name", plausible.text, asic, "market_name")
+    serial = gpu.get("uuid", plausible.text, asic, "asic_serial")
+    memory_bytes = gpu.get("memory_bytes", plausible.MEMORY, "gpu_memory_total", None, vram)
+    architecture = gpu.get("architecture", plausible.text, asic, "target_graphics_version")
+    now, cap = gpu.sample(), "power_cap_info"
     spec = None if name is None else find_spec(name, memory_bytes)
     profile = DeviceProfile(
         backend="rocm",
         vendor="AMD",
-        power_limit_w=of.get("power_limit_w", _POWER_CAP, cap, "power_cap"),
-        power_limit_default_w=of.get("power_limit_default_w", _POWER_CAP, cap, "default_power_cap"),
+        power_limit_w=gpu.get("power_limit_w", _POWER_CAP, cap, "power_cap"),
+        power_limit_default_w=gpu.get("power_limit_default_w", _POWER_CAP, cap, "default_power_cap"),
         name=name,
         gpu_key=None if spec is None else spec.key,
         uuid=None if serial is None else f"GPU-{serial.removeprefix('0x').lower()}",
         index=index,
-        pci_bus_id=f"{of.place}.0",
+        pci_bus_id=f"{gpu.place}.0",
         architecture=architecture,
-        sm_count=of.get("sm_count", plausible.SMS, asic, "num_compute_units"),
+        sm_count=gpu.get("sm_count", plausible.SMS, asic, "num_compute_units"),
         memory_bytes=memory_bytes,
         l2_bytes=None if spec is None else spec.l2_bytes,
-        sm_clock_max_hz=of.get(
+        sm_clock_max_hz=gpu.get(
             "sm_clock_max_hz", plausible.HIGHEST_SM_CLOCK, "clock_info", "max_clk", clocks.GFX
         ),
-        driver_version=of.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
+        driver_version=gpu.get("driver_version", plausible.text, "gpu_driver_info", "driver_version"),
         tensor_core_precisions=matrix_formats(architecture),
     )
-    unknown = {k: v for k, v in of.refused.items() if k in DeviceProfile.__struct_fields__}
+    unknown = {k: v for k, v in gpu.refused.items() if k in DeviceProfile.__struct_fields__}
     unknown["memory_bandwidth_bytes_per_s"] = "AMD's library does not report the memory's transfer rate"
     state = DeviceState(
         temperature_c=now.temperature_c,

@@ -233,8 +233,8 @@ def _fix(code: int, root: Path = Path("/")) -> str:
 
 T = TypeVar("T")
 
-_ENERGY = plausible.ENERGY.of("mJ", divisor=1000)
-_HELD_S = plausible.part(attrgetter("violationTime"), plausible.HELD_TIME.of("ns", divisor=10**9))
+_ENERGY = plausible.ENERGY.in_unit("mJ", divisor=1000)
+_HELD_S = plausible.part(attrgetter("violationTime"), plausible.HELD_TIME.in_unit("ns", divisor=10**9))
 _UNCORRECTED, _VOLATILE = 1, 0  # kind of error, and counter since the driver was loaded; from nvml.h
 _FAULTS = {GPU_IS_LOST: "gpu_lost", RESET_REQUIRED: "reset_required"}
 
@@ -286,12 +286,12 @@ class NvmlReadings(Readings):
     @_guarded(Reading())
     def sample(self) -> Reading:
         """Read clocks, power, temperature, utilization and memory in one turn of the driver's thread."""
-        of, clock = self._fields, "nvmlDeviceGetClockInfo"
+        fields, clock = self._fields, "nvmlDeviceGetClockInfo"
         return Reading(
-            sm_clock_hz=of.get("sm_clock_hz", plausible.SM_CLOCK, clock, CLOCK_SM),
-            memory_clock_hz=of.get("memory_clock_hz", plausible.MEMORY_CLOCK, clock, CLOCK_MEMORY),
-            **at_work(of),
-            memory_used_bytes=of.memory("memory_used_bytes", memory_used),
+            sm_clock_hz=fields.get("sm_clock_hz", plausible.SM_CLOCK, clock, CLOCK_SM),
+            memory_clock_hz=fields.get("memory_clock_hz", plausible.MEMORY_CLOCK, clock, CLOCK_MEMORY),
+            **at_work(fields),
+            memory_used_bytes=fields.memory("memory_used_bytes", memory_used),
         )
 
     @_guarded(None)
@@ -487,15 +487,15 @@ def _listed(session: Session, problems: list[Problem]) -> tuple[DeviceProfile, s
 
     If that number is 0 or unknown, a Problem is added.
     """
-    driver, of = read_driver(session), Fields(session, None)
-    version = of.get("version", plausible.text, "nvmlSystemGetNVMLVersion")
+    driver, fields = read_driver(session), Fields(session, None)
+    version = fields.get("version", plausible.text, "nvmlSystemGetNVMLVersion")
     answer = session.ask("nvmlDeviceGetCount")
-    count = of.take("count", plausible.DEVICES, "nvmlDeviceGetCount", answer)
+    count = fields.take("count", plausible.DEVICES, "nvmlDeviceGetCount", answer)
     if count is None:
         problems.append(
             Problem(
                 what="the NVIDIA driver does not list its GPUs",
-                value=of.unavailable["count"],
+                value=fields.unavailable["count"],
                 fix=_fix(answer.code if isinstance(answer, Refused) else UNKNOWN),
                 exit_code=_UNUSABLE,
             )
@@ -552,16 +552,16 @@ def dump() -> list[dict[str, Any]]:
     try:
         report = _survey(session)
         for profile in report.devices if session.guard.hung is None else ():
-            of = open_on(session, profile)
-            for reading in (
-                of.sample,
-                of.energy_j,
-                of.held_clocks_s,
-                of.compute_pids,
-                of.ecc_uncorrected,
-                of.compute_mode,
+            readings = open_on(session, profile)
+            for read_one in (
+                readings.sample,
+                readings.energy_j,
+                readings.held_clocks_s,
+                readings.compute_pids,
+                readings.ecc_uncorrected,
+                readings.compute_mode,
             ):
-                reading()
+                read_one()
         if (hung := session.guard.hung) is not None:
             hanging = (problem for problem in report.problems if problem.value == str(hung))
             raise NoDeviceError(next(hanging, _hung(hung)).line())

@@ -94,7 +94,8 @@ class Guard:
 
     def _wait(self) -> tuple[Any, BaseException | None]:
         while True:
-            doing = too_slow, until_s = self._doing
+            doing = self._doing
+            too_slow, until_s = doing
             try:
                 return self._done.get(timeout=max(0.0, until_s - time.monotonic()))
             except queue.Empty:
@@ -257,8 +258,8 @@ COMPUTE_MODE = Choice(
     "compute mode", {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 )
 # Checks for values in NVML's native units.
-POWER = plausible.POWER.of("mW", divisor=1000)
-POWER_LIMIT = plausible.POWER_LIMIT.of("mW", divisor=1000)
+POWER = plausible.POWER.in_unit("mW", divisor=1000)
+POWER_LIMIT = plausible.POWER_LIMIT.in_unit("mW", divisor=1000)
 _UTILIZATION = plausible.part(attrgetter("gpu"), plausible.UTILIZATION)
 _MULTIPROCESSORS = plausible.part(attrgetter("multiprocessorCount"), plausible.SMS)
 _TOTAL = plausible.part(attrgetter("total"), plausible.MEMORY)
@@ -341,13 +342,15 @@ class Fields:
 
 def read_driver(session: Session) -> DeviceProfile:
     """Query what all devices have in common: the versions of the driver and of its CUDA."""
-    of = Fields(session, None)
+    fields = Fields(session, None)
     return DeviceProfile(
         backend="cuda",
         vendor="NVIDIA",
-        driver_version=of.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
-        cuda_driver_version=of.get("cuda_driver_version", _cuda_release, "nvmlSystemGetCudaDriverVersion_v2"),
-        unavailable=of.unavailable,
+        driver_version=fields.get("driver_version", plausible.text, "nvmlSystemGetDriverVersion"),
+        cuda_driver_version=fields.get(
+            "cuda_driver_version", _cuda_release, "nvmlSystemGetCudaDriverVersion_v2"
+        ),
+        unavailable=fields.unavailable,
     )
 
 
@@ -394,15 +397,17 @@ def read_state(session: Session, device: Device) -> DeviceState:
     )
 
 
-def at_work(of: Fields) -> dict[str, Any]:
+def at_work(fields: Fields) -> dict[str, Any]:
     """Return the fields that a device state and a telemetry sample have in common."""
-    reasons = of.get("clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons")
+    reasons = fields.get(
+        "clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons"
+    )
     return {
-        "power_w": of.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
-        "temperature_c": of.get(
+        "power_w": fields.get("power_w", POWER, "nvmlDeviceGetPowerUsage"),
+        "temperature_c": fields.get(
             "temperature_c", plausible.TEMPERATURE, "nvmlDeviceGetTemperature", SENSOR_GPU
         ),
-        "utilization": of.get("utilization", _UTILIZATION, "nvmlDeviceGetUtilizationRates"),
+        "utilization": fields.get("utilization", _UTILIZATION, "nvmlDeviceGetUtilizationRates"),
         "clock_event_reasons": None if reasons is None else event_names(reasons),
         "idle": None if reasons is None else bool(reasons & GPU_IDLE),
     }
@@ -447,42 +452,42 @@ def fp32_flops_per_s(device: DeviceProfile) -> float | None:
 
 
 def _profile(session: Session, device: Device, index: int, driver: DeviceProfile) -> DeviceProfile:
-    of = Fields(session, device, dict(driver.unavailable))
-    name = of.get("name", plausible.text, "nvmlDeviceGetName")
-    capability = of.get("compute_capability", plausible.capability, "nvmlDeviceGetCudaComputeCapability")
-    memory, unified = _memory(of, capability)
-    limit_w = of.get("power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit")
+    fields = Fields(session, device, dict(driver.unavailable))
+    name = fields.get("name", plausible.text, "nvmlDeviceGetName")
+    capability = fields.get("compute_capability", plausible.capability, "nvmlDeviceGetCudaComputeCapability")
+    memory, unified = _memory(fields, capability)
+    limit_w = fields.get("power_limit_default_w", POWER_LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit")
     spec = None if name is None else find_spec(name, None if unified else memory, limit_w)
     if spec is None:
-        of.unavailable["gpu_key"] = f"{NO_SPEC} and memory"
-    cores = of.get("cuda_core_count", plausible.CORES, "nvmlDeviceGetNumGpuCores")
-    memory_clock_hz = of.get(
+        fields.unavailable["gpu_key"] = f"{NO_SPEC} and memory"
+    cores = fields.get("cuda_core_count", plausible.CORES, "nvmlDeviceGetNumGpuCores")
+    memory_clock_hz = fields.get(
         "memory_clock_max_hz", plausible.HIGHEST_MEMORY_CLOCK, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY
     )
     if capability is None:
-        of.unavailable["tensor_core_precisions"] = of.unavailable["compute_capability"]
+        fields.unavailable["tensor_core_precisions"] = fields.unavailable["compute_capability"]
     if spec is None or spec.l2_bytes is None:
-        of.unavailable["l2_bytes"] = "not in NVML, and not in the specification table"
+        fields.unavailable["l2_bytes"] = "not in NVML, and not in the specification table"
     return replace(
         driver,
         name=name,
         gpu_key=None if spec is None else spec.key,
         index=index,
         compute_capability=capability,
-        sm_count=_sm_count(of, cores, capability),
+        sm_count=_sm_count(fields, cores, capability),
         cuda_core_count=cores,
         memory_bytes=memory,
         unified_memory=unified,
-        memory_bandwidth_bytes_per_s=_bandwidth(of, memory_clock_hz),
+        memory_bandwidth_bytes_per_s=_bandwidth(fields, memory_clock_hz),
         l2_bytes=None if spec is None else spec.l2_bytes,
         memory_clock_max_hz=memory_clock_hz,
-        nvlink_count=_nvlinks(of),
+        nvlink_count=_nvlinks(fields),
         tensor_core_precisions=(
             None if capability is None else tensor_core_precisions(capability, spec, name or "")
         ),
         power_limit_default_w=limit_w,
-        **{field: of.get(field, *asked) for field, asked in _ASKED.items()},
-        unavailable=of.unavailable,
+        **{field: fields.get(field, *asked) for field, asked in _ASKED.items()},
+        unavailable=fields.unavailable,
     )
 
 
@@ -511,8 +516,8 @@ _ASKED: Mapping[str, tuple[Any, ...]] = {
 
 def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfile:
     """Describe a MIG slice: its own identity, processors and memory, without values of the entire card."""
-    of_the_card = "belongs to the whole card, not to the MIG slice"
-    fields = (
+    reason = "belongs to the whole card, not to the MIG slice"
+    of_whole_card = (
         "gpu_key",
         "memory_bandwidth_bytes_per_s",
         "l2_bytes",
@@ -520,18 +525,18 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
         "power_limit_w",
         "power_limit_default_w",
     )
-    of = Fields(session, piece, dict.fromkeys(fields, of_the_card))
+    fields = Fields(session, piece, dict.fromkeys(of_whole_card, reason))
     return DeviceProfile(
         backend="cuda",
         vendor="NVIDIA",
-        name=of.get("name", plausible.text, "nvmlDeviceGetName"),
-        uuid=of.get("uuid", plausible.text, "nvmlDeviceGetUUID"),
+        name=fields.get("name", plausible.text, "nvmlDeviceGetName"),
+        uuid=fields.get("uuid", plausible.text, "nvmlDeviceGetUUID"),
         index=whole.index,
         pci_bus_id=whole.pci_bus_id,
         architecture=whole.architecture,
         compute_capability=whole.compute_capability,
-        sm_count=of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes"),
-        memory_bytes=of.memory("memory_bytes", _TOTAL),
+        sm_count=fields.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes"),
+        memory_bytes=fields.memory("memory_bytes", _TOTAL),
         sm_clock_max_hz=whole.sm_clock_max_hz,
         memory_clock_max_hz=whole.memory_clock_max_hz,
         pcie_generation=whole.pcie_generation,
@@ -542,56 +547,56 @@ def _slice(session: Session, piece: Device, whole: DeviceProfile) -> DeviceProfi
         mig_enabled=True,
         virtualization=whole.virtualization,
         tensor_core_precisions=whole.tensor_core_precisions,
-        unavailable=of.unavailable,
+        unavailable=fields.unavailable,
     )
 
 
-def _memory(of: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
+def _memory(fields: Fields, capability: tuple[int, int] | None) -> tuple[int | None, bool | None]:
     """Return total memory [B], and whether it is the machine's; each is None if unknown.
 
     The drivers of systems on a chip often report no memory: the machine's is then taken.
     """
-    total = of.memory("memory_bytes", _TOTAL)
+    total = fields.memory("memory_bytes", _TOTAL)
     if capability is None:
         return total, None
     unified = capability in _INTEGRATED
     if total is None and unified:
-        of.unavailable.pop("memory_bytes")
+        fields.unavailable.pop("memory_bytes")
         total = int(psutil.virtual_memory().total)
     return total, unified
 
 
-def _sm_count(of: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
-    reported: int | None = of.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes")
+def _sm_count(fields: Fields, cores: int | None, capability: tuple[int, int] | None) -> int | None:
+    reported: int | None = fields.get("sm_count", _MULTIPROCESSORS, "nvmlDeviceGetAttributes")
     if reported is not None:
         return reported
     per_sm = None if capability is None else _CORES_PER_SM.get(capability)
     if cores is None or per_sm is None or cores % per_sm:
         if per_sm is None:
-            of.unavailable["sm_count"] += ", and cores per SM are not known"
+            fields.unavailable["sm_count"] += ", and cores per SM are not known"
         return None
-    del of.unavailable["sm_count"]
+    del fields.unavailable["sm_count"]
     return cores // per_sm
 
 
-def _bandwidth(of: Fields, memory_clock_hz: float | None) -> float | None:
+def _bandwidth(fields: Fields, memory_clock_hz: float | None) -> float | None:
     # Peak memory bandwidth [B/s]: two transfers per clock over the full bus width.
-    bus_bits = of.get("memory_bandwidth_bytes_per_s", plausible.BUS_WIDTH, "nvmlDeviceGetMemoryBusWidth")
+    bus_bits = fields.get("memory_bandwidth_bytes_per_s", plausible.BUS_WIDTH, "nvmlDeviceGetMemoryBusWidth")
     if bus_bits is None or memory_clock_hz is None:
-        reason = of.unavailable.get("memory_clock_max_hz", "")
-        of.unavailable.setdefault("memory_bandwidth_bytes_per_s", reason)
+        reason = fields.unavailable.get("memory_clock_max_hz", "")
+        fields.unavailable.setdefault("memory_bandwidth_bytes_per_s", reason)
         return None
     return float(2 * memory_clock_hz * bus_bits / 8)
 
 
-def _nvlinks(of: Fields) -> int | None:
+def _nvlinks(fields: Fields) -> int | None:
     active = 0
     for link in range(_NVLINK_MAX):
-        up = of.get("nvlink_count", plausible.SWITCH, "nvmlDeviceGetNvLinkState", link)
+        up = fields.get("nvlink_count", plausible.SWITCH, "nvmlDeviceGetNvLinkState", link)
         if up is None:
             if link == 0:
                 return None
-            del of.unavailable["nvlink_count"]  # the driver refuses the first link that does not exist
+            del fields.unavailable["nvlink_count"]  # the driver refuses the first link that does not exist
             break
         active += up
     return active

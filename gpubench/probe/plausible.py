@@ -42,7 +42,7 @@ class Gate:
     divisor: int = 1
     whole: bool = False
 
-    def of(self, unit: str, *, factor: int = 1, divisor: int = 1) -> Gate:
+    def in_unit(self, unit: str, *, factor: int = 1, divisor: int = 1) -> Gate:
         """Return the gate for the same quantity in another unit."""
         return replace(self, unit=unit, factor=factor, divisor=divisor)
 
@@ -103,7 +103,7 @@ def part(take: Callable[[Any], Any], convert: Callable[[Any], T]) -> Callable[[A
 
 
 # Quantities in SI units, except that every driver reports clocks in MHz and utilization in percent; a backend
-# converts its other units with `of`.
+# converts its other units with `in_unit`.
 POWER = Gate("power", "W", 0, 10_000)
 POWER_LIMIT = replace(POWER, what="power limit", least=1)
 ENERGY = Gate("energy count", "J", 1e-3, 1e13)  # a counter that stays at 0 does not work

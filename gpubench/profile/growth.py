@@ -3,7 +3,7 @@
 Two small batches determine a line for each moment of the step, and the peak is the highest of the lines: at a
 small batch that may be the update of the weights, at a large one the loss. A third, large batch checks
 whether the lines fit. If they do not (samples interact in pairs, or a large batch runs other operators), the
-step is traced at batches up to the largest that can be requested.
+step is traced at more batches, up to the largest that can be requested.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from operator import add, eq, ne, sub
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
+from gpubench.arrays import Floats
 from gpubench.models import MemoryLine, MemoryPoint, Recipe, StepMemory, TaskKind
 
 BATCHES = (2, 4)
@@ -24,10 +26,10 @@ BATCHES = (2, 4)
 LARGE_BATCHES = (4096, 512, 64, 16)
 """The largest of these that can be traced checks whether the lines fit."""
 LADDER = tuple(4**n for n in range(2, 11))
-"""Batches to trace if the lines do not fit, up to the largest that a batch search tries."""
+"""Batches to trace if the lines do not fit; the last is the largest that a batch search tries."""
 TOLERANCE = 1e-3
-"""Largest relative distance of a peak from a line that fits: far below the error of the allowance's fit, far
-above the rounding of a trace."""
+"""A line fits a peak if they differ by at most this share of the peak: far below the error of the allowance's
+fit, far above the rounding of a trace."""
 # Shares of the gradients that one of several GPUs may hold
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 
@@ -37,8 +39,8 @@ class Moment(NamedTuple):
 
     Attributes:
         gradients: The part in weight gradients.
-        outputs: Model outputs that this step has freed, and that a loop with a variable for them would still
-            hold. They are not in the total.
+        outputs: Model outputs that this step has freed. A loop with a variable for them would still hold
+            them. They are not in the total.
     """
 
     total: int
@@ -51,7 +53,7 @@ class StepTrace:
     """The live bytes during one step at one batch size [B].
 
     Attributes:
-        trained: The weights that are trained.
+        trained: The part of the weights that is trained.
         saved: Live after forward pass and loss, without weights, gradients and optimizer state.
     """
 
@@ -71,7 +73,7 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""With fewer events in the middle (see ``longer``), none may differ: it could match in several places."""
+"""A middle (see ``longer``) with fewer events must match exactly, since it could match in several places."""
 
 
 def longer(
@@ -79,17 +81,18 @@ def longer(
 ) -> list[_T] | None:
     """Extrapolate the events of two models that differ by one period of layers to a model with more periods.
 
-    A sequence passes each period once, or once forward and once backward with a middle between them.
+    An event is a kernel, a call, or a change of memory. A sequence of events passes each period once, or once
+    forward and once backward with a middle in between.
 
     Args:
         one: The events of the shorter model, in order.
         two: The events of the longer one.
         times: How many more periods the new model has than the shorter one.
-        at: Computes an event of the middle from those of the two models. One event may then differ: the one
-            where everything that the layers hold is freed at once. None if no event may differ.
+        at: Computes an event of the middle from those of the two models. One event of the middle may then
+            differ: the one where everything that the layers hold is freed at once. None if none may differ.
 
     Returns:
-        The events of the new model; None if the two differ in another way.
+        The events of the new model; None if the two models differ in another way.
 
     >>> "".join(longer("[fM b]", "[ffM bb]", 3))
     '[ffffM bbbb]'
@@ -102,7 +105,13 @@ def longer(
 
 
 class _Inserted(NamedTuple):
-    """Where a longer model has additional events; ``before`` to ``end`` is the middle of the shorter one."""
+    """The additional events of the longer of two models, and where they are.
+
+    Attributes:
+        before, end: Where the middle of the shorter model starts and ends.
+        forward, backward: The additional events before and after the middle.
+        other_middle: The middle of the longer model.
+    """
 
     before: int
     forward: Sequence[Any]
@@ -118,10 +127,10 @@ class _Inserted(NamedTuple):
     def at(self, events: Sequence[_T]) -> _Inserted | None:
         """Return the same for the shorter model's events at another batch size, or None if that is unclear.
 
-        The longer model was not traced there. It has one more period, like the last one of the shorter model.
-        That period must agree with the one before it on the side of the middle. If not, its bounds were found
-        by chance, since events can be equal at one batch size and differ at another. The far ends may differ,
-        because the first layer follows something else.
+        The longer model was not traced there, so its additional period is assumed to equal the last one of
+        the shorter model. That one must agree with the period before it in the half next to the middle. If
+        not, the bounds of the period were found by chance, since events can be equal at one batch size and
+        differ at another. The far halves may differ, because the first layer follows something else.
         """
         width, back = len(self.forward), len(self.backward)
         if self.before < 2 * width or self.end + 2 * back > len(events):
@@ -134,8 +143,9 @@ class _Inserted(NamedTuple):
 
 
 def _inserted(one: Sequence[Any], two: Sequence[Any], differing: Sequence[int]) -> _Inserted | None:
-    before = _shared(one, two)
-    after = min(_shared(one[::-1], two[::-1]), len(one) - before)
+    # ``differing``: how many events of the middle may differ, the preferred number first
+    before = _common_start(one, two)
+    after = min(_common_start(one[::-1], two[::-1]), len(one) - before)
     end = len(one) - after
     middle, more = one[before:end], two[before : len(two) - after]
     for allowed in differing[:1] if len(middle) < LEAST_MIDDLE else differing:
@@ -147,8 +157,8 @@ def _inserted(one: Sequence[Any], two: Sequence[Any], differing: Sequence[int]) 
     return None
 
 
-def _shared(one: Sequence[object], two: Sequence[object]) -> int:
-    return sum(takewhile(bool, map(eq, one, two)))  # length of the common prefix
+def _common_start(one: Sequence[object], two: Sequence[object]) -> int:
+    return sum(takewhile(bool, map(eq, one, two)))
 
 
 def _changes(step: StepTrace) -> list[Moment]:
@@ -192,7 +202,7 @@ def longer_step_at(other: StepTrace, one: StepTrace, two: StepTrace, times: int)
         times: As in ``longer``.
 
     Returns:
-        The step of the new model at that batch size; None if the three do not determine it.
+        The step of the new model at that batch size; None if the three steps do not determine it.
     """
     short, events = _changes(one), _changes(other)
     place = _inserted(short, _changes(two), (0,))
@@ -223,7 +233,7 @@ TraceAt = Callable[[int], StepTrace | None]
 
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    """Return the step as lines through its moments at the two small batches, for both kinds of loop."""
+    """Return the step as lines through its moments at two batches; also for a loop that keeps outputs."""
     step = StepMemory(
         task=kind,
         is_amp=is_amp,
@@ -239,7 +249,7 @@ def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, re
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
-    """Check the lines of a step at large batches, and add points to it if they do not fit.
+    """Check the lines of a step at large batches; if they do not fit, add points to the step.
 
     Args:
         step: The step as lines.
@@ -256,7 +266,7 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
 
 
 def without_equal_loop(step: StepMemory) -> StepMemory:
-    """Return the step without ``keeping``, the loop that holds outputs, if it takes about the same memory."""
+    """Return the step without ``keeping``, if a loop that keeps the outputs takes about the same memory."""
     kept = step.keeping
     batches = (1, *BATCHES, *LADDER)
     if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
@@ -267,8 +277,8 @@ def without_equal_loop(step: StepMemory) -> StepMemory:
 def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     traced: dict[int, MemoryPoint] = {}
 
-    def holds(batch_size: int) -> bool | None:
-        """Whether the lines fit this batch; None if it could not be traced."""
+    def lines_fit(batch_size: int) -> bool | None:
+        """Whether the lines fit the peak at this batch; None if the batch could not be traced."""
         found = trace_at(batch_size)
         if found is None:
             return None
@@ -277,7 +287,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         likely = step.peak(batch_size).at(batch_size)
         return abs(peak - likely) <= TOLERANCE * peak
 
-    tried = ((n, holds(n)) for n in LARGE_BATCHES)
+    tried = ((n, lines_fit(n)) for n in LARGE_BATCHES)
     large, is_line = next(((n, answer) for n, answer in tried if answer is not None), (None, None))
     if large is None:
         return msgspec.structs.replace(step, largest_traced=BATCHES[-1])
@@ -287,7 +297,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     for batch_size in LADDER:
         if batch_size == large:
             continue
-        answer = holds(batch_size)
+        answer = lines_fit(batch_size)
         if answer is None and batch_size > large:
             break
         if answer and batch_size < large:
@@ -303,12 +313,12 @@ def _point(batch_size: int, trace: StepTrace) -> MemoryPoint:
         )
         for moment in set(trace.timeline)
     }
-    kept = dict.fromkeys(line for share in _SHARES for line in _highest(flat, share))
+    kept = dict.fromkeys(_highest(flat))
     return MemoryPoint(batch_size=batch_size, moments=tuple(kept), saved_bytes=float(trace.saved))
 
 
 def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
-    # The point of a step at a batch that its lines fit.
+    # The point of a step at a batch that its lines fit
     moments = dict.fromkeys(step.peak(batch_size, share) for share in _SHARES)
     return MemoryPoint(
         batch_size=batch_size,
@@ -326,49 +336,55 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
     """Return the lines that are highest at some batch, fitted to the same moments at two batch sizes.
 
-    Each share of the gradients that a GPU may hold is considered, because another moment may be the highest
-    if several GPUs shard the gradients.
+    This is done for each share of the gradients that a GPU may hold, because if several GPUs shard them,
+    another moment may be the highest.
     """
     if len(one) != len(two):  # the operators differ between batches: only the peaks can be compared
         one, two = [max(one)], [max(two)]
     lines = {
         _line(first.total, second.total, first.gradients) for first, second in zip(one, two, strict=True)
     }
-    kept = {line for share in _SHARES for line in _highest(lines, share)}
-    return tuple(sorted(kept, key=lambda line: (line.bytes_per_sample, line.fixed_bytes)))
+    return tuple(sorted({*_highest(lines)}, key=lambda line: (line.bytes_per_sample, line.fixed_bytes)))
 
 
-def _highest(lines: Iterable[MemoryLine], share: float) -> list[MemoryLine]:
-    """Return the lines that are the highest at some batch with this share of their gradients, by slope.
+def _highest(lines: Iterable[MemoryLine]) -> list[MemoryLine]:
+    """Return the lines that are the highest at some batch with some share of their gradients.
 
-    They are the upper envelope of all lines at batches of at least 1.
+    For each share, they are the upper envelope of all lines at batches of at least 1, by slope. A line is
+    repeated if it is in several envelopes.
     """
-    found: dict[float, tuple[tuple[float, float, float], MemoryLine]] = {}
-    for line in lines:
-        held = line.fixed_bytes - (1 - share) * line.gradient_bytes
-        # of two that are equal at this share, keep the one that is higher at other shares
-        rank = held, line.fixed_bytes, -line.gradient_bytes
-        if line.bytes_per_sample not in found or found[line.bytes_per_sample][0] < rank:
-            found[line.bytes_per_sample] = rank, line
+    lines = [*lines]
+    amounts = [(line.fixed_bytes, line.bytes_per_sample, line.gradient_bytes) for line in lines]
+    fixed, slope, gradient = np.array(amounts).T
+    kept: list[MemoryLine] = []
+    for share in _SHARES:
+        held = fixed - (1 - share) * gradient
+        # Of lines that are equal at this share, the last one is the highest at other shares
+        order = np.lexsort((-gradient, fixed, held, slope))
+        at_one = (held + slope)[order]
+        above = np.maximum.accumulate(at_one[::-1])[::-1]
+        order = order[np.append(at_one[:-1] > above[1:], True)]  # the others are below a steeper line
+        kept += [lines[place] for place in _envelope(order.tolist(), held, slope)]
+    return kept
 
-    def crossing(low: tuple[float, MemoryLine], steep: tuple[float, MemoryLine]) -> float:
+
+def _envelope(places: Sequence[int], held: Floats, slope: Floats) -> list[int]:
+    """Return the places of the lines on the upper envelope of lines that get steeper and start lower."""
+
+    def crossing(low: int, steep: int) -> float:
         """Return the batch size above which the steeper line is higher."""
-        return (low[0] - steep[0]) / (steep[1].bytes_per_sample - low[1].bytes_per_sample)
+        return float((held[low] - held[steep]) / (slope[steep] - slope[low]))
 
-    kept: list[tuple[float, MemoryLine]] = []
-    for slope in sorted(found):
-        (held, *_), line = found[slope]
-        steep = held, line
-        while kept and kept[-1][0] + kept[-1][1].bytes_per_sample <= steep[0] + slope:
-            kept.pop()  # the steeper one is above it from a batch of 1 on
+    kept: list[int] = []
+    for steep in places:
         while len(kept) > 1 and crossing(kept[-2], steep) <= crossing(kept[-2], kept[-1]):
             kept.pop()
         kept.append(steep)
-    return [line for _, line in kept]
+    return kept
 
 
 def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
-    # A line that does not fall, and is nowhere below the two values
+    # A line that does not fall with the batch, and is below neither value
     small, large = BATCHES
     slope = max(0.0, (at_large - at_small) / (large - small))
     fixed = max(at_small - small * slope, at_large - large * slope)

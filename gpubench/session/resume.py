@@ -137,7 +137,7 @@ def record_of(run: Run, plan: Plan, device: DeviceProfile) -> Record:
 
 
 def finished_part(row: Measurement) -> Measurement | None:
-    """Return a row with only its completed launches, which is judged again later; None if it has none."""
+    """Return a row with only its completed launches, to be judged again; None if nothing of it is final."""
     if row.status in UNFINISHED:
         return None
     launches = tuple(launch for launch in row.launches if not launch.stopped)

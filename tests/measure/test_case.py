@@ -22,7 +22,7 @@ from gpubench.measure.capability import NotHereError
 from gpubench.measure.case import WorkerContext, measure_case
 from gpubench.measure.guards import prepare
 from gpubench.measure.launch import LaunchRecorder
-from gpubench.measure.loop import Clock, Heap
+from gpubench.measure.loop import Clock, StepState
 from gpubench.measure.messages import MeasureCase, Ready, Setup
 from gpubench.measure.step import (
     Hardware,
@@ -75,8 +75,8 @@ class Accelerator(Hardware):
             return 12_345
         return None
 
-    def heap(self, scale=None):
-        return Heap(scale=scale)
+    def step_state(self, scale=None):
+        return StepState(scale=scale)
 
     def release(self):
         self.log.append("release")
@@ -210,9 +210,9 @@ def test_only_the_first_launch_gets_the_extra_readings(measured):
 
 def test_the_gradient_scale_is_read_from_the_warm_up_on(measured, monkeypatch):
     scales = []
-    heap = Accelerator.heap
+    step_state = Accelerator.step_state
     monkeypatch.setattr(
-        Accelerator, "heap", lambda self, scale=None: scales.append(scale) or heap(self, scale)
+        Accelerator, "step_state", lambda self, scale=None: scales.append(scale) or step_state(self, scale)
     )
     done, _ = measured(precision=Precision.AMP_FP16)
     assert done.status is Status.OK

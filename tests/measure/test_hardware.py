@@ -48,7 +48,7 @@ def test_backend_from_another_package_is_found_in_the_torch_namespace(monkeypatc
     assert calls == ["waited", "worked", "waited", "reset"]
     assert hpu.ask("max_memory_allocated") == 7
     assert hpu.ask("max_memory_reserved") is None
-    assert hpu.heap().segments is None
+    assert hpu.step_state().segments is None
 
 
 def test_cpu_timer_needs_no_synchronization_and_reports_no_memory():

@@ -9,10 +9,10 @@ from gpubench.measure.budget import DEFAULT, PUBLISH, QUICK, budget_of
 from gpubench.measure.launch import skipped_steps
 from gpubench.measure.loop import (
     Clock,
-    Heap,
     Loop,
     OutOfTimeError,
     Series,
+    StepState,
     StoppedError,
     time_rounds,
     warm_up,
@@ -124,7 +124,9 @@ def test_a_stop_takes_effect_between_rounds(fake_clock):
 def test_the_warm_up_keeps_its_times_and_sizes_the_rounds(fake_clock):
     series = Series()
     reports = []
-    loop = make_loop(fake_clock, batches=4, report=lambda timed, done, *_: reports.append((timed, done)))
+    loop = make_loop(
+        fake_clock, batches=4, report=lambda done, _, rule, *__: reports.append((rule is not None, done))
+    )
     warm_up(loop, LONG, series)
     assert sum(r.steps for r in series.warmup) >= LONG.warmup_steps
     assert sum(r.wall_s for r in series.warmup) >= LONG.warmup_least_s
@@ -228,7 +230,7 @@ def test_rounds_that_were_stopped_are_judged_like_any_others(fake_clock):
 def test_the_gradient_scale_is_noted_at_every_round_edge(fake_clock):
     scales = iter(range(1, 100))
     series = Series(steps_per_round=25)
-    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=float(next(scales)))), LONG, series)
+    time_rounds(make_loop(fake_clock, step_state=lambda: StepState(scale=float(next(scales)))), LONG, series)
     assert series.scales == [float(n) for n in range(1, 22)]
 
 
@@ -236,7 +238,7 @@ def test_a_step_skipped_in_the_first_timed_round_is_detected(fake_clock):
     """The scale was halved between the end of the warm-up and the end of the first round."""
     scales = iter([1024.0] + [512.0] * 99)
     series = Series(steps_per_round=25)
-    time_rounds(make_loop(fake_clock, heap=lambda: Heap(scale=next(scales))), LONG, series)
+    time_rounds(make_loop(fake_clock, step_state=lambda: StepState(scale=next(scales))), LONG, series)
     assert skipped_steps(series.scales) == 1
 
 

@@ -142,7 +142,7 @@ SLOW = Card(2.0e11, {"fp32": 2.5e12, "fp16": 5e12})
 
 
 def other_probe(name):
-    return next(each for each in micro.other_probes(alone=False) if each.name == name)
+    return next(each for each in micro.other_probes(own_memory=True) if each.name == name)
 
 
 @pytest.mark.parametrize("budget", [QUICK, DEFAULT], ids=["quick", "default"])
@@ -150,7 +150,7 @@ def other_probe(name):
 def test_no_probe_takes_long_on_any_card(card, budget):
     """The kernel of a launch takes 4 us, and clearing before it 62 us to 1.3 ms; all end by wall time."""
     wanted = [micro.gemm(name, n) for name in card.flops_per_s for n in GEMM_SIZES[name]]
-    wanted += micro.other_probes(alone=False)
+    wanted += micro.other_probes(own_memory=True)
     walls = {}
 
     def measure(probe: probes.Probe) -> MicroResult:

@@ -12,7 +12,7 @@ from scripted import GPU_BOUND, HOST_BOUND, correlated
 
 from gpubench import stats
 from gpubench.measure.budget import DEFAULT, LEAST_ROUNDS, PUBLISH, QUICK, SLOW_STEPS_S, Budget
-from gpubench.measure.loop import Heap, StopRule, Verdict, WarmUp, stop_rule
+from gpubench.measure.loop import StepState, StopRule, Verdict, WarmUp, stop_rule
 from gpubench.models import FindingKind, Round, TelemetrySample
 
 LONG = msgspec.structs.replace(PUBLISH, timed_s=90.0, timed_least_s=10.0)
@@ -367,7 +367,7 @@ def test_windows_must_agree_within_the_limit_of_the_budget(budget, agreement):
 def test_an_allocator_that_still_grows_keeps_warming_up():
     rule = warm()
     for index in range(40):
-        verdict = rule.feed(Round(steps=25, wall_s=0.5), heap=Heap(segments=index, retries=0))
+        verdict = rule.feed(Round(steps=25, wall_s=0.5), state=StepState(segments=index, retries=0))
     assert verdict is Verdict.GO_ON
     assert rule.unsettled() == "allocator"
 
@@ -375,7 +375,7 @@ def test_an_allocator_that_still_grows_keeps_warming_up():
 def test_a_gradient_scale_that_still_falls_keeps_warming_up():
     rule = warm()
     for index in range(40):
-        verdict = rule.feed(Round(steps=25, wall_s=0.5), heap=Heap(scale=65536.0 / 2**index))
+        verdict = rule.feed(Round(steps=25, wall_s=0.5), state=StepState(scale=65536.0 / 2**index))
     assert verdict is Verdict.GO_ON
     assert rule.unsettled() == "gradient scale"
 

@@ -228,11 +228,11 @@ def test_earlier_captures_do_not_change_the_peak_of_a_graph(gpu):
 
 
 def test_the_allocator_is_read_while_a_case_warms_up(gpu):
-    heap = gpu.desk.hardware.heap()
+    before = gpu.desk.hardware.step_state()
     x = torch.zeros(2**22, device="cuda")
-    grown = gpu.desk.hardware.heap()
-    assert heap.retries == grown.retries == 0
-    assert grown.segments == heap.segments + 1
+    grown = gpu.desk.hardware.step_state()
+    assert before.retries == grown.retries == 0
+    assert grown.segments == before.segments + 1
     del x
 
 
