@@ -169,16 +169,16 @@ def judge(check: CudaCheck) -> tuple[Verdict, ...]:
 
 
 def _of_the_part(log: PartLog) -> Verdict:
-    itself = partial(Verdict, part=log.name, what="the part itself")
+    verdict = partial(Verdict, part=log.name, what="the part itself")
     if log.state is PartState.FAILED:
-        return itself(state="FAILED", reason=log.reason)
+        return verdict(state="FAILED", reason=log.reason)
     if log.state is PartState.CUT_OFF:
-        return itself(
+        return verdict(
             state="cut off",
             found=f"did not finish within {format_duration(log.took_s or 0.0)}",
             reason=f"{log.reason}: it hangs, or this machine is slow",
         )
-    return itself(state="left out", found=log.state, reason=log.reason)
+    return verdict(state="left out", found=log.state, reason=log.reason)
 
 
 def states_of(verdicts: Iterable[Verdict]) -> set[State]:

@@ -96,7 +96,7 @@ def judge_measurement(
         measurement: Has status ok and raw launches, or a status that already says why there is no figure.
         planned_launches: Number of launches in the budget.
         siblings: The other measurements of the run: eager is compared with graph, several GPUs with one.
-        allow_throttled: Whether a throttled row may still be ranked; a row that was allowed before stays so.
+        allow_throttled: Whether a throttled row may still be ranked; a row already allowed stays allowed.
     """
     trace = loss_trace(measurement.launches)
     if measurement.status not in {Status.OK, Status.INVALID}:

@@ -225,7 +225,7 @@ class Bench:
         stopped: Whether the parent has requested a stop.
         cause_of: Returns the root cause of an error, such as the loss of another process of the job.
         local_processes: Number of processes of this job on this host, this one included.
-        at: The current phase.
+        current_phase: The name of the current phase.
     """
 
     budget: Budget
@@ -237,7 +237,7 @@ class Bench:
     stopped: Callable[[], bool] = lambda: False
     cause_of: Callable[[BaseException], BaseException] = lambda error: error
     local_processes: int = 1
-    at: str = "build"
+    current_phase: str = "build"
 
     @classmethod
     def serving(
@@ -277,7 +277,7 @@ class Bench:
 
     def phase(self, name: str) -> None:
         """Begin a phase."""
-        self.at = name
+        self.current_phase = name
         self.tell_phase(name)
 
     def power_limit_w(self) -> Watts | None:
@@ -398,12 +398,12 @@ def conduct(
         if len(recorder.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were done"
     except NotHereError as error:
-        status, reason = failure(error, order.case.batch_size, bench.at)
+        status, reason = failure(error, order.case.batch_size, bench.current_phase)
         cause = error.cause
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's own code may raise anything
         origin = bench.cause_of(error)
         is_peer_lost = isinstance(origin, LostError)
-        status, reason = failure(origin, order.case.batch_size, bench.at)
+        status, reason = failure(origin, order.case.batch_size, bench.current_phase)
         trace = traceback_of(error)
     recorder.note(stopped=is_peer_lost or bench.stopped())
     if fault := bench.telemetry.fault:
@@ -447,10 +447,10 @@ def time_job(
 
 
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
-    """Return the status and reason for an exception: its message; of foreign code, also its type and line.
+    """Return the status and the reason of a case that ended with this exception.
 
-    A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also names the
-    batch and the phase, which show what to reduce.
+    The reason is the message, and also the type and line of an exception in foreign code. A ``NotHereError``
+    means unsupported. If memory ran out, the reason names the batch and the phase, which show what to reduce.
     """
     if isinstance(error, NotHereError):
         return Status.UNSUPPORTED, str(error)

@@ -450,7 +450,7 @@ class Loop:
 
 @dataclass
 class Series:
-    """The rounds of one case so far."""
+    """The rounds of one case so far; ``scales`` are the gradient scales before and after its timed rounds."""
 
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)

@@ -359,7 +359,7 @@ def _every_case(
         )
     ]
     thread_counts = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
-    for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
+    for reference, asked_precisions in precisions_by_workload(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         is_trainable = TaskKind.TRAIN in profile.tasks
         # a workload that cannot be trained, such as an input pipeline, has only one task
@@ -439,7 +439,7 @@ def references(request: RunRequest) -> tuple[str, ...]:
     return request.workloads or tuple(SUITES[request.suite or "default"])
 
 
-def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
+def precisions_by_workload(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
     """Return the precisions of each workload, by reference; an empty tuple means the defaults."""
     if request.workloads:
         return dict.fromkeys(request.workloads, request.precisions)

@@ -303,10 +303,10 @@ def _binding() -> Check:
     installed = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
     if "nvidia-ml-py" not in installed:
         return Check("fail", name, "nvidia-ml-py is not installed", pip_install("nvidia-ml-py"))
-    twin = ", together with the retired package pynvml" if "pynvml" in installed else ""
-    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}{twin}"
+    retired = ", together with the retired package pynvml" if "pynvml" in installed else ""
+    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}{retired}"
     fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
-    return _warned(name, seen, fix, when=bool(twin))
+    return _warned(name, seen, fix, when=bool(retired))
 
 
 def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
@@ -396,7 +396,9 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
         yield Check("ok", name, "no variable forces TF32")
 
 
+# Highest load of an idle host, per usable thread.
 _BUSY_SHARE = 0.25
+# Less free memory, or less shared memory in a container, gets a warning.
 _LITTLE_MEMORY_BYTES = 4 * GIB
 _LITTLE_SHARED_BYTES = GIB // 2
 
