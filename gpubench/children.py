@@ -91,8 +91,8 @@ class ParentChannel:
         """Bind this process to the parent, and keep its own children from inheriting the pipes.
 
         Args:
-            descriptors: The pipes to read and write, in a process that answers in the child's place and is
-                already bound to it; None in the child itself.
+            descriptors: The pipes to read and write, for a process that answers in the child's place and is
+                already bound to the child; None in the child itself.
         """
         if descriptors is None:
             *own, parent_pid = map(int, sys.argv[1:4])
@@ -207,7 +207,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    # Return an id of the open file; None if the descriptor is closed.
+    # Return an id of the file that is open under a descriptor; None if the descriptor is closed.
     try:
         facts = os.fstat(descriptor)
     except OSError:
@@ -344,7 +344,7 @@ class ChildProcess(Generic[_Report]):
             program: What Python runs: ``("-m", MODULE)``. It opens a ``ParentChannel``.
             decoder: Decodes the child's reports.
             arguments: The child's arguments.
-            environment: All of the child's variables; None for those of this process.
+            environment: All environment variables of the child; None to copy this process's.
             most_printed_bytes: Output limit; a child that prints more is killed.
 
         Raises:
@@ -526,7 +526,7 @@ class ChildProcess(Generic[_Report]):
         return plain(lines[-1], limit) if lines else ""
 
     def memory_words(self) -> str:
-        """Return figures of host memory in parentheses, for a child that may have exhausted it; here none."""
+        """Return figures of host memory in parentheses; subclasses that may exhaust it override this."""
         return ""
 
     def cpu_s(self) -> Seconds:
@@ -607,7 +607,7 @@ def run_child(
         time_limit_s: Wall time limit, including sleep and waiting.
         cpu_limit_s: CPU time limit of the child and its children. It applies only after as many seconds of
             wall time, because a child on many processors uses CPU time faster than wall time passes.
-        environment: All of the child's variables; None for those of this process.
+        environment: All environment variables of the child; None to copy this process's.
     """
     try:
         child = ChildProcess(

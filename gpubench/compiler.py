@@ -2,7 +2,8 @@
 
 The import of the compiler takes a second of CPU time. Torch imports it for every optimizer and every tensor
 without values, only to exclude some functions from compilation. The import of distributed tensors takes a
-quarter of a second. Torch imports them for tensors without values, only to see that these are not.
+quarter of a second. Torch imports them for tensors without values, only to check whether those are
+distributed.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ def import_compiler_late() -> None:
 
 
 def import_distributed_tensors_late() -> None:
-    """Delay the import of torch's distributed tensors in this process, which then makes none.
+    """Delay the import of torch's distributed tensors; until it happens, this process can make none.
 
     Call it after the import of an author's code, because code that imports them itself needs the real ones.
-    It has no effect in a process that imports the compiler early, because that one may train on several GPUs.
+    It has no effect in a process that imported the compiler early, because that process may train on several
+    GPUs.
     """
     if _is_late(_NAME):
         _import_late(_DISTRIBUTED, _LateTensors)
 
 
 def _import_late(name: str, stand_in: type[_Late]) -> bool:
-    # Whether a package is now imported late: it must exist, and not be imported yet
+    # Delay the import of a package; return False if it is missing or already imported.
     spec = None
     with suppress(ImportError):
         spec = find_spec(name)
@@ -106,7 +108,7 @@ def _import_now(package: ModuleType) -> None:
     assert spec is not None
     assert spec.loader is not None
     spec.loader.exec_module(package)
-    uncompiled()  # from here on, in this process
+    uncompiled()  # a call is enough: it takes effect here and for the rest of the process
 
 
 class _Submodules(MetaPathFinder):

@@ -149,7 +149,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention(self) -> tuple[Linear, ...]:
-        """The linear layers of attention, those of the queries first and the output last."""
+        """The linear layers of attention: queries first, output last."""
         width, all_heads = self.width, self.heads * self.head_width
         if not self.key_value_rank:
             inputs = [(width, self.query_width), (width, self.key_width), (width, self.value_width)]

@@ -1,4 +1,4 @@
-"""Lists and loads workloads: the standard ones, those of other packages, and the user's files.
+"""Lists and loads workloads: standard workloads, plug-ins of other packages, and the user's own models.
 
 Listing their names does not import them.
 """

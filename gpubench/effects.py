@@ -84,7 +84,7 @@ class LossGap:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """The ratio of the throughput of ``result`` to that of ``baseline``.
+    """The throughput of ``result`` divided by the throughput of ``baseline``.
 
     Attributes:
         interval: The ratio with its 95 % interval.
@@ -192,6 +192,11 @@ def on_all_threads(results: Iterable[Result]) -> tuple[Result, ...]:
     return tuple(result for result in results if not result.case.threads)
 
 
+def by_speed(result: Result) -> tuple[bool, float]:
+    """Return a sort key: first the results that must not lead (``Result.leads``), then by ascending speed."""
+    return result.leads, result.measurement.samples_per_s or 0.0
+
+
 def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every AMP case with its baselines, which differ only in precision and layout.
 
@@ -199,8 +204,7 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     precision, the faster is used. Pairs at the largest batches also differ in batch, since that is what they
     compare; they come last.
     """
-    by_speed = sorted(results, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
-    known = {_at_precision(r, r.case.precision): r for r in by_speed}
+    known = {_at_precision(r, r.case.precision): r for r in sorted(results, key=by_speed)}
     baselines = [p for p in Precision if p.is_usual and not p.is_amp]
     pairs = [
         effect(amp, known[twin])
@@ -226,11 +230,11 @@ def amp_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
 def inference_effects(results: Iterable[Result]) -> tuple[Effect, ...]:
     """Pair every inference at a lower precision with strict fp32 at equal batch, each in its best layout."""
     infer = [r for r in results if r.case.task is TaskKind.INFER and not r.measurement.at_largest_batch]
-    by_speed = sorted(infer, key=lambda r: (r.leads, r.measurement.samples_per_s or 0.0))
-    known = {_in_float32(r): r for r in by_speed if r.case.precision is Precision.FP32}
+    ascending = sorted(infer, key=by_speed)
+    known = {_in_float32(r): r for r in ascending if r.case.precision is Precision.FP32}
     pairs = [
         effect(result, known[twin])
-        for result in by_speed
+        for result in ascending
         if result.case.precision is not Precision.FP32 and (twin := _in_float32(result)) in known
     ]
     order = list(Precision)
@@ -382,7 +386,7 @@ def document(run: Run) -> dict[str, Any]:
 def _at_precision(result: Result, precision: Precision) -> tuple[Case, bool]:
     """Return the key by which results are paired, with this precision in place of the result's own.
 
-    Results at the largest batch are paired whatever that batch is: their key has batch 0.
+    Results at the largest batch that fits are paired even if these batches differ: their key has batch 0.
     """
     is_largest = result.measurement.at_largest_batch
     batch = 0 if is_largest else result.case.batch_size

@@ -83,8 +83,8 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
     def text(self, unit: str = "", digits: int = MOST_DIGITS) -> str:
         """Return value and bounds, rounded to a place that the interval supports; the unit follows the value.
 
-        That place is at most a fifth of the half-width, unless ``digits`` is too few for it. Only then, or if
-        the other bound is much farther away, can a bound look the same as the value.
+        The place is a fifth of the half-width or finer, unless ``digits`` are too few for that. A bound can
+        look like the value only if they are too few, or if the other bound is much farther away.
 
         >>> Interval(1653.7, 1572.8, 1743.3).text(), Interval(4.4321, 4.41, 4.45).text("×")
         ('1,650 (1,570 to 1,740)', '4.432× (4.410 to 4.450)')
@@ -99,7 +99,7 @@ class Interval(msgspec.Struct, frozen=True, gc=False):
     def parts(self, digits: int = MOST_DIGITS) -> tuple[str, str]:
         """Return the value and its bounds as two strings, rounded as in ``text``; unknown bounds are empty.
 
-        ``digits`` is the maximum; if it is given, bounds that both look like the value are not printed.
+        With fewer ``digits`` than the default, bounds that both look like the value are left out.
 
         >>> Interval(1653.7, 1572.8, 1743.3).parts(), Interval(73.3, 40.0).parts(), Interval(2.0).parts()
         (('1,650', '1,570 to 1,740'), ('73', 'at least 40'), ('2.00', ''))

@@ -109,7 +109,7 @@ class PrecisionFacts(msgspec.Struct, frozen=True, kw_only=True):
         product_error: Largest relative error of a matrix product or convolution against float64.
         recurrent_error: The same for a recurrent layer, where rounding errors add up; None for the same
             limit.
-        loss_error: Largest relative difference between the first loss and that of float32 on the CPU.
+        loss_error: Largest relative difference of the first loss from the loss in float32 on the CPU.
         least_capability: Lowest CUDA compute capability with hardware support; None if all have it.
         hardware: What a GPU with a lower capability lacks, in words.
         of_nvidia: Whether only NVIDIA tensor cores support it.

@@ -44,7 +44,7 @@ def find_provider(name: str, providers: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=10_000)
 def price_page(provider: str, source: str) -> str | None:
-    """Return the URL of a price: the one in its source, else its provider's page.
+    """Return the URL in the source of a price; without one, the provider's price page; None without either.
 
     >>> price_page("aws", "a list, https://shop.example/gpus."), price_page("aws", "javascript:alert(1)")
     ('https://shop.example/gpus', 'https://aws.amazon.com/ec2/pricing/on-demand/')

@@ -1,9 +1,9 @@
 """Reads two tables of independent measurements.
 
 ``data/h200_readings.json`` has one card's readings, taken by loops that share no code with gpubench; they
-anchor predictions, but do not check those of other cards. ``data/mlperf.csv`` has the times of published
-MLPerf Training runs, whose software each submitter tuned for its machine. The calibration uses none of these;
-docs/workloads.md lists the MLPerf data that it does use.
+anchor predictions of other cards, but cannot check them. ``data/mlperf.csv`` has the times of published
+MLPerf Training runs; each submitter tuned the software for its own machine. The calibration uses neither
+table; docs/workloads.md lists the MLPerf data that it does use.
 """
 
 from __future__ import annotations

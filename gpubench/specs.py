@@ -44,7 +44,7 @@ def find_spec(
         power_limit_w: Default power limit, to distinguish cards that also have the same memory [W].
     """
     key = _resolve(name, memory_bytes, "driver", power_limit_w)
-    if key is None and memory_bytes is not None:  # the size in a GH200's name may be that of the CPU memory
+    if key is None and memory_bytes is not None:  # a GH200's name may state the size of its CPU memory
         key = _resolve(names.without_size(name), memory_bytes, "driver", power_limit_w)
     return load_specs()[key] if key else None
 
@@ -52,8 +52,8 @@ def find_spec(
 def _resolve(
     name: str, memory_bytes: int | None, with_memory: str, power_limit_w: float | None = None
 ) -> str | None:
-    # Return the only key with this name, or else with spaces for its hyphens: H100-NVL. ``with_memory`` is
-    # the kind of name that needs the memory to mean one card: see ``_names_by``.
+    # Return the only key with this name, or else with spaces for its hyphens: H100-NVL. If no single card has
+    # the name and the memory is known, names of the kind ``with_memory`` are tried too: see ``_names_by``.
     for spelling in dict.fromkeys((name, name.replace("-", " "))):
         keys = _named(spelling, "card", memory_bytes)
         if len(keys) != 1 and memory_bytes is not None:
@@ -100,7 +100,7 @@ def _find_typed(name: str) -> GpuSpec | None:
 
 
 def _in_every_size(name: str) -> tuple[str, ...]:
-    # Return the key of a typed name, and those of cards with this name and another memory size: RTX 4060 Ti.
+    # Return the key of a typed name, and the keys of cards that differ only in memory size (RTX 4060 Ti).
     spec = _find_typed(name)
     others = (_named(spelling, "shared") for spelling in (name, *(f"{each} {name}" for each in _FAMILIES)))
     return (spec.key, *chain.from_iterable(others)) if spec else ()

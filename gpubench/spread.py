@@ -67,5 +67,5 @@ PUBLISHED = Component(
 CARD = PUBLISHED
 # Log half-width of the throughput of another card of the same model in another host.
 ELSEWHERE = math.hypot(math.log1p(HOST.half_width or 0.0), math.log1p(CARD.half_width or 0.0))
-# Ratio of the throughput of any card of a model to that of one measured card.
+# Throughput of any card of a model, divided by the throughput of one measured card.
 ANOTHER_CARD = Interval(1.0, math.exp(-ELSEWHERE), math.exp(ELSEWHERE))

@@ -98,7 +98,7 @@ def storage_id(tensor: Tensor) -> int:
 
 
 class EveryCall(TorchDispatchMode):
-    """Passes every operator call inside the block to a function, whose result becomes that of the call.
+    """Passes every operator call inside the block to a function, which returns the result of the call.
 
     The function receives the operator, its arguments, and its keyword arguments. In inference mode torch does
     not split operators that consist of others, such as ``linear``; here they are split, as in other modes.
@@ -121,9 +121,9 @@ class EveryCall(TorchDispatchMode):
 def result_of_parts(
     mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call the parts of an operator under a mode; return NotImplemented if the operator itself was passed on.
+    """Call the parts of a composite operator under a mode; NotImplemented if it has none or is already split.
 
-    Torch passes on an operator that consists of others only in inference mode.
+    Torch splits composite operators itself, except in inference mode.
     """
     if not torch.is_inference_mode_enabled() or func.namespace == "prim":  # prim calls are queries
         return NotImplemented
@@ -152,9 +152,10 @@ def plain_encoders() -> Iterator[None]:
 
 @contextmanager
 def plain_checks() -> Iterator[None]:
-    """Let torch's rules for tensors without values accept a condition that holds at once inside the block.
+    """Let torch's checks pass immediately if their condition is True, inside the block.
 
-    Torch asks first whether it is symbolic, which takes longer than most rules.
+    Torch would first ask whether the condition is symbolic, which takes longer than most of its rules for
+    tensors without values.
     """
     check = torch._check_with  # noqa: SLF001 - all of torch's checks call it
 

@@ -53,7 +53,7 @@ class Build(msgspec.Struct, frozen=True):
         return f"{digits[:-1]}.{digits[-1]}" if digits.isdigit() else None
 
     @property
-    def age(self) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
+    def recency(self) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
         """Sort key: by release, the default last within its release, then by CUDA or ROCm release."""
         release, built_for = (tuple(map(int, re.findall(r"\d+", text))) for text in (self.release, self.name))
         return release, self.is_default, built_for
@@ -67,7 +67,7 @@ def load_builds() -> tuple[Build, ...]:
         Build(r["torch"], r["build"], r["is_default"] == "yes", tuple(r["architectures"].split()) or None)
         for r in rows
     )
-    return tuple(sorted(builds, key=lambda build: build.age, reverse=True))
+    return tuple(sorted(builds, key=lambda build: build.recency, reverse=True))
 
 
 @cache

@@ -58,7 +58,7 @@ def with_loss(model: nn.Module, loss: Callable[..., Any]) -> tuple[nn.Module, Ca
     own = {id(part) for part in model.modules()}
     if id(module) in own:  # a method of the model: its tensors are already moved and trained
         return model, loss
-    # Tensors that are plain attributes of the modules, such as those of a spectral norm.
+    # Tensors that are plain attributes of the modules, as in a spectral norm.
     attributes = (tensors_in(vars(part).values()) for part in module.modules())
     tensors = (*module.parameters(), *module.buffers(), *chain.from_iterable(attributes))
     own_loss: Any = copy.deepcopy(loss, {id(part): part for part in (*model.modules(), *tensors)})

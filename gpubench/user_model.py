@@ -667,20 +667,19 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     """Return shape and kind of one sample: floats in three dimensions are an image, integers are tokens."""
     import torch
 
-    inputs = task.batches[0][0]
-    tensors = _tensors(inputs)
+    tensors = _tensors(task.batches[0][0])
     if not tensors:
         return (), "sample"  # an object that moves itself does not show its tensors
     whole = [tensor for tensor in tensors if _is_batch(tensor, SMALL_BATCH)]
     first = whole[0] if whole else tensors[0]
     shape = tuple(first.shape[1:] if whole else first.shape)
     if len(shape) == 1 and first.dtype in {torch.int32, torch.int64} and first is tensors[0]:
-        return shape, "sequence"  # the edges after the nodes of a graph have two rows, and are no batch
+        return shape, "sequence"  # only the first tensor: a graph's edge list has two rows too
     return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
 
 
 def weight_type_of(model: nn.Module) -> WeightType:
-    """Return the type of most weights of a model as it was built: bfloat16, or float32 for any other."""
+    """Return bfloat16 if most weights of a model, as built, have that type; else float32."""
     in_half = sum(p.numel() for p in model.parameters() if str(p.dtype) == "torch.bfloat16")
     is_most = 2 * in_half > sum(p.numel() for p in model.parameters())
     return WeightType.BFLOAT16 if is_most else WeightType.FLOAT32

@@ -116,7 +116,7 @@ class Workload:
         recipe: The default recipe.
         settings: The fields of the recipe that may be changed; if there are any, ``build`` and ``tiny`` take
             ``recipe=``.
-        precisions: Precisions measured by default; empty for those of the device.
+        precisions: Precisions measured by default; empty to use the device's.
         also_at: Further precisions available on request.
         variants: Other recipes with shipped profiles, so questions about them need no torch.
         checkpointing_from: Default checkpointing by the minimum number of GPUs of a job, in ascending order
@@ -360,7 +360,7 @@ def image_batches(
 ) -> tuple[Batch, ...]:
     """Draw images from N(0, 1) and their labels from a small fixed set. Call it inside ``seeded``.
 
-    Zeros would be unrealistic, because the power draw of a GPU, and thus its clock, depends on the data.
+    Zeros would be unrealistic: the power draw of a GPU, and with it the clock, depends on the data.
 
     Shapes:
         inputs: (N, *shape) float32; targets: (N,) int64.

@@ -4,15 +4,15 @@
 
 The fit maximizes the posterior by Gauss-Newton, so every unknown is shrunk toward its prior. The unknowns are
 coefficients (tight priors around round figures), host time per operator of each source, deviations of each
-architecture, and offsets of source, model and cell. The offsets absorb levels, so the fit learns how GPUs
-compare. Cell offsets are eliminated exactly because they form a diagonal block. This also makes it cheap to
-find the fit without some rows: one solve, no refit.
+architecture, and offsets of source, model and cell (the rows of one source, model, precision and task). The
+offsets absorb levels, so the fit learns how GPUs compare. Cell offsets are eliminated exactly because they
+form a diagonal block. This also makes it cheap to find the fit without some rows: one solve, no refit.
 
-The next part computes the errors on harnesses and GPUs that the fit has not seen, and the half-widths that
-follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without the data held out
-with Y. The score of a pair is |log error| over a scale: the usual error of two GPUs with this difference in
-balance of arithmetic and bandwidth, and with tensor cores on one or both. Each harness has one vote for each
-target GPU. The votes of a harness or an architecture never set its own interval.
+The next part computes the errors on harnesses (benchmark programs) and GPUs that the fit has not seen, and
+the half-widths that follow. A pair is "own X, predict Y" inside one cell. Its error comes from a fit without
+the data held out with Y. The score of a pair is |log error| over a scale: the usual error of two GPUs with
+this difference in balance of arithmetic and bandwidth, and with tensor cores on one or both. Each harness has
+one vote for each target GPU. The votes of a harness or an architecture never set its own interval.
 
 The last part fits the shares of ``scaling`` to published jobs on several GPUs. A row of
 gpubench/data/scaling.csv is one job at two numbers of GPUs with the same batch per GPU. The fit learns the
@@ -114,7 +114,7 @@ HARNESS_POWER = 1.25
 _DEVIATION_SD = 0.02
 _HOST_LOG_SD = 1.0
 _REPEAT_EXPONENT = 0.4  # k rows of one (source, GPU, model, precision) count as k^0.6
-_SCORE_SD = 10.0  # the level of a score has no meaning
+_FREE_LEVEL_SD = 10.0  # of a cell whose level has no meaning, such as a score's
 _ROBUST_SCALE = 3.0  # residuals beyond this many noise deviations lose weight
 _MOST_STEPS, _CLOSE_ENOUGH, _LONGEST_STEP = 14, 2e-3, 1.0
 _STEP = 1e-4
@@ -148,6 +148,7 @@ class Fit:
         rows: Row numbers of the table that were used.
         columns: (rows, size + 1) derivatives of those rows, and their residuals in the last column.
         weight: Their weights.
+        cell_sd: (cells,) prior standard deviation of each cell's offset.
         precision, prior: Precision and mean of the unknowns without any row.
     """
 
@@ -244,9 +245,10 @@ def fit_table(table: Table, chosen: Flags, *, aim: Aim = RATIO) -> Fit:
         [column[rows] for column in (table.source, table.gpu_key, table.base_model, table.precision)]
     )
     full = alike.weight.transform("sum").to_numpy() ** -_REPEAT_EXPONENT / noise**2
-    score = ~table.level_known & ~np.isin(table.model, ["gnmt", "ssd"])
+    # A score is no time, and some rows are of another network than the profile; for gnmt, the level is close.
+    level_free = ~table.level_known & (table.model != "gnmt")
     cell_sd = np.full(int(table.cell.max()) + 1, aim.cell)
-    cell_sd[table.cell[score]] = _SCORE_SD
+    cell_sd[table.cell[level_free]] = _FREE_LEVEL_SD
     fit = Fit(
         table=table,
         aim=aim,
@@ -397,8 +399,8 @@ Judged: TypeAlias = Iterable[tuple[Flags, roofline.Times]]
 class Pairs:
     """Row numbers of the owned GPU (x) and the predicted GPU (y), and the weight of each pair.
 
-    Each harness has one vote for each target GPU and task, whatever its number of models, batches and
-    partners. Its rows of y share that vote evenly, and each y splits its share evenly over its x. A pair with
+    Each harness has one vote for each target GPU and task, however many models, batches and partners it has.
+    Its rows of y share that vote evenly, and each y splits its share evenly over its x. A pair with
     an unknown batch counts less, by the variance that the plausible batches add.
 
     Attributes:
@@ -514,7 +516,10 @@ def level_errors(table: Table, judged: Judged) -> Floats:
 
 
 def stays(table: Table, pairs: Pairs, level_error: Floats) -> Floats:
-    """Return the (pairs,) log seconds that x keeps if y is another chip; a prediction moves the rest to y."""
+    """Return the (pairs,) part of x's level error, in log seconds, that a prediction does not move to y.
+
+    It is 0 if x and y are the same chip.
+    """
     chip = np.array([chips.chip_of(key) for key in table.gpu_key])
     return np.where(chip[pairs.x] == chip[pairs.y], 0.0, model.own_part(-level_error[pairs.x]))
 
@@ -571,7 +576,7 @@ def jobs() -> pd.DataFrame:
 
     Columns: ``harness``, ``gpu_key``, ``model``; ``few`` and ``many`` GPUs; their ``exchange``; ``asked``,
     the exchange with both numbers; whether the vendor is ``fitted``; ``log_ratio`` of the throughput per GPU
-    of many over that of few; and their ``weight``: one vote for each harness, GPU and model.
+    with many GPUs over few; and their ``weight``: one vote for each harness, GPU and model.
     """
     text = pd.DataFrame(row for row in folders.data_rows(JOBS) if row["gpu_key"] in load_specs())
     rates = ["few_samples_per_s", "many_samples_per_s", "samples_per_step", "parameters_m"]
@@ -765,22 +770,22 @@ def _fitted(task: TaskKind, own: Table | None) -> Fitted:
         table = roofline.stack([table, replace(own, cell=own.cell + int(table.cell.max()) + 1)])
     seen = table.vendor == question.FITTED_VENDOR
     mine = table.inference == (task is TaskKind.INFER)
-    scored, apart = mine & seen, mine & ~seen
+    scored, of_others = mine & seen, mine & ~seen
     level = fit_table(table, seen, aim=LEVEL)
     return Fitted(
         rows=int(scored.sum()),
         sources=len(set(table.source[scored])),
         rows_by_gpu=dict(sorted(Counter(table.gpu_key[scored]).items())),
-        apart_by_gpu=dict(sorted(Counter(table.gpu_key[apart]).items())),
+        apart_by_gpu=dict(sorted(Counter(table.gpu_key[of_others]).items())),
         ratio=_by_ratio(fit_table(table, seen), level, seen),
         level=_by_level(level, seen),
     )
 
 
 def _by_ratio(fit: Fit, level: Fit, seen: Flags) -> Learned:
-    """Learn from ratios, without the owned card's own share; all kinds use the scale of the first hold-out.
+    """Learn from ratios, without the part of an error that stays with the owned card.
 
-    Pairs of other vendors start at a GPU of the fitted vendor.
+    All kinds use the scale of the first hold-out. Pairs of other vendors start at a GPU of the fitted vendor.
     """
     scale, factor = None, {}
     pairs = pairs_of(fit.table, seen)
@@ -842,7 +847,7 @@ def successors(
 ) -> dict[str, list[float]]:
     """Return the deviations of architectures without rows that MLPerf submitters ran next to the predecessor.
 
-    One submitter's software in one round is alike on both cards, so the ratio of their times shows the gain
+    In one round, a submitter runs the same software on both cards, so the ratio of their times shows the gain
     over the predecessor's deviation. It is shrunk like a deviation, with one vote for each new card. MLPerf
     trains adapters of a model with 70 billion parameters; the prediction is for a model with 8 billion.
     """

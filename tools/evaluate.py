@@ -163,8 +163,8 @@ def _half_widths(
         alike = kinds == np.array([[first], [second]], dtype=object)
         mine, others = alike.all(axis=0), scored & ~alike.any(axis=0)
         if others.any():
-            plain, usual = usual_of(others)
-            factor = factor_of(np.abs(error[others]) / plain[others], weight[others])
+            none_slow, usual = usual_of(others)
+            factor = factor_of(np.abs(error[others]) / none_slow[others], weight[others])
             result[mine] = factor * usual[mine]
     return result
 
@@ -244,16 +244,16 @@ def report(outcome: Outcome) -> dict[str, Any]:
     """Return the document of ``--json``: all pairs, including refused ones, then slice by slice."""
     pairs = outcome.pairs
     everything = np.ones(len(pairs.y), dtype=bool)
-    plain = geometric_mean_errors(outcome.table, pairs)
+    baseline = geometric_mean_errors(outcome.table, pairs)
     return {
         **figures(outcome, everything),
-        "geometric_mean": _errors(plain, pairs.weight),
+        "geometric_mean": _errors(baseline, pairs.weight),
         "heaviest_source": _heaviest(outcome),
         **_order_figures(outcome),
         "refused_share": _mean(~outcome.bound, pairs.weight),
         "no_gpu_owned": _level_figures(outcome),
         "by_slice": {
-            name: figures(outcome, flags) | {"geometric_mean": _errors(plain[flags], pairs.weight[flags])}
+            name: figures(outcome, flags) | {"geometric_mean": _errors(baseline[flags], pairs.weight[flags])}
             for name, flags in _slices(outcome).items()
             if flags.any()
         },
@@ -399,9 +399,9 @@ def _round(value: float | np.floating[Any]) -> float:
 def _order_figures(outcome: Outcome) -> dict[str, Any]:
     """Return Spearman, regret and P(best) over all settings of four or more candidates.
 
-    A setting is an owned GPU in a cell. If a candidate has several rows, the one with the nearest batch
-    counts. Regret is the share of throughput lost by taking the predicted best. P(best) is the predicted
-    probability that the predicted best is the best, and how often it was.
+    A setting is an owned GPU in a cell. If a candidate has several rows, the row with the nearest
+    batch counts. Regret is the share of throughput lost by taking the predicted best. P(best) is the
+    predicted probability that the predicted best is the best, and how often it was.
     """
     table, width, random = outcome.table, outcome.half_width, np.random.default_rng(_SEED)
     keep = np.flatnonzero(outcome.bound & np.isfinite(outcome.log_error) & np.isfinite(width))
@@ -492,8 +492,8 @@ def figures_of(hold_out: str, document: Row) -> list[dict[str, Any]]:
 
 
 def _row(hold_out: str, name: str, row: Row) -> dict[str, Any]:
-    plain = {f"geometric_mean_{key}": each for key, each in (row.get("geometric_mean") or {}).items()}
-    return {"hold_out": hold_out, "slice": name} | {key: (row | plain).get(key) for key in COLUMNS[2:]}
+    baseline = {f"geometric_mean_{key}": each for key, each in (row.get("geometric_mean") or {}).items()}
+    return {"hold_out": hold_out, "slice": name} | {key: (row | baseline).get(key) for key in COLUMNS[2:]}
 
 
 def pairs_table(outcome: Outcome) -> str:
@@ -571,8 +571,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _baseline_cell(row: Row) -> str:
-    mine, plain = row["mape"], row["geometric_mean_mape"]
-    beaten = "" if plain is None or mine is None or mine < plain else " (**better**)"
+    mine, baseline = row["mape"], row["geometric_mean_mape"]
+    beaten = "" if baseline is None or mine is None or mine < baseline else " (**better**)"
     return f"{_percents(row, 'geometric_mean_mape', 'geometric_mean_median_ape')}{beaten}"
 
 
@@ -685,7 +685,7 @@ def price_disappointments() -> Floats:
         later = prices[prices.day > day].sort_values(["day", "usd"]).drop_duplicates(["gpu", "provider"])
         first: dict[Any, Any] = {(row.gpu, row.provider): row for row in later.itertuples()}
         for gpu, (usd, provider) in cheapest(day).items():
-            if row := first.get((gpu, provider)):  # the last expectation before it
+            if row := first.get((gpu, provider)):  # the last expectation before a price replaces earlier ones
                 found[gpu, provider, row.day] = math.log(row.usd / usd)
     return np.array(list(found.values()))
 
@@ -702,7 +702,7 @@ def settings_of(
     rows = []
     for cell in np.unique(table.cell[usable]).tolist():
         mine = np.flatnonzero(usable & (table.cell == cell))
-        usual = float(np.median(table.batch[mine]))  # for a GPU with several batches, the one nearest to it
+        usual = float(np.median(table.batch[mine]))  # a GPU with several batches takes the nearest
         nearest = mine[np.lexsort((np.abs(np.log(table.batch[mine] / usual)), table.gpu_key[mine]))]
         _, first = np.unique(table.gpu_key[nearest], return_index=True)
         if len(first) >= FEWEST_GPUS:

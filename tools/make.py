@@ -62,7 +62,7 @@ def _between(low: StepMemory, high: StepMemory, share: float) -> StepMemory:
     """Extrapolate a step to more layers from the steps with two numbers of layers."""
     assert len(low.lines) == len(high.lines), "the step changes with the number of layers: trace all of them"
     assert not low.points, "not linear in the length: the points depend on the number of layers"
-    assert low.keeping is None, "its outputs count, and they are not linear in the layers here"
+    assert low.keeping is None, "the memory of kept outputs is not linear in the layers here"
 
     def at(one: float, two: float) -> float:
         return one + share * (two - one)
@@ -166,11 +166,11 @@ def fit_allowance(readings: pd.DataFrame, *, fitted: str) -> Allowance:
         fitted: Date to write into the result.
     """
     usable, ran = readings[readings.is_fitted], readings[readings.kind == "ran"]
-    apart = (usable.card_class == CardClass.OTHER) & usable.convolves
+    has_own_class = (usable.card_class == CardClass.OTHER) & usable.convolves
     return Allowance(
         fitted=fitted,
-        classes=_fit_classes(usable[~apart]),
-        convolving=_fit_classes(usable[apart])[CardClass.OTHER] if apart.any() else None,
+        classes=_fit_classes(usable[~has_own_class]),
+        convolving=_fit_classes(usable[has_own_class])[CardClass.OTHER] if has_own_class.any() else None,
         ran=tuple(
             Ran(gpu_key=card, traced_bytes=traced)
             for card, traced in zip(ran.gpu_key, ran.traced_bytes, strict=True)
@@ -205,7 +205,7 @@ def _half_width(spread: float, count: int) -> float:
 
 def _fit_classes(rows: pd.DataFrame) -> dict[CardClass, ClassAllowance]:
     place, kinds = pd.factorize(rows.card_class, sort=True)
-    # each model counts once, whatever its number of batches
+    # each model counts once, however many batches it has
     weight = (1 / rows.groupby("model").model.transform("size")).to_numpy()
 
     def errors(found: Floats) -> Floats:

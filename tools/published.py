@@ -105,7 +105,7 @@ def model_profiles() -> pd.DataFrame:
 
 
 def is_comparable(profile: WorkloadProfile, task: TaskKind) -> bool:
-    """Return whether a workload's step is like those of the tables: all weights in FP32, all trained."""
+    """Return whether a workload's step compares with the tables' steps: all weights in FP32, all trained."""
     stored = profile.recipe.weight_type is WeightType.FLOAT32
     trained = profile.trainable_parameters == profile.parameters or task is TaskKind.INFER
     return stored and trained and profile.parameters > 0 and task in profile.tasks
@@ -135,11 +135,11 @@ def _labels() -> Mapping[tuple[str, str], str]:
     return {(row["prefix"], row["label"]): row["model"] for row in published_rows("labels.csv")}
 
 
-def meant(source: str, model: str) -> str:
+def profile_named(source: str, model: str) -> str:
     """Return the name of a model's profile, from its publisher's label or from one of our workloads.
 
-    >>> meant("mlperf-v3.1", "bert"), meant("mine", "transformer"), meant("mine", "resnet50")
-    ('bert_large_s512', 'transformer+Adam', 'resnet50')
+    >>> profile_named("mlperf-v3.1", "bert"), profile_named("mine", "transformer")
+    ('bert_large_s512', 'transformer+Adam')
     """
     for (prefix, label), profile in _labels().items():
         if source.casefold().startswith(prefix) and model.casefold() == label:
@@ -410,7 +410,7 @@ def read_csv(path: Path) -> Reading:
             broken.setdefault(cells, []).append(number)
         else:
             row = missing | dict(zip(names, cells, strict=False))
-            rows.append(row | {"model": meant(row.get("source", ""), row.get("model", "").strip())})
+            rows.append(row | {"model": profile_named(row.get("source", ""), row.get("model", "").strip())})
     needed = [name for name in COLUMNS if name not in {"source", *_USUAL}]
     lacking = ", ".join(name for name in needed if name not in names)
     what = f"{path} (no column {lacking}; needed: {', '.join(needed)})" if lacking else str(path)

@@ -95,7 +95,7 @@ class LoraLinear(nn.Module):
         self.scale = 2.0  # alpha over rank: 32 over 16
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the adapter's output to that of the frozen layer."""
+        """Return the frozen layer's output plus the adapter's."""
         out: Tensor = self.base(x) + self.scale * self.up(self.down(x))
         return out
 
@@ -267,7 +267,7 @@ def _keep_some() -> Any:
         )
         if hasattr(aten, name)
     }
-    # Matrix products so far, counted apart in the recomputation, which must make the same choices.
+    # Matrix products so far, counted separately in the recomputation, which must make the same choices.
     products = {True: 0, False: 0}
 
     def policy(context: Any, operator: Any, *_: Any, **__: Any) -> Any:
@@ -281,14 +281,22 @@ def _keep_some() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def chunked_cross_entropy(hidden: Tensor, head: Tensor, targets: Tensor, chunks: int) -> Tensor:
+def chunked_cross_entropy(
+    hidden: Tensor, head: Callable[[Tensor], Tensor], targets: Tensor, chunks: int
+) -> Tensor:
     """Return the mean loss over all tokens, with logits computed for one chunk of tokens at a time.
 
     With several chunks the logits of all tokens are never in memory; those of a chunk are recomputed in the
     backward pass.
 
     Shapes:
-        hidden: (N, T, width); head: (vocabulary, width); targets: (N, T) int64.
+        hidden: (N, T, width); targets: (N, T) int64.
+
+    Args:
+        hidden: The last hidden states.
+        head: Maps hidden states, (rows, width), to logits, (rows, vocabulary).
+        targets: The token to predict at each position.
+        chunks: Number of chunks.
     """
     rows, wanted = hidden.flatten(0, 1), targets.flatten()
     if chunks == 1:
@@ -299,5 +307,5 @@ def chunked_cross_entropy(hidden: Tensor, head: Tensor, targets: Tensor, chunks:
     return torch.stack(losses).sum() / wanted.numel()
 
 
-def _summed_loss(rows: Tensor, head: Tensor, wanted: Tensor) -> Tensor:
-    return F.cross_entropy(F.linear(rows, head).float(), wanted, reduction="sum")
+def _summed_loss(rows: Tensor, head: Callable[[Tensor], Tensor], wanted: Tensor) -> Tensor:
+    return F.cross_entropy(head(rows).float(), wanted, reduction="sum")

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual alias
-from torch.utils.checkpoint import checkpoint
 
 from gpubench.errors import MisuseError
 from gpubench.foreign_code import one_line
@@ -24,12 +23,12 @@ from gpubench.profile.blocks import checkpoint_blocks, repeated_blocks
 from gpubench.units import plain
 from gpubench.user_model import CONTEXT_NAMES, check_context, no_transformers, read_config
 from gpubench.workload import IMAGE_LABELS, Task, Workload, image_batches, seeded
-from gpubench_workloads._decoder_blocks import LoraLinear
+from gpubench_workloads._decoder_blocks import LoraLinear, chunked_cross_entropy
 from gpubench_workloads._llama import ADAPTER_RANK, REFERENCE_TOKENS, dtype_of, given_loss, scored_batches
 
 USUAL_CONTEXT = 2048
 MOST_LAYERS = 2000
-MOST_ALIKE = 100_000
+MOST_PARTS = 100_000
 """Maximum number of experts, heads or labels."""
 _IGNORED = frozenset({
     "attn_implementation", "auto_map", "dtype", "experts_implementation", "quantization_config",
@@ -44,7 +43,7 @@ _REPEATED = (
         MOST_LAYERS,
     ),
     (re.compile(r"(?:^|_)(?:layer|block|depth|stage)s?$"), 0, MOST_LAYERS),
-    (re.compile(r"^(?:n|num)_.*(?:expert|head|label)"), 0, MOST_ALIKE),
+    (re.compile(r"^(?:n|num)_.*(?:expert|head|label)"), 0, MOST_PARTS),
 )
 """Names of config fields that count parts, with the least and the most that are built: every part takes time
 and memory."""
@@ -180,10 +179,10 @@ def _layer_kinds(described: Described) -> list[Any]:
     if len(blocks) != layers:
         return []
     lists = [getattr(text, name) for name in _lists_by_layer(text)]
-    return [[_kind_of(block), [each[place] for each in lists]] for place, block in enumerate(blocks)]
+    return [[_properties_of(block), [each[place] for each in lists]] for place, block in enumerate(blocks)]
 
 
-def _kind_of(block: nn.Module) -> list[Any]:
+def _properties_of(block: nn.Module) -> list[Any]:
     return [
         (
             name,
@@ -341,23 +340,13 @@ class Losses(nn.Module):
             scores = self.model(input_ids=tokens, **also).logits
             return F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
         hidden = self.model.base_model(input_ids=tokens).last_hidden_state  # type: ignore[operator]
-        rows, wanted = hidden.flatten(0, 1), targets.flatten()
-        if self.chunks == 1:
-            return _summed(rows, head, wanted) / wanted.numel()
-        parts = zip(rows.chunk(self.chunks), wanted.chunk(self.chunks), strict=True)
-        recomputed = partial(checkpoint, _summed, use_reentrant=False, preserve_rng_state=False)
-        losses = [recomputed(part, head, labels) for part, labels in parts]
-        return torch.stack(losses).sum() / wanted.numel()
+        return chunked_cross_entropy(hidden, head, targets, self.chunks)
 
 
 def _product_head(model: nn.Module, kind: Kind) -> nn.Linear | None:
     """Return the head of a model if its logits are one product with the last hidden state, else None."""
     head = model.get_output_embeddings() if kind is Kind.CAUSAL else None  # type: ignore[operator]
     return head if isinstance(head, nn.Linear) else None
-
-
-def _summed(rows: Tensor, head: nn.Module, wanted: Tensor) -> Tensor:
-    return F.cross_entropy(head(rows).float(), wanted, reduction="sum")
 
 
 def _model(described: Described, dtype: torch.dtype) -> Any:
@@ -428,7 +417,7 @@ def _sample_shape(described: Described) -> tuple[int, ...]:
 
 
 def _kind(name: str, config: Any) -> Kind:
-    """Return the task that the config's architecture names, else the first that transformers has for it."""
+    """Return the task that the config's architecture names, else the first that transformers supports."""
     import transformers
 
     named = [

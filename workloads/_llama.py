@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the usual alias
 
 from gpubench.models import Checkpointing, ParallelMode, Recipe, TaskKind, Trainable, WeightType
 from gpubench.workload import CASTS, Batch, Task, Workload, seeded, token_batches
@@ -59,8 +60,10 @@ class Decoder(nn.Module):
         x = self.words(tokens)
         for layer in self.layers:
             x = checkpointed(layer, self.recipe.checkpointing)(x, angles)
-        head = self.words.weight if self.head is None else self.head.weight
-        return chunked_cross_entropy(self.norm(x), head, targets, self.recipe.loss_chunks)
+        weight = self.words.weight if self.head is None else self.head.weight
+        return chunked_cross_entropy(
+            self.norm(x), lambda rows: F.linear(rows, weight), targets, self.recipe.loss_chunks
+        )
 
 
 def dtype_of(recipe: Recipe) -> torch.dtype:

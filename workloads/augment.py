@@ -70,7 +70,7 @@ def kornia_of(name: str) -> Any:
 
 
 def share_finite(outputs: Tensor, _targets: Tensor) -> Tensor:
-    """Return the share of finite values: 1 on every device, whatever the random parameters."""
+    """Return the share of finite values, which is 1 on every device, for any random parameters."""
     return outputs.isfinite().float().mean()
 
 

@@ -1,10 +1,10 @@
 """Output as data: blocks of sentences, facts, tables and charts, which renderers turn into markup.
 
 A block never contains markup, so an untrusted name cannot become markup and a plug-in cannot break the page.
-The terminal, notebooks, HTML and Markdown show the same block with the same figures and names. Every
+The terminal, notebooks, HTML and Markdown show the same block with the same numbers and names. Every
 ``Charts`` part has an equivalent table, which a terminal shows instead.
 
-Figures are plain JSON values for plotly, which is not imported; a test checks each against plotly's schema.
+Charts are plain JSON values for plotly, which is not imported; a test checks each against plotly's schema.
 They use the light colors; ``PALETTE`` has the dark equivalents for the page's script. The eight hues follow
 the Okabe-Ito set, which color-blind readers can distinguish. No meaning depends on hue alone: measured and
 predicted values also differ in symbol, and each precision has its own row.
@@ -76,7 +76,7 @@ class Column:
 
     Attributes:
         optional: A narrow terminal omits the columns with the highest number first, and never those with 0.
-        below: Whether a page shows the text below that of the first column, to save width.
+        below: Whether a page shows the text under that of the first column, to save width.
         link: Whether a page shows a URL as a link.
         glyph: Whether the text starts with a symbol. A narrow terminal that omits the column puts the symbol
             in front of the first column.
@@ -135,7 +135,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Charts:
-    """One or more figures on one subject, and the equivalent table."""
+    """One or more figures on one subject, and ``twin``, the equivalent table."""
 
     figures: tuple[Figure, ...]
     twin: Table
@@ -151,7 +151,7 @@ class Block:
 
     Attributes:
         parts: The parts for the page and Markdown.
-        brief: The parts for a terminal: its sentences and tables, made by the same functions.
+        brief: The parts for a terminal, which are sentences and tables made by the same functions.
         finding: The main result, shown in the heading.
     """
 
@@ -276,12 +276,12 @@ def environment() -> Environment:
 
 # --- Markdown -------------------------------------------------------------------------------------------
 
-# Characters that Markdown may interpret as markup within a line.
+# Characters that Markdown may interpret as markup within a line
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~])")
 
 
-MOST_OF_A_LONG_TABLE = 20
-"""Maximum number of rows of a table in Markdown."""
+MOST_ROWS = 20
+"""Maximum number of rows of a table in Markdown, and of the ranking in a report."""
 
 
 def as_markdown(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
@@ -347,7 +347,7 @@ def _part(part: Part) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    rows = table.rows[:MOST_OF_A_LONG_TABLE]
+    rows = table.rows[:MOST_ROWS]
     left = len(table.rows) - len(rows)
     return [
         *([f"*{escape(table.caption)}*", ""] if table.caption else []),
@@ -391,7 +391,7 @@ BASIS_GLYPHS: Mapping[str, str] = {"measured": "●", "reference": "◆", "predi
 """The symbol of each basis in a table, as ``BASIS_LOOKS`` draws it in a chart."""
 
 _FEWEST_TICKS, _MOST_TICKS = 3, 12
-# Maximum number of characters in an axis title, so that it fits on a phone.
+# Maximum number of characters in an axis title, so that it fits on a phone
 _AXIS_LENGTH = 46
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
@@ -478,7 +478,7 @@ def dots(
         alt: Description of the chart; the ``alt`` text of each mark is added.
         title: Title of the figure, if there are several.
         row_px: Height of a row [CSS px].
-        line_at: A value to mark with a line, such as 1 for "no speedup".
+        line_at: A value at which to draw a line, such as 1 for "no speedup".
         logarithmic: Whether the axis is logarithmic, for nonzero values of different magnitudes.
     """
     rows = list(dict.fromkeys(mark.row for mark in marks))
@@ -536,6 +536,11 @@ def log_axis(values: Sequence[float], title: str, room: float) -> dict[str, Any]
     """Return a logarithmic axis with full labels; plotly would label 200 as just 2.
 
     The ticks are at 1, 2 and 5 times each power of ten. A short axis has more, a long one only the powers.
+
+    Args:
+        values: The values to show, above 0.
+        title: Title of the axis, with its unit.
+        room: Room at each end, as a share of the axis.
     """
     low, high = math.log10(min(values, default=1.0)), math.log10(max(values, default=1.0))
     pad = max(room * (high - low), 0.05)

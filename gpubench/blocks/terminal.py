@@ -37,12 +37,12 @@ _PIPED_WIDTH = 10_000
 _LEAST_TEXT, _LONGEST_WORD = 10, 26
 
 # Optional columns with this number or a higher one are shown only if no line of the table wraps.
-_WHERE_THERE_IS_ROOM = 6
+_ONLY_WITHOUT_WRAPPING = 6
 
 # Maximum number of lines of text in a cell; if a text needs more, optional columns are omitted instead.
 _TALLEST = 3
 
-# Number of rows that determine which columns get the remaining width.
+# Only the first rows, this many, determine which columns get the remaining width.
 _SAMPLED_ROWS = 100
 
 # Minimum assumed width of a terminal; a narrower one has no room for a number with its unit.
@@ -68,7 +68,7 @@ def normalize_columns() -> None:
 
 
 def show(*parts: Part) -> None:
-    """Print parts on stdout, with blank lines around tables and before headlines."""
+    """Print parts on stdout, with blank lines around tables and before headlines, never after a headline."""
     from rich.console import Console
 
     normalize_columns()
@@ -76,16 +76,18 @@ def show(*parts: Part) -> None:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     for before, part in pairwise((None, *parts)):
-        is_below, is_headline = (isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part))
+        after_headline, is_headline = (
+            isinstance(x, Paragraph) and x.tone == "headline" for x in (before, part)
+        )
         is_set_off = any(isinstance(each, Table | Charts | Facts) for each in (before, part))
-        if before is not None and not is_below and (is_headline or is_set_off):
+        if before is not None and not after_headline and (is_headline or is_set_off):
             console.print()
         for drawn in _drawn(printable(part), console):
             console.print(drawn)
 
 
 def _drawn(part: Part, console: Console) -> list[RenderableType]:
-    # Return a part as texts and tables of rich that contain no markup.
+    # Return a part as texts and tables of rich, which contain no markup.
     from rich.table import Table as Grid
     from rich.text import Text
 
@@ -206,15 +208,14 @@ def _widened(table: Table, widths: list[int], natural: Sequence[int], width: int
     heights = [[_height(row[i], widths[i]) for row in rows] for i in range(len(widths))]
     for _ in range(width - _total_width(widths)):
         tallest = [max(of_row) for of_row in zip(*heights, strict=True)]
-        tall = [
-            sum(height == most > 1 for height, most in zip(column, tallest, strict=True))
-            if wide < whole
-            else 0
+        # By column: the number of rows in which it is among the tallest; 0 if it is wide enough
+        rows_made_tall = [
+            (wide < whole) * sum(height == most > 1 for height, most in zip(column, tallest, strict=True))
             for column, wide, whole in zip(heights, widths, natural, strict=True)
         ]
-        if not any(tall):
+        if not any(rows_made_tall):
             break
-        i = tall.index(max(tall))
+        i = rows_made_tall.index(max(rows_made_tall))
         widths[i] += 1
         heights[i] = [_height(row[i], widths[i]) for row in rows]
     return widths
@@ -264,9 +265,9 @@ def _natural(table: Table, i: int) -> int:
 
 
 def _wanted(table: Table, i: int, most: int) -> int:
-    # Return the width that a column must have for optional columns numbered up to ``most`` to be shown.
+    # Return the width that a column needs if optional columns up to number ``most`` are to be shown.
     natural = _natural(table, i)
-    return natural if most >= _WHERE_THERE_IS_ROOM else max(_least(table, i), -(-natural // _TALLEST))
+    return natural if most >= _ONLY_WITHOUT_WRAPPING else max(_least(table, i), -(-natural // _TALLEST))
 
 
 def _least(table: Table, i: int) -> int:

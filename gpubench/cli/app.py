@@ -1,6 +1,7 @@
 """The command line: parsing, dispatch to a verb, startup and exit codes.
 
-A verb's options are built when it is called or its help is shown; its file is imported only for a call.
+The options of a verb are built when the verb is called or its help is shown; its file is imported only for a
+call.
 """
 
 import csv
@@ -22,12 +23,14 @@ from gpubench.units import listing
 
 # Maximum width of help texts, in columns.
 _HELP_WIDTH = 120
-# Garbage-collection threshold. With Python's default of 700, rescanning offers takes a fifth of the time.
+# Garbage-collection threshold. With Python's default of 700, a fifth of the time is spent scanning the offers
+# again and again.
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
-# The options that people leave out before a value, and what the value names.
-_NAMED = {"--workload": "a workload", "--gpu": "a GPU"}
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# Options that people forget to type before a value, and what the value names.
+_FORGOTTEN = {"--workload": "a workload", "--gpu": "a GPU"}
+# Errors of a disk that is full or broken.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Verbs(click.Group):
@@ -43,11 +46,11 @@ class Verbs(click.Group):
         """Return a verb by its name."""
         path = f"{self.path} {name}".strip()
         verb = table.VERBS.get(path)
-        if verb is None or verb.requests:
-            return None if verb is None else table.command_of(path)
-        actions = Verbs(name, help=verb.help, no_args_is_help=False)
-        actions.path = path
-        return actions
+        if verb is not None and not verb.requests:
+            actions = Verbs(name, help=verb.help, no_args_is_help=False)
+            actions.path = path
+            return actions
+        return None if verb is None else table.command_of(path)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Call ``rank`` if a model name is in a verb's place; after ``predict``, call ``show``."""
@@ -70,7 +73,8 @@ def _is_a_model(word: str) -> bool:
     from gpubench.user_model import is_own
 
     known = word in workload_names() or is_own(word) or find_decoder(word) is not None
-    return known or any(map(str.isdigit, word))  # no verb has a digit in its name; rank suggests models
+    # No verb has a digit in its name, so a word with one is a misspelled model; rank suggests the right name.
+    return known or any(map(str.isdigit, word))
 
 
 ABOUT = """From the GPU in this machine to the GPU you should pay for.
@@ -125,7 +129,7 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None:
             last_words.fail(f"cannot use {error.filename}: {error.strerror}", ExitCode.MISUSE)
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _DISK_ERRORS:
             last_words.fail_unexpectedly(error)
         output.leave_quietly(sys.stdout)  # without a file name, the error is from a stream
         last_words.fail(f"cannot write the output: {error.strerror}", ExitCode.STORAGE)
@@ -138,11 +142,8 @@ def main() -> None:
 def _misuse(error: click.UsageError) -> str:
     # Return the parser's error, the verb that was probably meant, and the help to read. The error has no
     # context if an option lacks its value.
-    verb = (
-        error.ctx.command_path.removeprefix("gpubench").strip()
-        if error.ctx
-        else next((name for n in (3, 2) if (name := " ".join(sys.argv[1:n])) in table.VERBS), "")
-    )
+    typed = next((each for n in (3, 2) if (each := " ".join(sys.argv[1:n])) in table.VERBS), "")
+    verb = error.ctx.command_path.removeprefix("gpubench").strip() if error.ctx else typed
     path = f"gpubench {verb}".strip()
     option, word = getattr(error, "option_name", None), getattr(error, "command_name", None)
     for gone in csv.DictReader(package_text("data/gone.csv").splitlines()):
@@ -170,7 +171,7 @@ def _misuse(error: click.UsageError) -> str:
             words = f"No such command or model {word!r}; `gpubench list` shows the models."
     elif error.ctx and words.startswith("Got unexpected extra argument"):
         flags = {flag for each in error.ctx.command.params for flag in each.opts}
-        takes = [f"{what} with {flag}" for flag, what in _NAMED.items() if flag in flags]
+        takes = [f"{what} with {flag}" for flag, what in _FORGOTTEN.items() if flag in flags]
         words += f"; name {listing(takes)}" if takes else ""
     meant = f" Did you mean '{suggestions[0]}'?" if suggestions else ""
     return f"{words}{meant} (see {path} --help)"

@@ -1,6 +1,6 @@
 """Output of the command line: JSON, paths and text parts on stdout, messages on stderr.
 
-The streams may be closed, lose their reader early, or lack some characters in their encoding.
+A stream may be closed, lose its reader early, or have an encoding that lacks some characters.
 """
 
 import codecs
@@ -104,7 +104,7 @@ _ASCII = {
 
 
 def make_safe() -> None:
-    """Make the streams replace a character that their encoding lacks by a similar one or a question mark.
+    """Make stdout and stderr print a similar character, or "?", for one that their encoding lacks.
 
     Python sets a stream that was closed before startup (`>&-`) to None; its output is discarded.
     """

@@ -123,7 +123,7 @@ def line_of(event: messages.Event) -> str | None:
 
 
 def _count(planned: messages.RunPlanned) -> str:
-    # The number of cases to measure; in a resumed run, of the remaining ones.
+    # Say how many cases will be measured; in a resumed run, how many remain.
     if planned.left is not None:
         what = "cases" if planned.launches == 1 else "launches"
         return f"the remaining {planned.left} of {planned.cases * planned.launches} {what}"

@@ -166,9 +166,9 @@ class Verb(msgspec.Struct, frozen=True):
     only: Mapping[str, str | None] = {}
 
 
-_ASK = "Options of the ranking (for all of them see gpubench rank)"
-_OF_REPORT = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
-    ("workload", "offers", "as_of"), _ASK
+_RANKING_PANEL = "Options of the ranking (for all of them see gpubench rank)"
+_REPORT_OPTIONS = dict.fromkeys(("output", "results", "run", "format", "public")) | dict.fromkeys(
+    ("workload", "offers", "as_of"), _RANKING_PANEL
 )
 
 VERBS: Mapping[str, Verb] = {
@@ -262,7 +262,7 @@ VERBS: Mapping[str, Verb] = {
         "Write one self-contained page with the recommendation and the measurements, and print its path.",
         (ReportRequest,),
         ("html", "page", "export"),
-        _OF_REPORT,
+        _REPORT_OPTIONS,
     ),
     "feed": Verb(
         "Check whether this host can prepare images as fast as a GPU trains on them (needs kornia).",
@@ -279,9 +279,9 @@ VERBS: Mapping[str, Verb] = {
 
 _RECIPE = "recipe"
 FILES: Mapping[str, tuple[str, ...]] = {"gpubench.toml": (), "pyproject.toml": ("tool", "gpubench")}
-"""Settings files in order of precedence, each with the path of its table."""
-# During layout, these replace the separators of choices, so that lines wrap there, and hyphens, so that lines
-# do not.
+"""Settings files in order of precedence, each with the keys of the TOML table that has the settings."""
+# During layout, ``_SEAM`` replaces the bar between choices, so that lines wrap there; ``_HYPHEN`` replaces
+# hyphens, so that lines do not.
 _SEAM, _HYPHEN = "|\0 ", "\u2011"
 
 

@@ -41,8 +41,8 @@ DISTURBED = frozenset(
         FindingKind.MEMORY_SPILLED,
     }
 )
-"""Findings that make a measurement unusable as a reading."""
-UNKNOWN_NOISE = 0.05  # log half-width of a measurement too short to have an interval
+"""A measurement with any of these findings is never used."""
+UNKNOWN_NOISE = 0.05  # log half-width assumed for a measurement too short to have an interval
 EAGER_LIMIT = 1.10
 """Ratio of eager to CUDA-graph step time above which an eager step counts as host-bound."""
 
@@ -52,7 +52,10 @@ class Reading:
     """One measured case on one known GPU.
 
     Attributes:
-        noise: Log half-width of the throughput's interval, including the spread between cards and hosts.
+        low, high: Ends of the throughput's interval; None if the measurement was too short to have one.
+        noise: Log half-width of that interval, or an assumed one; includes the spread between cards and
+            hosts.
+        basis: ``measured`` for the user's own runs, ``reference`` for those that the package ships.
         origin: Who measured an added run, on what and when; None for a run of this results folder.
     """
 
@@ -79,10 +82,11 @@ class Reading:
 
 
 def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]) -> list[Reading]:
-    """Return the usable GPU readings of the question's workload, task and recipe: own first, newest first.
+    """Return the usable GPU readings of the question's workload, task and recipe.
 
-    Shipped timings of a hand-written loop come last. A prediction never starts from a CPU, a MIG slice, a
-    shared GPU, or a GPU missing from the specification table.
+    The user's runs come before the shipped ones, the newest first in each; timings of a hand-written loop
+    come last. A prediction never starts from a CPU, a MIG slice, a shared GPU, or a GPU missing from the
+    specification table.
     """
     recipe = question.profile.recipe
     every = _read(question, own, reference)
@@ -124,7 +128,7 @@ def _is_of(question: Question, m: Measurement) -> bool:
 
 
 def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured", "reference"]) -> Reading:
-    assert m.samples_per_s is not None  # ``_is_of`` has excluded the others
+    assert m.samples_per_s is not None  # ``_is_of`` requires it
     low, high = m.samples_per_s_low, m.samples_per_s_high
     spread = None if low is None or high is None else math.log(high / low) / 2
     # The answer must hold for any card of this model, in any host
@@ -216,43 +220,46 @@ def measured_here(readings: Iterable[Reading], case: Case, gpu_key: str) -> Read
 def choose_anchors(readings: Sequence[Reading], case: Case) -> list[Reading]:
     """Return, for each GPU, the reading closest to this case that a prediction may start from.
 
-    The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ;
-    a difference in execution counts most, one in batch least. If no reading has the same arithmetic, one that
-    runs its matrix products on the same units is accepted: AMP for BF16 weights, and vice versa. A host-bound
-    reading says nothing about a GPU and is never an anchor. An anchor for a training step must fuse chains of
-    operators if the step does, and only then. The user's measurements are never mixed with
-    others, because another harness adds its own error.
+    The arithmetic must be the same; both kinds of AMP count as one. Execution, layout and batch may differ.
+    If no reading has the same arithmetic, one that runs its matrix products on the same units is accepted:
+    AMP for BF16 weights, and vice versa. A host-bound reading says nothing about a GPU and is never an
+    anchor. A training step that fuses chains of operators starts only from readings that fuse them too, and
+    any other step only from readings that do not. If the user has measured an anchor, the shipped readings
+    are left out, because another harness adds its own error.
     """
-    of_gpu = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]
-    usable = [r for r in of_gpu if same_arithmetic(r.case, case)] or [
-        r for r in of_gpu if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
+    gpu_bound = [r for r in readings if not r.host_bound and fuses_chains(r.case) is fuses_chains(case)]
+    usable = [r for r in gpu_bound if same_arithmetic(r.case, case)] or [
+        r for r in gpu_bound if r.case.precision.facts.predicted_as == case.precision.facts.predicted_as
     ]
     usable = [r for r in usable if r.basis == "measured"] or usable
-    keys = dict.fromkeys(r.spec.key for r in usable)
 
     def distance(reading: Reading) -> float:
-        mine = reading.case
+        # Assumed weights; 1 is a batch that is larger or smaller by a factor of e
+        measured = reading.case
         return (
-            10.0 * (mine.execution != case.execution)
-            + 5.0 * (mine.memory_format != case.memory_format)
-            + 2.0 * (mine.precision != case.precision)
-            + abs(math.log(mine.batch_size / case.batch_size))
+            10.0 * (measured.execution != case.execution)
+            + 5.0 * (measured.memory_format != case.memory_format)
+            + 2.0 * (measured.precision != case.precision)
+            + abs(math.log(measured.batch_size / case.batch_size))
         )
 
-    return [min((r for r in usable if r.spec.key == key), key=distance) for key in keys]
+    return [
+        min((r for r in usable if r.spec.key == key), key=distance)
+        for key in dict.fromkeys(r.spec.key for r in usable)
+    ]
 
 
 def differences(reading: Reading, case: Case) -> dict[str, str]:
     """Describe, by field, how the reading's case differs from the predicted case."""
-    mine = reading.case
+    measured = reading.case
     words = {
-        "precision": f"measured at {mine.precision}",
-        "weight_type": f"measured with {mine.weight_type} weights",
-        "execution": f"measured {mine.execution.facts.words}",
-        "memory_format": f"measured in {mine.memory_format} layout",
-        "batch_size": f"measured at batch {mine.batch_size}",
+        "precision": f"measured at {measured.precision}",
+        "weight_type": f"measured with {measured.weight_type} weights",
+        "execution": f"measured {measured.execution.facts.words}",
+        "memory_format": f"measured in {measured.memory_format} layout",
+        "batch_size": f"measured at batch {measured.batch_size}",
     }
-    return {name: text for name, text in words.items() if getattr(mine, name) != getattr(case, name)}
+    return {name: text for name, text in words.items() if getattr(measured, name) != getattr(case, name)}
 
 
 def is_host_bound(measurement: Measurement) -> bool:
@@ -263,10 +270,10 @@ def is_host_bound(measurement: Measurement) -> bool:
 def fuses_chains(case: Case) -> bool:
     """Whether the case is a training step that fuses chains of operators.
 
-    It is False for inference, where the savings from compiling are fitted and either kind may be an anchor.
+    False for inference: the savings from compiling are fitted there, so compiled and other steps may anchor
+    each other.
     """
-    is_fused = case.execution is Execution.COMPILE or case.stack is Stack.FUSED
-    return is_fused and case.task is TaskKind.TRAIN
+    return case.task is TaskKind.TRAIN and (case.execution is Execution.COMPILE or case.stack is Stack.FUSED)
 
 
 def same_arithmetic(a: Case, b: Case) -> bool:

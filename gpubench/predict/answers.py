@@ -1,4 +1,4 @@
-"""The result of ``gpubench.predict``, the reasons for its figures, and random draws of them."""
+"""The result of ``gpubench.predict``: estimates, the reasons for them, and random draws of throughputs."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Predictions(dict[str, Estimate | Refusal]):
     def estimates(self) -> tuple[Estimate, ...]:
         """The estimates, best first; those outside the range of the fit come after all others."""
 
-        def place(each: Estimate) -> tuple[bool, float]:
+        def order(each: Estimate) -> tuple[bool, float]:
             joules = each.joules_per_sample.value
             return each.is_extrapolated, (joules or math.inf) if self.by_energy else -each.samples_per_s
 
-        return tuple(sorted((each for each in self.values() if isinstance(each, Estimate)), key=place))
+        return tuple(sorted((each for each in self.values() if isinstance(each, Estimate)), key=order))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -81,8 +81,9 @@ class Predictions(dict[str, Estimate | Refusal]):
         return views().predictions_figure(self)
 
     def _head(self) -> str:
-        found, refused = len(self.estimates), len(self.refusals)
-        return f"Predictions: {count(found, 'estimate')}, {count(refused, 'refusal')}"
+        return (
+            f"Predictions: {count(len(self.estimates), 'estimate')}, {count(len(self.refusals), 'refusal')}"
+        )
 
 
 def as_records(answers: Mapping[str, Estimate | Refusal]) -> dict[str, Any]:
@@ -110,20 +111,22 @@ _BRIEF_FIELDS = ("gpu_key", "samples_per_s", "low", "high", "basis", "fits_memor
 def as_brief_records(answers: Predictions) -> dict[str, Any]:
     """Return the document of `predict show --json --brief`: the main figures of the best GPUs.
 
-    Its case is that of the best GPU. Sorting by energy adds the joules per sample. A power limit adds them
-    too, along with its effects.
+    ``case`` is that of the best GPU. Sorting by energy adds the joules per sample; a power limit adds those
+    and its effects on time and energy.
     """
     found = answers.estimates
     refused = [each for each in answers.values() if isinstance(each, Refusal)]
     capped = any(each.power_limit_w for each in found)
-    more = ["joules_per_sample"] if answers.by_energy or capped else []
-    more += ["power_limit_w", "capped_time", "capped_energy"] if capped else []
-    best = found[: BRIEF_ESTIMATES // 3 if more else BRIEF_ESTIMATES]
+    extra = ["joules_per_sample"] if answers.by_energy or capped else []
+    extra += ["power_limit_w", "capped_time", "capped_energy"] if capped else []
+    best = found[: BRIEF_ESTIMATES // 3 if extra else BRIEF_ESTIMATES]
     return {
         "schema_version": PREDICTION_VERSION,
         "calibrated": load_calibration().fitted,
         "case": found[0].case if found else None,
-        "estimates": [flat({name: getattr(each, name) for name in (*_BRIEF_FIELDS, *more)}) for each in best],
+        "estimates": [
+            flat({name: getattr(each, name) for name in (*_BRIEF_FIELDS, *extra)}) for each in best
+        ],
         "more": len(found) - len(best),
         "refused": len(refused),
         "reasons": first_reasons(refused),
@@ -131,7 +134,7 @@ def as_brief_records(answers: Predictions) -> dict[str, Any]:
 
 
 def reasons(estimate: Estimate) -> str:
-    """Explain an estimate: its basis, the bottleneck of the step, the rows behind it, and caveats."""
+    """Explain an estimate: its basis, the step's bottlenecks, the published rows behind it, and caveats."""
     parts = [f"{estimate.basis}: {estimate.method}"]
     if estimate.basis == "predicted":
         calibration = load_calibration()
@@ -148,7 +151,7 @@ def reasons(estimate: Estimate) -> str:
 
 
 def evidence_on(estimate: Estimate) -> str:
-    """Say how many published rows the calibration has for this GPU, or for the nearest GPU if none."""
+    """Say how many published rows there are for this GPU; if none, also how many for the nearest one."""
     fitted = load_calibration().of(estimate.case.task)
     if scored := fitted.apart_by_gpu.get(estimate.gpu_key):
         return f"{count(scored, 'published row')} of this GPU (scored separately)"
@@ -193,7 +196,7 @@ def draw(estimates: Sequence[Estimate], n: int, seed: int, common_share: float |
                 groups[start] = normals(n, seed, *start)
             error = math.sqrt(share) * groups[start] + math.sqrt(1 - share) * error
         rates = estimate.samples_per_s * np.exp(log_deviation(estimate) * error)
-        result[row] = np.minimum(rates, most_of(estimate))
+        result[row] = np.minimum(rates, highest_draw(estimate))
     return result
 
 
@@ -207,15 +210,15 @@ def start_of(estimate: Estimate) -> tuple[str, ...] | None:
     return ("anchored", *estimate.evidence) if estimate.anchored else ("absolute",)
 
 
-def most_of(estimate: Estimate) -> float:
-    """Return the upper limit of all draws [samples/s]; infinite if there is none."""
+def highest_draw(estimate: Estimate) -> float:
+    """Return the limit above which no throughput is drawn [samples/s]; infinite if there is none."""
     return estimate.high if estimate.high is not None and estimate.at_peak else math.inf
 
 
 def log_deviation(estimate: Estimate) -> float:
     """Return the standard deviation of the log throughput, from the interval.
 
-    It is 0 for a prediction without an interval (a host-bound one).
+    0 for a prediction without an interval, which is a host-bound one.
     """
     if estimate.low is None or estimate.high is None or estimate.low <= 0:
         return 0.0 if estimate.basis == "predicted" else UNKNOWN_NOISE / Z95

@@ -25,7 +25,7 @@ CALIBRATION_VERSION = 6
 # Size limit; the shipped file, for about 60 GPUs, takes 0.2 MiB.
 MOST_BYTES = 16 * MIB
 SHIPPED = "calibration.json"
-# Published jobs, each run on two GPU counts. The shares of ``scaling`` are fitted to them.
+# Published jobs, each run on two GPU counts, to which the shares of ``predict/scaling.py`` are fitted
 JOBS = "scaling.csv"
 # Tables of the package that the fit reads.
 INPUTS = (JOBS, "gpus.csv", "mlperf.csv")
@@ -33,20 +33,21 @@ INPUTS = (JOBS, "gpus.csv", "mlperf.csv")
 PROFILE = "profile of "
 # Smallest typical log error assumed for a pair of GPUs.
 LEAST_SCALE = 0.02
-# Largest log slowdown attributed to the card; if it is larger, the level is wrong for the workload.
+# Largest log slowdown (``Scale.slow``) attributed to the measured card. If one is larger, the prediction from
+# datasheets is wrong for the workload.
 MOST_SLOW = 0.8
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """The typical |log error| of a ratio between two GPUs: a sum of four nonnegative terms.
+    """The typical |log error| of a predicted ratio between two GPUs: a sum of four nonnegative terms.
 
     Attributes:
         base: Added for every pair.
-        gap: Added for each e-fold by which the bandwidth ratio differs from the peak ratio.
+        gap: Added for each factor of e between the ratio of the bandwidths and that of the peaks.
         crossing: Added if only one of the two GPUs has tensor cores for the step's arithmetic.
-        slow: Added for each e-fold by which the measured GPU is slower than its level (its prediction from
-            datasheets), as under a power limit, on a shared card or on a slow host. Faster readings err no
-            more than others. This term is fitted separately, so it never narrows an interval.
+        slow: Added for each factor of e by which the measured GPU is slower than its level (its prediction
+            from datasheets), as under a power limit, on a shared card or on a slow host. A faster reading
+            adds nothing. This term is fitted separately, so it never narrows an interval.
     """
 
     base: float
@@ -56,7 +57,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """One fit, and its errors on unseen harnesses and GPUs.
+    """One fit, and its errors on harnesses (benchmark programs) and GPUs that were left out of it.
 
     Attributes:
         host_s_per_operator: Host time per operator, by source [s].
@@ -91,10 +92,13 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
                 return own
         if spec.vendor != FITTED_VENDOR and self.other_vendors:
             return max(self.other_vendors.values())
-        return self.same_gpu(spec, usual)
+        return self.width_from_rows(spec, usual)
 
-    def same_gpu(self, spec: GpuSpec, usual: float) -> float:
-        """Return the log half-width of a ratio between two cases on one GPU, with this typical error."""
+    def width_from_rows(self, spec: GpuSpec, usual: float) -> float:
+        """Return the log half-width by the fitted rows alone, whatever the vendor of the GPU.
+
+        A ratio between two cases on one GPU needs no wider interval for its vendor.
+        """
         return usual * self.factor["known" if self.knows(spec) else "stranger"]
 
     def knows(self, spec: GpuSpec) -> bool:
@@ -103,7 +107,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_names(spec: GpuSpec) -> tuple[str, str]:
-    """Return the groups that a GPU shares an interval with: its architecture, then its product line."""
+    """Return the groups with a common interval that a GPU is in: its architecture, then its product line."""
     line = f"{spec.vendor} {spec.line}"
     return f"{line} {architecture_of(spec.key)}", line
 
@@ -179,7 +183,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     def stale(self) -> tuple[str, ...]:
         """Names of the tables and profiles that have changed since the fit.
 
-        A table that is not installed is represented by its hash in the shipped calibration.
+        For a table that is not installed, the hash in the shipped calibration counts as the current one.
         """
         shipped = read_calibration(data_path(SHIPPED)).inputs
         now = shipped | installed_inputs(shipped | self.inputs)
@@ -249,12 +253,12 @@ def installed_inputs(names: Iterable[str]) -> dict[str, str]:
 
 
 def _hash_of_profile(name: str) -> str:
-    # Without the memory, which no fit reads
+    # No fit reads the memory
     profile = load_profiles().get(name)
     work = profile and msgspec.structs.replace(profile, memory=())
     return hash_of(msgspec.json.encode(work, order="sorted"))
 
 
-def hash_of(table: bytes) -> str:
-    """Return the SHA-256 of a table, or of a seal's content, in hexadecimal."""
-    return hashlib.sha256(table).hexdigest()
+def hash_of(content: bytes) -> str:
+    """Return the SHA-256 of these bytes in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()

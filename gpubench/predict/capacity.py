@@ -1,8 +1,8 @@
-"""The capacity of a card: the longest context of decoders with 1 to 70 billion parameters, by kind of use.
+"""The capacity of a card: the longest context that fits, for decoders of 1 to 70 billion parameters.
 
-For each decoder, the package ships traces of a step on one sequence (data/capacity.json, written by
-``python -m tools.make capacity``). A trace gives the memory as a linear function of the sequence length. A
-context fits if the upper end of its memory's interval fits.
+For each decoder and way of using it (training or decoding), the package ships traces of a step on one
+sequence (data/capacity.json, written by ``python -m tools.make capacity``). A trace gives the memory as a
+linear function of the sequence length. A context fits if the upper end of its memory's interval fits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpubench.folders import data_json
 from gpubench.interval import Interval
 from gpubench.models import CardMemory, GpuSpec, Precision, StepMemory
 from gpubench.models.record import Record
-from gpubench.predict.question import SPEED_UNTOLD, why_speed_untold
+from gpubench.predict.question import NO_SPEED, why_no_speed
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import device_of, largest_of
 
@@ -35,10 +35,10 @@ WORDS = (
 
 
 class Member(Record, frozen=True, kw_only=True):
-    """One way to train or run one decoder, and the memory of its traced step.
+    """The memory of one decoder, trained or used in one way.
 
     Attributes:
-        way: full, LoRA, QLoRA, or decoding at a number of bits.
+        way: Full training, LoRA, QLoRA, or decoding at a number of bits.
         step: The memory of the step; a sample is 1,024 tokens of one sequence.
     """
 
@@ -49,7 +49,7 @@ class Member(Record, frozen=True, kw_only=True):
 
 
 class Room(Record, frozen=True, kw_only=True):
-    """The capacity of a card for one decoder and kind of use.
+    """The capacity of a card for one decoder and way of using it.
 
     Attributes:
         context_tokens: The longest sequence that fits, in steps of 1,024; 0 if none does.
@@ -64,7 +64,7 @@ class Room(Record, frozen=True, kw_only=True):
 
 
 class Capacity(Record, frozen=True, kw_only=True):
-    """The capacity of one card, for each model and kind of use.
+    """The capacity of one card, for each decoder and way of using it.
 
     Attributes:
         speed_untold: Why no speed is predicted for these models; None if it is predicted.
@@ -112,7 +112,7 @@ def capacity_of(spec: GpuSpec) -> Capacity:
     card = card_of(spec)
     if card is None:
         raise MisuseError(f"{spec.key}: its memory is not known")
-    no_speed = why_speed_untold(spec, Precision.BF16)
+    no_speed = why_no_speed(spec, Precision.BF16)
     return Capacity(
         gpu_key=spec.key,
         card=card,
@@ -126,5 +126,5 @@ def capacity_of(spec: GpuSpec) -> Capacity:
             )
             for member in load_members()
         ),
-        speed_untold=no_speed and f"{no_speed}: {SPEED_UNTOLD}",
+        speed_untold=no_speed and f"{no_speed}: {NO_SPEED}",
     )

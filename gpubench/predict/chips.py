@@ -24,7 +24,7 @@ DUAL_ISSUE = frozenset({"CDNA3", "CDNA4", "RDNA3", "RDNA4"})
 
 
 class Mode(IntEnum):
-    """The arithmetic that an operator actually uses, regardless of its label."""
+    """The arithmetic in which an operator runs; without tensor cores, all modes run at the FP32 rate."""
 
     FP32 = 0
     TF32 = 1
@@ -32,7 +32,7 @@ class Mode(IntEnum):
 
 
 REFERENCE_WIDTH = {Mode.TF32: 512.0, Mode.HALF: 1024.0}
-"""FLOP per clock of a multiprocessor's tensor cores that the fitted efficiencies refer to: Turing's in half
+"""FLOP per clock of one multiprocessor's tensor cores for which the efficiencies are fitted: Turing's in half
 precision, and half of that in TF32."""
 
 
@@ -45,7 +45,8 @@ class Chips:
         tensor: (n, 3) whether tensor cores run that mode.
         bandwidth: (n,) bytes per second of the memory.
         dual_issue: (n,) whether each lane has two FP32 pipes; training seldom fills the second.
-        width: (n, 3) log ratio of one multiprocessor's FLOP per clock to ``REFERENCE_WIDTH``; 0 if unknown.
+        width: (n, 3) log ratio of one multiprocessor's tensor FLOP per clock to ``REFERENCE_WIDTH``; 0 if
+            unknown.
         l2: (n,) log ratio of the L2 cache's size to ``REFERENCE_L2_BYTES``; 0 if unknown.
         power, clock: (n,) logs relative to the median for the compute capability: watts per multiprocessor
             (inf if unknown), and the clock at which the peaks are stated.
@@ -113,17 +114,17 @@ def _by_mode(spec: GpuSpec) -> tuple[list[float], list[bool], list[float]]:
         tf32 or (np.nan if Precision.TF32.within(capability) else fp32),
         half or (fp32 if without_tensor else np.nan),
     ]
-    wide = [0.0] * len(Mode)
+    width = [0.0] * len(Mode)
     if spec.sm_count and spec.cuda_core_count and spec.fp32_flops_per_s:
         sm_clocks_per_s = spec.fp32_flops_per_s / (2 * spec.cuda_core_count) * spec.sm_count
         rates = {Mode.TF32: spec.tf32_tensor_flops_per_s, Mode.HALF: spec.fp16_tensor_flops_per_s}
         for mode, rate in rates.items():
-            wide[mode] = log(rate / sm_clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
-    return peaks, [False, tf32 is not None, half is not None], wide
+            width[mode] = log(rate / sm_clocks_per_s / REFERENCE_WIDTH[mode]) if rate else 0.0
+    return peaks, [False, tf32 is not None, half is not None], width
 
 
 class PowerAndClock(NamedTuple):
-    """Logs of watts per multiprocessor and of the stated clock; ``power_and_clock`` makes them relative."""
+    """Log watts per multiprocessor and log clock at which the peaks are stated, absolute or relative."""
 
     power: float
     clock: float
@@ -139,9 +140,9 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
 
     Peaks are stated at a clock that not every card can sustain. A chip's power draw grows roughly as its
     clock to the power of 2.5, so the clock that a card sustains grows roughly as its watts per multiprocessor
-    to the power of 0.4 (fitted). That clock is compared with the one at which the peak is stated. A peak
-    stated at a lower clock is not reduced a second time, and no amount of power raises a card above its peak.
-    A row for several cards has the figures of the variant with the least power.
+    to the power of 0.4 (fitted). ``roofline.log_throttle`` compares that clock with the stated one: it lowers
+    only a peak that is stated at a higher clock, and raises none. A row for several cards has the figures of
+    the variant with the least power.
     """
     if spec.variants:
         return min(power_and_clock(load_specs()[key]) for key in spec.variants)
@@ -154,7 +155,7 @@ def power_and_clock(spec: GpuSpec) -> PowerAndClock:
 
 @cache
 def _usual() -> Mapping[str, PowerAndClock]:
-    # Medians by compute capability over the specification table, leaving out rows for several cards.
+    # Medians by compute capability over the specification table, without its rows for several cards
     found: dict[str, list[PowerAndClock]] = {}
     for spec in load_specs().values():
         own = _logs(spec)
@@ -176,7 +177,7 @@ def _logs(spec: GpuSpec) -> PowerAndClock | None:
 # --- large matrix products, as measured ---------------------------------------------------------------------
 
 UNMEASURED_SHARE = 0.75
-"""Assumed share of the peak in large products if no GPU of the family was measured."""
+"""Assumed share of the peak that large products reach if no GPU of the family was measured."""
 UNMEASURED_GEFORCE_SHARE = 0.85
 """The same for GeForce cards. Their rated peak is half of what the tensor cores could do, so it is easier to
 reach."""
@@ -217,7 +218,9 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
     nearest = min(measured, key=distance)
     power, clock = power_and_clock(nearest)
-    throttle = exp(min(0.0, _POWER_EXPONENT * power - clock))  # share of its full clock when it was measured
+    throttle = exp(
+        min(0.0, _POWER_EXPONENT * power - clock)
+    )  # share of the full clock at which it was measured
     return ProductRate(
         share=_measured_products()[nearest][0] / throttle,
         best=max(_measured_products()[each][1] for each in measured),
@@ -246,21 +249,21 @@ def architecture_of(gpu_key: str) -> str:
 
 
 def predecessor(architecture: str, known: Collection[str]) -> str | None:
-    """Return the newest known architecture of the same family that is older than this; None without one."""
+    """Return the newest known architecture of the family before this one; None if there is none."""
     lineages = _lineages()
     if architecture not in lineages:
         return None
-    mine = lineages[architecture]
+    families, age = lineages[architecture]
     older = [
         name
         for name in known
-        if name in lineages and lineages[name].families & mine.families and lineages[name].age < mine.age
+        if name in lineages and lineages[name].families & families and lineages[name].age < age
     ]
     return max(older, key=lambda name: lineages[name].age, default=None)
 
 
 class _Lineage(NamedTuple):
-    """The families of an architecture, and its position in their order."""
+    """The families of an architecture, and a pair of numbers that is larger for newer architectures."""
 
     families: frozenset[str]
     age: tuple[int, int]
@@ -268,11 +271,11 @@ class _Lineage(NamedTuple):
 
 @cache
 def _lineages() -> Mapping[str, _Lineage]:
-    """Return the families and the age of each architecture, if known.
+    """Return the lineage of each architecture that can be ordered.
 
     NVIDIA is one family, ordered by lowest compute capability. Other vendors do not number their GPUs that
-    way, so each of their product lines (AMD's Instinct and Radeon) is a family. Its architectures are ordered
-    by the year of their first card.
+    way, so each of their product lines (AMD's Instinct and Radeon) is a family, ordered by the year of an
+    architecture's first card.
     """
     found: dict[str, _Lineage] = {}
     for key, spec in load_specs().items():

@@ -19,8 +19,8 @@ BANDWIDTH_SHARE = 0.931137888108705
 FIXED_S = 0.0033595253159264837
 """Fixed time per token [s]."""
 HALF_WIDTH = 0.3414250190429823
-"""Log half-width of the interval. For each left-out GPU, the median error over its rows is taken; this is the
-largest of them."""
+"""Log half-width of the interval: the largest, over all GPUs, of the median error on the rows of a GPU that
+was left out of the fit."""
 COMPUTE_SHARE = 0.5
 """Assumed share of the dense tensor peak that matrix products with few rows reach. It matters only at large
 batches, which no published row covers."""
@@ -40,7 +40,7 @@ def token_time(work: DecodeWork, context_tokens: float, batch_size: int, spec: G
     Args:
         work: Bytes to read and FLOPs to compute for one token.
         context_tokens: Tokens in the cache of each sequence, on average over the generation.
-        batch_size: Sequences generated in parallel: the weights are read once for all of them.
+        batch_size: Sequences generated in parallel; the weights are read once for all of them.
         spec: The card.
     """
     bandwidth = spec.memory_bandwidth_bytes_per_s

@@ -33,7 +33,7 @@ from gpubench.predict.decode import VALIDATED_ENGINE, TokenTime, token_time
 from gpubench.predict.model import Prediction, predict_all
 from gpubench.predict.power import capped, power_of
 from gpubench.predict.question import (
-    SPEED_UNTOLD,
+    NO_SPEED,
     Question,
     Refusal,
     case_for,
@@ -66,7 +66,7 @@ def predict(request: PredictRequest) -> Predictions:
 
 
 def predict_from(request: PredictRequest, own: Sequence[Run]) -> Predictions:
-    """Answer like ``predict``, from these runs and the shipped ones.
+    """Answer as ``predict`` does, from these runs and the shipped ones.
 
     Raises:
         MisuseError: As for ``predict``.
@@ -112,7 +112,7 @@ def _widened(answer: Estimate) -> Estimate:
 
 
 def _limited(answer: Estimate | Refusal, limit_w: Watts, is_named: bool) -> Estimate | Refusal:
-    """Return an answer with the time that a power limit costs and the energy it saves, or why not.
+    """Return an answer with a power limit's effects on time and energy, or why the GPU cannot have the limit.
 
     Raises:
         MisuseError: If the limit is invalid for a named GPU.
@@ -174,7 +174,7 @@ def _estimates(
     most_sharing: int,
     may_fit: bool,
 ) -> dict[str, Estimate | Refusal]:
-    # Answers a checked question as ``estimate`` does, but does not compare a compiled step with its graph.
+    # Answers a checked question as ``estimate`` does, except that compiled steps are not limited.
     readings, peaks = readings_of(question, own, reference), peaks_of(question, own)
     answers: dict[str, Estimate | Refusal] = {}
     to_predict: list[_ToPredict] = []
@@ -215,9 +215,9 @@ cards, compiled GPT-2 is 1.1 to 2.05 times as fast as the prediction for its gra
 def _within_graph_range(answer: Estimate | Refusal, graph: Estimate | Refusal) -> Estimate | Refusal:
     """Keep the speed of a compiled step between that of its CUDA graph and ``MOST_GAIN`` times that.
 
-    If only the graph's speed is anchored, the two could contradict each other. The compiled step's speed is
-    then moved to the nearest end of the range, and its interval includes the whole range, up to the peak of
-    the GPU. Any other pair of answers is left unchanged.
+    This applies only if the graph's speed is measured or anchored and the compiled step's is not, since the
+    two could then contradict each other. A speed outside the range is moved to its nearest end, and the
+    interval then includes the whole range, up to the peak of the GPU.
     """
     if isinstance(answer, Refusal) or isinstance(graph, Refusal):
         return answer
@@ -245,7 +245,7 @@ def _with_memory(question: Question, refusal: Refusal, spec: GpuSpec, peaks: Seq
     fit = None if isinstance(case, Refusal) else memory.fit_of(question, case, spec, peaks)
     if fit is None:
         return refusal
-    return Refusal(gpu_key=spec.key, reason=f"{refusal.reason}: {SPEED_UNTOLD}: {fit.text()}")
+    return Refusal(gpu_key=spec.key, reason=f"{refusal.reason}: {NO_SPEED}: {fit.text()}")
 
 
 @dataclass(frozen=True)
@@ -259,10 +259,10 @@ class _ToPredict:
 
 
 def _takes_largest_batch(question: Question, fit: MemoryFit, *, may_fit: bool) -> bool:
-    """Whether a case takes the largest batch that fits, because the default batch does not.
+    """Whether to use the largest batch that fits, because the default one does not.
 
-    A language model whose weights are all trained is sharded instead. A batch of less than half the default
-    is not used.
+    A language model whose weights are all trained is sharded instead. A batch below half the default one is
+    never used.
     """
     is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
     is_default = question.batch_size is None and question.task is TaskKind.TRAIN
@@ -274,7 +274,7 @@ def _takes_largest_batch(question: Question, fit: MemoryFit, *, may_fit: bool) -
 def _on_fewest_gpus(
     question: Question, on_one: _ToPredict, peaks: Sequence[Reading], most_sharing: int, *, may_fit: bool
 ) -> _ToPredict | Refusal:
-    """Return the case on one GPU, or on the fewest up to ``most_sharing`` that can hold it, or why not."""
+    """Return the case on the fewest GPUs that can hold it, up to ``most_sharing``, or why there is none."""
     spec, case, fit = on_one.spec, on_one.case, on_one.fit
     reason = domain_gap(spec, case.precision)
     if reason is None and case.execution.facts.host_s_per_operator is None:
@@ -327,8 +327,9 @@ def estimate_at_largest_batch(
         elif spec.memory_bytes is not None:
             largest = memory.largest_batch(question, case, spec, peaks)
         else:
-            reason = "its memory is not known, so neither is its largest batch"
-            answers[spec.key] = Refusal(gpu_key=spec.key, reason=reason)
+            answers[spec.key] = Refusal(
+                gpu_key=spec.key, reason="its memory is not known, so neither is its largest batch"
+            )
             continue
         # If not even one sample fits, ``estimate`` refuses the batch of 1.
         specs_by_batch.setdefault(max(1, largest), []).append(spec)
@@ -347,13 +348,13 @@ def estimate_at_largest_batch(
 
 
 def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
-    known, where, method = None, "here", "measured on this GPU"
+    after_run, where, method = None, "here", "measured on this GPU"
     if reading.basis == "reference":
         where, method = "in a reference run", "reference shipped with gpubench"
     elif reading.origin is not None:
         where, method = "in an added run", f"measured in an added run ({reading.origin})"
     if fit is not None and reading.peak_memory_bytes is not None:
-        known = fit.after_a_run(reading.case.batch_size, where)
+        after_run = fit.after_a_run(reading.case.batch_size, where)
     return Estimate(
         case=reading.case,
         gpu_key=reading.spec.key,
@@ -365,7 +366,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         origin=reading.origin,
         evidence=(reading.run_id,),
         peak_memory_bytes=reading.peak_memory_bytes,
-        memory_text=None if known is None else known.text(),
+        memory_text=None if after_run is None else after_run.text(),
         fits_memory=True,
         host_cpu=reading.host_cpu,
         batch_choice="fixed",
@@ -373,7 +374,7 @@ def _measured(reading: Reading, fit: MemoryFit | None) -> Estimate:
         per_token_s=Interval(reading.per_token_s),
         power_w=power_of(reading.spec, reading.power_w),
         findings=reading.findings,
-        device_bytes=UNKNOWN_INTERVAL if known is None else known.need.device_bytes,
+        device_bytes=UNKNOWN_INTERVAL if after_run is None else after_run.need.device_bytes,
     )
 
 
@@ -394,9 +395,9 @@ def _generated(token: TokenTime, case: Case, prompt: Prediction) -> Prediction:
 
 
 def _predicted(
-    question: Question, open_case: _ToPredict, prediction: Prediction, peaks: Sequence[Reading]
+    question: Question, unmeasured: _ToPredict, prediction: Prediction, peaks: Sequence[Reading]
 ) -> Estimate:
-    spec, case, fit = open_case.spec, open_case.case, open_case.fit
+    spec, case, fit = unmeasured.spec, unmeasured.case, unmeasured.fit
     need = memory.need_of(question, case, spec, peaks) if fit is None else fit.need
     token, decode = None, question.profile.decode
     if decode is not None:
@@ -427,7 +428,7 @@ def _predicted(
         memory_text=None if fit is None else fit.text(),
         fits_memory=None if fit is None or not fit.fits else True,
         largest_batch=None if fit is None else fit.largest_batch,
-        fewest_gpus=open_case.fewest_gpus,
+        fewest_gpus=unmeasured.fewest_gpus,
         compute_share=prediction.compute_share,
         bandwidth_share=prediction.bandwidth_share,
         host_share=prediction.host_share,

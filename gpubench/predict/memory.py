@@ -1,7 +1,7 @@
 """The memory that a case needs on a card, and the largest batch that fits.
 
-A measured peak of the same case, on any GPU, replaces the estimate. A peak at another batch can raise the
-estimate, and lower one that is not from a trace.
+A measured peak of the same case, on any GPU, replaces the estimate. A peak at another batch can raise any
+estimate, but lowers only those that are not from a trace.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 def fit_of(
     question: Question, case: Case, spec: GpuSpec, readings: Sequence[Reading], accumulate: int = 1
 ) -> MemoryFit | None:
-    """Judge whether the case fits on a card; it does if it has run there. None if the memory is unknown.
+    """Judge whether the case fits on a card: yes if it has run there. None if the card's memory is unknown.
 
     Args:
         question: Workload and task.
         case: Precision and batch size.
         spec: The card.
         readings: The peaks from ``peaks_of`` for the workload and task, in order of preference.
-        accumulate: Micro-batches that the batch is split into; a measured peak counts only without a split.
+        accumulate: Micro-batches that the batch is split into; measured peaks are used only if it is 1.
     """
     card = card_of(spec)
     if card is None:
@@ -63,7 +63,7 @@ def fit_of(
 def known_of(
     question: Question, case: Case, gpu_key: str | None, readings: Sequence[Reading], accumulate: int = 1
 ) -> dict[str, Any]:
-    """Return the inputs of ``profile.memory`` besides the case: measured peak, scale, and micro-batches."""
+    """Return the keyword arguments of the functions in ``profile.memory``: what is known besides the case."""
     return {
         "measured": measured_peak(case, gpu_key, readings, accumulate),
         "scale": scale_of(question, case, readings),
@@ -76,7 +76,7 @@ def doubts(
 ) -> tuple[str, ...]:
     """Return a line for each case of a plan that may not fit on the device.
 
-    The cases run anyway: the device decides. A case with a batch still to be searched is not checked.
+    The cases run anyway: the device decides. A case whose batch is still to be found is not checked.
 
     Args:
         plan: The cases to run.
@@ -141,7 +141,7 @@ def fewest_sharing(
         return fit is not None and fit.fits
 
     best: tuple[int, MemoryFit] | None = None
-    # In each group of counts the checkpointing is the same, so each GPU needs less memory the more there are
+    # Counts in one group use the same checkpointing, so the memory per GPU falls as the count rises
     by_gpu_count = question.profile.checkpointing_from
     for _, group in groupby(range(2, most + 1), lambda count: checkpointing_over(by_gpu_count, count)):
         counts = list(group)
@@ -162,10 +162,10 @@ def largest_batch(question: Question, case: Case, spec: GpuSpec, readings: Seque
 
 
 def scale_of(question: Question, case: Case, readings: Sequence[Reading]) -> float:
-    """Return the correction of a case's estimated memory, from peaks with the same recipe; 1 without any.
+    """Return the factor that corrects a case's estimated memory, from peaks at its recipe; 1 without any.
 
-    It is the geometric mean over peaks on the same number of GPUs if there are any, else on one. Of those,
-    peaks with the same use of autocast are preferred. Small steps are ignored.
+    It is a geometric mean over the peaks on the same number of GPUs or, if there are none, on one GPU. Peaks
+    with the same use of autocast are preferred, and small steps are ignored.
     """
     usable = [reading for reading in readings if _setup(reading.case) == _setup(case)]
     if case.gpu_count > 1 and not usable:
@@ -189,8 +189,8 @@ def measured_peak(
 ) -> MeasuredMemory | None:
     """Return the largest measured peak of this case, in the same execution mode if there is one.
 
-    Both types of half precision take the same memory; strict fp32 takes more than TF32. So
-    a peak at either AMP type counts for the other, but one at TF32 does not count for strict fp32.
+    A peak at one type of AMP counts for the other, because both take the same memory. One at TF32 does not
+    count for strict fp32, which takes more.
     """
     same = [
         reading

@@ -36,7 +36,7 @@ from gpubench.precisions import in_memory
 from gpubench.predict import memory as of_question
 from gpubench.predict.anchors import Reading, peaks_of
 from gpubench.predict.question import (
-    SPEED_UNTOLD,
+    NO_SPEED,
     Question,
     Refusal,
     case_at,
@@ -46,7 +46,7 @@ from gpubench.predict.question import (
     question_of,
     task_of,
     why_impossible,
-    why_speed_untold,
+    why_no_speed,
 )
 from gpubench.predict.request import MemoryRequest
 from gpubench.profile.allowance import card_of, class_of
@@ -94,7 +94,7 @@ class CardAnswer(Record, frozen=True, kw_only=True):
 
 
 MOST_WITH_FIXES = 8
-"""With more card sizes than this, the short document does not state what would make the step fit."""
+"""Largest number of card sizes for which the short document states what would make the step fit."""
 
 
 class MemoryAnswer(Record, frozen=True, kw_only=True):
@@ -133,7 +133,7 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
         return f"{shown(self.label, 100)} needs {self.need.device.by(format_bytes)}"
 
     def _answers(self) -> list[tuple[str, str]]:
-        # The answer for each size of card, then the reason for each card without one.
+        # The answer for each size of card, then the reason for each card that has no answer.
         refused = ((gpu_name(each.gpu_key), f"no answer: {each.reason}") for each in self.refused)
         found = ((card.names(), card.fit.text()) for card in self.cards)
         return [(names, shown(words, 160)) for names, words in (*found, *refused)]
@@ -186,8 +186,9 @@ class MemoryAnswer(Record, frozen=True, kw_only=True):
             {name: card[name] for name in ("gpu_keys", "memory_bytes", "verdict", "largest_batch")}
             for card in whole["cards"]
         ]
-        for short, card in zip(cards, whole["cards"] if len(cards) <= MOST_WITH_FIXES else (), strict=False):
-            short["fits_with"] = next((fix["what"] for fix in card["fixes"] if fix["fits"]), None)
+        if len(cards) <= MOST_WITH_FIXES:
+            for short, card in zip(cards, whole["cards"], strict=True):
+                short["fits_with"] = next((fix["what"] for fix in card["fixes"] if fix["fits"]), None)
         return {
             **{name: whole[name] for name in head},
             **recipe,
@@ -258,7 +259,7 @@ def answer_memory(
     _check(question, accumulate)
     readings = peaks_of(question, own)
     refused: list[Refusal] = []
-    untold: list[Refusal] = []
+    without_speed: list[Refusal] = []
     groups: dict[tuple[CardMemory, bool, str], list[tuple[GpuSpec, Case]]] = {}
     measured_on = {reading.spec.key for reading in readings}
     for spec in specs:
@@ -269,12 +270,13 @@ def answer_memory(
             refused.append(Refusal(gpu_key=spec.key, reason="its memory is not known"))
         else:
             asked_for = msgspec.structs.replace(case, **changes)
-            own_group = spec.key if spec.key in measured_on else ""  # its peaks do not apply to other cards
+            # A measured card is answered alone: its peaks do not apply to other cards
+            own_group = spec.key if spec.key in measured_on else ""
             groups.setdefault((card, case.precision.is_amp, own_group), []).append((spec, asked_for))
-            if reason := why_speed_untold(spec, case.precision):
-                untold.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {SPEED_UNTOLD}"))
+            if reason := why_no_speed(spec, case.precision):
+                without_speed.append(Refusal(gpu_key=spec.key, reason=f"{reason}: {NO_SPEED}"))
     every = [pair for pairs in groups.values() for pair in pairs]
-    if not every:  # no card supports it
+    if not every:  # no card can run the step
         case = case_at(question, in_memory(question.precision))
         every = [(specs[0], msgspec.structs.replace(case, **changes))]
     cards = [_answer(question, pairs, readings, fixes, accumulate) for pairs in groups.values()]
@@ -285,14 +287,14 @@ def answer_memory(
         need=of_question.need_of(question, case, spec, readings, accumulate),
         cards=tuple(sorted(cards, key=lambda card: (card.fit.card.usable_bytes, card.gpu_keys))),
         refused=tuple(refused),
-        speed_untold=tuple(untold),
+        speed_untold=tuple(without_speed),
         accumulate=accumulate,
     )
 
 
 def _representative(pairs: Iterable[tuple[GpuSpec, Case]], fitting: Collection[str]) -> tuple[GpuSpec, Case]:
-    # The card for which the need is stated. It is preferably one that the step fits on, then one that runs
-    # today's torch, then one with GDDR memory.
+    # The card for which the need is stated: preferably one that the step fits on; among equals, one that runs
+    # today's torch; then one with GDDR memory.
     return min(
         pairs,
         key=lambda pair: (
@@ -354,7 +356,7 @@ def _fixes(
             yield eager
     if fit.fits:
         return
-    for what, changes in _computed_otherwise(profile, case):
+    for what, changes in _same_work_in_less(profile, case):
         yield fix(what, **changes)
     if train and accumulate < case.batch_size:
         parts = _fewest_micro_batches(profile, case, fit.card, scale)
@@ -365,19 +367,19 @@ def _fixes(
     if train:
         for adapted in with_adapters(profile, case):
             what = f"{_TRAINABLE_WORDS[adapted.trainable]}, batch {case.batch_size:,}"
-            yield fix(what, **{name: getattr(adapted, name) for name in _OF_ADAPTERS})
+            yield fix(what, **{name: getattr(adapted, name) for name in _ADAPTER_FIELDS})
         yield from _on_several(question, case, fit, readings, accumulate)
 
 
-def _computed_otherwise(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
+def _same_work_in_less(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield the changes that do the same work with less memory, in words and as fields of the case."""
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
         yield what, {"precision": Precision.AMP_FP16}
     if case.task is not TaskKind.TRAIN:
         return
-    for again in checkpointed(profile, case):
-        yield _CHECKPOINTING_WORDS[again.checkpointing], {"checkpointing": again.checkpointing}
+    for other in checkpointed(profile, case):
+        yield _CHECKPOINTING_WORDS[other.checkpointing], {"checkpointing": other.checkpointing}
     if (in_chunks := chunked(profile, case)) is not None:
         chunks = in_chunks.loss_chunks
         yield (
@@ -400,7 +402,7 @@ _CHECKPOINTING_WORDS = {
     Checkpointing.SELECTIVE: "selective activation checkpointing",
     Checkpointing.FULL: "activation checkpointing of every block",
 }
-_OF_ADAPTERS = ("trainable", "weight_type", "precision")
+_ADAPTER_FIELDS = ("trainable", "weight_type", "precision")
 _TRAINABLE_WORDS = {
     Trainable.LORA: "adapters on a frozen bfloat16 base (LoRA)",
     Trainable.QLORA: "adapters on a frozen 4-bit base (QLoRA)",
@@ -410,7 +412,7 @@ _TRAINABLE_WORDS = {
 def _on_several(
     question: Question, case: Case, fit: MemoryFit, readings: Sequence[Reading], accumulate: int
 ) -> Iterable[Fix]:
-    """Yield the fewest GPUs on which the split batch fits: with all weights on each, and with FSDP."""
+    """Yield the fewest GPUs on which the batch fits if split: with all weights on each, and with FSDP."""
     modes = [(ParallelMode.DDP, "")]
     if question.profile.blocks is not None:  # FSDP shards a model by block
         modes.append((ParallelMode.FSDP, " with FSDP"))
@@ -421,7 +423,8 @@ def _on_several(
                 msgspec.structs.replace(case, batch_size=batch), gpu_count, mode
             )
             as_asked = msgspec.structs.replace(split, checkpointing=case.checkpointing)
-            ways = dict.fromkeys((split, as_asked))  # two if jobs of that size change the checkpointing
+            # Two if jobs of that size use another checkpointing by default
+            ways = dict.fromkeys((split, as_asked))
             micro_batches = min(accumulate, batch)
             judged = (
                 judge_fit(
@@ -456,7 +459,7 @@ def memory(request: MemoryRequest) -> MemoryAnswers:
 
 
 def answers_of(request: MemoryRequest, *, with_fixes: bool = True) -> MemoryAnswers:
-    """Answer as ``memory`` does; ``with_fixes`` says whether to find out what would make the step fit."""
+    """Answer as ``memory`` does; without ``with_fixes``, leave out what would make the step fit."""
     from gpubench.record.store import own_runs
 
     request = _with_count(request)
@@ -473,16 +476,19 @@ def answers_of(request: MemoryRequest, *, with_fixes: bool = True) -> MemoryAnsw
             changes={
                 "gpu_count": request.count,
                 "parallel_mode": ParallelMode(request.jobs or question.profile.parallel_mode),
-                **{
-                    name: Checkpointing(asked[name])
-                    for name in ("checkpointing",)  # applies to every model, even without such a setting
-                    if name in asked and name not in question.profile.settings
-                },
+                **_requested_checkpointing(question.profile, asked),
             },
             accumulate=request.accumulate,
         )
         for question in questions
     )
+
+
+def _requested_checkpointing(profile: WorkloadProfile, asked: Mapping[str, Any]) -> dict[str, Any]:
+    # It applies to every model. If the model has such a setting, the profile is at that checkpointing
+    # already.
+    is_missing = "checkpointing" in asked and "checkpointing" not in profile.settings
+    return {"checkpointing": Checkpointing(asked["checkpointing"])} if is_missing else {}
 
 
 def _with_count(request: MemoryRequest) -> MemoryRequest:
@@ -501,7 +507,10 @@ def _with_count(request: MemoryRequest) -> MemoryRequest:
 
 
 def _questions(request: MemoryRequest, asked: Mapping[str, Any], with_fixes: bool) -> list[Question]:
-    """Return a question for each named workload, or for each standard one that has the task and precision."""
+    """Return a question for each named workload; if none is named, for each standard one with the task.
+
+    Standard workloads that cannot run at the precision are left out, unless none can.
+    """
     from gpubench.profile.cache import load_profiles, profile_as_asked, profiles_of
 
     task = TaskKind(request.task)

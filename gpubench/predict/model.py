@@ -68,9 +68,13 @@ DIFFERENCE_NOISE = 0.10
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One predicted throughput; ``half_width`` is the natural log of the 90 % interval's factor.
+    """One predicted throughput.
 
-    ``most_samples_per_s`` is the upper limit: the throughput if all FLOPs of a step ran at the peak.
+    Attributes:
+        half_width: Log half-width of the 90 % interval.
+        most_samples_per_s: Upper limit: the throughput if all FLOPs of a step ran at the peak.
+        evidence: The runs of the anchors.
+        compute_share, bandwidth_share, host_share: Shares of the step's time.
     """
 
     samples_per_s: float
@@ -99,20 +103,21 @@ class _LogTimes:
 
 def predict_all(
     question: Question,
-    open_cases: Sequence[tuple[GpuSpec, Case]],
+    unmeasured: Sequence[tuple[GpuSpec, Case]],
     readings: Sequence[Reading],
     calibration: Calibration,
 ) -> list[Prediction]:
-    """Predict every unmeasured case of one question, each independently of the others.
+    """Predict the unmeasured cases of one question, each independently of the others.
 
-    The best AMP precision differs from GPU to GPU, so anchors, arithmetic and layout are chosen by case.
+    They can differ, since the best AMP precision depends on the GPU; each has its own anchors, arithmetic and
+    layout.
     """
     predictions: dict[int, Prediction] = {}
-    for case in dict.fromkeys(case for _, case in open_cases):
-        places = [i for i, (_, other) in enumerate(open_cases) if other == case]
-        specs = [open_cases[i][0] for i in places]
+    for case in dict.fromkeys(case for _, case in unmeasured):
+        places = [i for i, (_, other) in enumerate(unmeasured) if other == case]
+        specs = [unmeasured[i][0] for i in places]
         predictions |= zip(places, _predict(question, specs, case, readings, calibration), strict=True)
-    return [predictions[i] for i in range(len(open_cases))]
+    return [predictions[i] for i in range(len(unmeasured))]
 
 
 def _predict(
@@ -128,7 +133,8 @@ def _predict(
     learned = fitted.ratio if anchors else fitted.level
     is_small = question.profile.parameters < SMALLEST_PUBLISHED
     times = _times(question, case, specs, learned, host_s)
-    # How much slower each anchor is than its level; unknown (NaN) for networks smaller than any published
+    # How much slower each anchor is than its level; NaN for models smaller than any published, where levels
+    # err
     slowdowns = [
         math.nan if is_small else _log_slowdown(question, each, fitted.level, host_s) for each in anchors
     ]
@@ -145,12 +151,12 @@ def _predict(
     host_limit = case.batch_size / np.maximum(times.host_s, 1e-12)
     speed = np.exp(-start.log_sample_s)
     speed = np.where(host_share > HOST_SHARE_LIMIT, np.minimum(speed, host_limit), speed)
-    # The best rate measured in the family, which is below the peak, limits the likely speed
+    # The likely speed is limited by the best rate measured in the GPU's family, which is below the peak
     most = case.batch_size / least_step_s(work, chips, arithmetic, at_best_rate=True)
     excess = np.log(np.maximum(speed / most, 1.0))
     wide_share = times.compute_s / times.gpu_s * work.wide_flops / np.maximum(work.flops.sum(), 1.0)
-    of_products = np.where(chips.product_measured, 0.0, UNMEASURED_WIDTH * wide_share)
-    widths = np.hypot(start.half_width, of_products) + excess
+    product_width = np.where(chips.product_measured, 0.0, UNMEASURED_WIDTH * wide_share)
+    widths = np.hypot(start.half_width, product_width) + excess
     return [
         Prediction(
             samples_per_s=float(min(speed[i], most[i])),
@@ -185,8 +191,8 @@ def _work(question: Question, case: Case) -> Work:
 def _arithmetic(case: Case, n: int) -> Arithmetic:
     """Return the arithmetic of n steps of one case.
 
-    The savings from compiling come from published rows for forward passes, and from the profile's chains for
-    training.
+    The savings from compiling are fitted to published rows in inference, and computed from the profile's
+    chains of operators in training.
     """
     fused = fuses_chains(case)
     compiled = case.execution is Execution.COMPILE and not fused
@@ -202,7 +208,7 @@ def _times(
     *,
     measured: Reading | None = None,
 ) -> Times:
-    # The roofline of one case on n GPUs. With `measured`, the only GPU is corrected by its micro-benchmarks.
+    # The roofline of one case on n GPUs; with `measured`, on its one GPU, corrected by its micro-benchmarks
     chips, deviations = chips_of(specs), deviations_of(learned.deviations, [spec.key for spec in specs])
     if measured is not None and measured.micro:
         throttle = log_throttle(chips, learned.coefficients)[0]
@@ -220,7 +226,7 @@ def _times(
 
 
 def _residual(profile: WorkloadProfile, case: Case) -> float:
-    """Return the factor by which compiled training is faster than the roofline says; 1 for any other step."""
+    """Return by what factor compiled training is faster than the roofline says; 1 for any other step."""
     if case.execution is not Execution.COMPILE or not fuses_chains(case):
         return 1.0
     if profile.is_image:
@@ -248,7 +254,7 @@ def _from_anchor(
     slowdown: float,
     host_s: float,
 ) -> _LogTimes:
-    """Predict from a measurement; its card-specific deviation is left out for GPUs with another chip."""
+    """Predict from a measurement; the part of its deviation due to the card is left out for other chips."""
     is_other_chip = np.array([chip_of(spec.key) != chip_of(anchor.spec.key) for spec in specs])
     shift = _log_slowdown(question, anchor, learned, host_s) - own_part(slowdown) * is_other_chip
     arithmetic = _arithmetic(case, len(specs))
@@ -261,7 +267,7 @@ def _from_anchor(
     half = bool(arithmetic.half[0])
     widths = np.array(
         [
-            learned.same_gpu(spec, SAME_GPU_SHARE * usual)
+            learned.width_from_rows(spec, SAME_GPU_SHARE * usual)
             if is_same
             else learned.half_width(spec, usual, half=half)
             for spec, usual, is_same in zip(specs, typical, same_gpu, strict=True)
@@ -276,7 +282,7 @@ def _from_anchor(
 
 
 def _log_slowdown(question: Question, anchor: Reading, learned: Learned, host_s: float) -> float:
-    # Log of the anchor's measured time over its roofline's.
+    # Log ratio of the anchor's measured time to the time that the roofline gives for it
     as_measured = msgspec.structs.replace(
         question, profile=question.profile.at_precision(anchor.case.precision)
     )
@@ -291,9 +297,9 @@ def own_part(slowdown: Floats | float) -> Floats:
 
 
 def _combine(from_each: Sequence[_LogTimes]) -> _LogTimes:
-    """Average the logs with weights 1 / width^2.
+    """Average the predictions from several anchors, with weights 1 / width^2.
 
-    The width does not shrink with the number of anchors, because most of the error is the target's.
+    The width does not shrink with the number of anchors, because most of the error is due to the target.
     """
     widths = np.stack([times.half_width for times in from_each])
     weights = widths**-2 / np.sum(widths**-2, axis=0)
@@ -306,8 +312,8 @@ def _combine(from_each: Sequence[_LogTimes]) -> _LogTimes:
 def _method(
     anchors: Sequence[Reading], slowdowns: Sequence[float], case: Case, *, is_small: bool, is_limited: bool
 ) -> str:
-    of_each = [(anchor.spec.short_name, ", ".join(differences(anchor, case).values())) for anchor in anchors]
-    names = [f"{name} ({how})" if how else name for name, how in of_each]
+    named = [(anchor.spec.short_name, ", ".join(differences(anchor, case).values())) for anchor in anchors]
+    names = [f"{name} ({how})" if how else name for name, how in named]
     start = f"ratio from {' and '.join(names)}"
     if not anchors:
         start = "not anchored: no GPU measurement of this workload to start from"
@@ -324,15 +330,16 @@ def _method(
 
 # A card that reaches a smaller share of its datasheet's rates than usual in micro-benchmarks is throttled,
 # for example by its power limit. Without a correction, predictions of other cards from it would be too slow.
-# By number format: the arithmetic, and the share of the peak that a GEMM usually reaches.
+#
+# By number format: the arithmetic, and the share of the peak that a GEMM usually reaches
 _USUAL_GEMM = {
     facts.format.name: (Mode[facts.predicted_as.upper()], facts.format.usual_share)
     for facts in (precision.facts for precision in Precision)
     if facts.predicted_as and facts.format.usual_share
 }
 _USUAL_COPY = 0.89  # the same for the bandwidth of a device copy
-_BELIEF = 0.5  # exponent: half of a log difference counts, as the usual shares are known from one card
-_LEAST, _MOST = 0.5, 1.2  # limits of a correction; a larger one is blamed on the measurement
+_BELIEF = 0.5  # share of a log difference that counts; below 1, as the usual shares are from one card
+_LEAST, _MOST = 0.5, 1.2  # limits of a correction; a measurement beyond them is not trusted
 _PREFIX = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
@@ -366,8 +373,7 @@ def host_s_per_operator(readings: Sequence[Reading], operators: float) -> float 
     """Return the host time per operator on the user's machine [s], from cases run both eager and as a graph.
 
     A graph takes no host time. Since step^2 = gpu^2 + host^2 (``HOST_POWER``), the eager step's host time is
-    sqrt(eager^2 - graph^2).
-    None if no case was run both ways, or if eager steps were not slower.
+    sqrt(eager^2 - graph^2). None if no case was run both ways, or if eager steps were not slower.
 
     Args:
         readings: Newest first; the newest graph reading of a case counts.

@@ -1,8 +1,8 @@
 """The time that a power limit below the usual one costs, and the energy that it saves.
 
 A card under a limit lowers its clock. How far depends on the ratio of the limit to the power that the job
-draws without one: a job that would use half of the limit hardly slows down. Two smooth ramps (softplus) model
-this, fitted to readings of four cards.
+draws without one: a job that would use half of the limit hardly slows down. Two smooth ramps (softplus), one
+for time and one for mean power, are fitted to readings of four cards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Ends = Annotated[tuple[float, float], "log"]
 
 
 class Errors(Record, frozen=True, kw_only=True):
-    """The errors of the law on unseen cards: 5th and 95th percentiles of the worst card.
+    """The errors of the law on cards left out of the fit: 5th and 95th percentiles of the worst card.
 
     Attributes:
         time, energy: Errors of the two factors.
@@ -48,8 +48,8 @@ class PowerLaw(Record, frozen=True, kw_only=True):
         power: Knee and sharpness of the ramp in mean power.
         share: Ratio of a training job's uncapped mean power to board power, then its 5th and 95th percentiles
             over jobs and cards.
-        errors: By key: ``read`` if the uncapped power was measured, else ``assumed``. For limits below
-            ``DEEP_SHARE``, `` deep`` is appended.
+        errors: For an uncapped power that was measured (``read``) and one that is assumed (``assumed``); for
+            limits below ``DEEP_SHARE``, the keys are ``read deep`` and ``assumed deep``.
         readings, cards: Numbers of readings and of cards behind the fit.
     """
 
@@ -91,7 +91,7 @@ def log_factors(law: PowerLaw, limit_over_power: float) -> tuple[float, float]:
 
 
 def _ramp(below_knee: float, sharpness: float) -> float:
-    # Softplus of the log distance below the knee: about 0 far above it, about that distance far below it
+    # Softplus of the log distance below the knee: about 0 far above the knee, that distance far below it
     return math.log1p(math.exp(sharpness * below_knee)) / sharpness
 
 
@@ -120,8 +120,8 @@ def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Ca
             board power.
 
     Raises:
-        MisuseError: If the board power of the card is unknown, or the limit is not from ``LEAST_SHARE`` of it
-            to just below it.
+        MisuseError: If the board power of the card is unknown, or the limit is not lower than it, or is below
+            ``LEAST_SHARE`` of it.
     """
     law, board_w = load_power_law(), spec.tdp_w
     if board_w is None:
@@ -143,5 +143,4 @@ def capped(spec: GpuSpec, limit_w: Watts, measured_w: Watts | None = None) -> Ca
 
 
 def _around(log_factor: float, ends: Ends) -> Interval:
-    low, high = ends
-    return Interval(*(math.exp(log_factor + off) for off in (0.0, low, high)))
+    return Interval(*(math.exp(log_factor + distance) for distance in (0.0, *ends)))

@@ -1,4 +1,4 @@
-"""The question that a prediction answers: a workload at a precision, and the case it means on each GPU."""
+"""The question that a prediction answers (a workload at a precision), and its case on each GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FITTED_VENDOR = "NVIDIA"
 """Vendor of the published measurements that the model is fitted to."""
 OTHER_VENDORS = ("AMD",)
 """Vendors that are predicted with the fit to ``FITTED_VENDOR`` and have their own intervals."""
-FIRST_KNOWN_CAPABILITY = (5, 0)  # Kepler and older run about half as fast as the model says
+FIRST_KNOWN_CAPABILITY = (5, 0)  # Maxwell; Kepler and older run about half as fast as the model says
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +74,11 @@ def question_of(
     """
     resolved = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (resolved,), profile.offered)
-    trained_eagerly = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
-    reads_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
-    infers_eagerly = rest.get("task") is TaskKind.INFER and reads_in_inference
-    # These steps are never captured in a CUDA graph
-    if profile.is_eager_only or trained_eagerly or infers_eagerly:
+    stack_lacks_graph = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
+    is_eager_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
+    infers_eagerly = rest.get("task") is TaskKind.INFER and is_eager_in_inference
+    # No CUDA graph captures these steps
+    if profile.is_eager_only or stack_lacks_graph or infers_eagerly:
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(resolved)), precision=resolved, **rest)
 
@@ -127,12 +127,12 @@ def check(question: Question) -> None:
 
 def why_impossible(question: Question) -> str | None:
     """Return why no GPU can do this work at the requested precision; None if some can."""
-    meant = (
+    precisions = (
         [best_amp(lambda _: True), best_amp(lambda _: False)]  # on a recent GPU, on an old one
         if question.precision == AMP
         else [Precision(question.precision)]
     )
-    reasons = [_why_not_at(question, each) for each in meant]
+    reasons = [_why_not_at(question, each) for each in precisions]
     return None if None in reasons else reasons[0]
 
 
@@ -146,13 +146,13 @@ def _why_not_at(question: Question, precision: Precision) -> str | None:
 
 
 def case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """Return the case that the question means on this GPU, or why its speed there is not predicted."""
+    """Return the case of the question on this GPU, or why its speed there is not predicted."""
     case = memory_case_for(question, spec)
-    no_speed = None if isinstance(case, Refusal) else why_speed_untold(spec, case.precision)
+    no_speed = None if isinstance(case, Refusal) else why_no_speed(spec, case.precision)
     return case if no_speed is None else Refusal(gpu_key=spec.key, reason=no_speed)
 
 
-def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
+def why_no_speed(spec: GpuSpec, precision: Precision) -> str | None:
     """Return why only the memory, not the speed, is predicted at a precision on a GPU; None if both are.
 
     Without hardware for bf16, a model runs in fp16, which takes the same memory. Its speed is not predicted,
@@ -163,12 +163,12 @@ def why_speed_untold(spec: GpuSpec, precision: Precision) -> str | None:
     return f"{spec.short_name} has no {precision.facts.hardware}"
 
 
-SPEED_UNTOLD = "its speed is not predicted; in fp16 the work takes the same memory"
-"""Continues the reason from ``why_speed_untold`` if the memory is known."""
+NO_SPEED = "its speed is not predicted; in fp16 the work takes the same memory"
+"""Continues the reason from ``why_no_speed`` if the memory is known."""
 
 
 def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
-    """Return the case to judge the memory for on this GPU, or why the GPU cannot run it."""
+    """Return the case whose memory is judged on this GPU, or why the GPU cannot run it."""
     if spec.not_ranked_because is not None:
         return Refusal(gpu_key=spec.key, reason=spec.not_ranked_because)
     precision = (
@@ -187,7 +187,7 @@ def memory_case_for(question: Question, spec: GpuSpec) -> Case | Refusal:
 
 
 def case_at(question: Question, precision: Precision) -> Case:
-    """Return the case that the question means at a precision, for any GPU."""
+    """Return the case of the question at a precision, which is the same on any GPU."""
     return Case(
         workload=question.profile.name,
         workload_version=question.profile.version,
@@ -211,7 +211,7 @@ def has_hardware(spec: GpuSpec, precision: Precision) -> bool:
 
 
 def domain_gap(spec: GpuSpec, precision: Precision) -> str | None:
-    """Return why this GPU is outside the range in which the model was checked; None if it is inside."""
+    """Return why the model was not checked for this GPU and precision; None if it was."""
     capability = capability_of(spec)
     unknown = capability is None and spec.vendor == FITTED_VENDOR
     if unknown or not spec.memory_bandwidth_bytes_per_s or not spec.fp32_flops_per_s:

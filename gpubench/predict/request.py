@@ -50,7 +50,7 @@ SEVERAL = "Several GPUs"
 
 
 class PredictRequest(RecipeRequest, frozen=True, kw_only=True):
-    """The workload and its case, and the GPUs to answer for."""
+    """The workload, its settings, and the GPUs to answer for."""
 
     workload: Annotated[
         Any,
@@ -138,7 +138,7 @@ class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CalibrateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The user's own runs, which join the published rows."""
+    """The user's own runs, to be added to the published rows."""
 
     own: Annotated[
         Path, Option("Results folder with the GPU runs to add to the published rows.", name="with")

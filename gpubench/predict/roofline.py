@@ -1,8 +1,8 @@
 """An additive roofline of one step: the times of arithmetic, memory traffic and launches add up.
 
-For published models only totals are known (model_profiles.csv); for a workload, its operators. Because the
-model is a sum, coefficients fitted to totals apply to operators too. Taking the larger of arithmetic and
-traffic for each operator lacks this property and scored worse; see docs/decisions.md.
+For published models only totals are known (model_profiles.csv); for a workload, its operators are. Because
+the roofline is a sum, coefficients fitted to totals apply to operators too. The usual roofline, the larger of
+arithmetic and traffic for each operator, lacks this property and scored worse; see docs/decisions.md.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ HALF_BYTES = 0.5  # share of the fp32 traffic that remains with ``Precision.in_h
 CAST_BYTES = 6
 """Bytes that autocast moves to cast one weight or its gradient: 4 in fp32 and 2 in half precision."""
 HOST_POWER = 2.0
-"""Host and GPU overlap imperfectly: step^2 = gpu^2 + host^2, as measured on an H200."""
+"""Host and GPU overlap in part: step^2 = gpu^2 + host^2, as measured on an H200."""
 HOST_SHARE_LIMIT = 0.7
 """Ratio of host time to step time above which the host, not the GPU, sets the pace."""
 WINOGRAD_SAVES = 4.0
 """Largest ratio of counted to performed multiplications: 144 to 36 for 4x4 tiles of 3x3 kernels (Lavin and
 Gray 2015, arXiv:1509.09308)."""
 CHAIN_SAVED = 0.6
-"""Share of the traffic of chains of operators that a compiler or fused kernels keep in registers.
+"""Share of the traffic of chains of operators that stays in registers if a compiler or the author fuses them.
 
 It was chosen to match measurements of adapters with fused kernels on an A100 and of compiled GPT-2.
 """
@@ -73,8 +73,9 @@ HOST_S_PER_OPERATOR: Mapping[str, float] = {
 DEVIATIONS = ("compute", "tensor", "bandwidth")
 """An architecture's log factors on arithmetic, on tensor-core arithmetic, and on memory bandwidth.
 
-They are fitted per architecture. A factor per GPU would be learned from the few harnesses that ran on it, and
-would do more harm than good on the next harness. docs/decisions.md has the figures.
+They are fitted per architecture. A factor per GPU would be learned from the few harnesses (benchmark
+programs) that ran on it, and would do more harm than good for any other harness. docs/decisions.md has the
+figures.
 """
 
 
@@ -83,9 +84,9 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         conv_fp32_dual, matmul_fp32_dual: For chips that issue two FP32 operations per lane (GA10x and later).
-        winograd_*: Gain of 3x3 convolutions of stride 1, which can need fewer multiplications than counted.
-            No published row has strict-FP32 convolutions on a dual-issue chip. For that combination, the
-            priors are kept, and gain times efficiency stays below the peak.
+        winograd_*: Speedup of 3x3 convolutions of stride 1, which can need fewer multiplications than are
+            counted. No published row has strict-FP32 convolutions on a dual-issue chip; for those, the priors
+            of the fit are kept, and speedup times efficiency stays below 1.
         depthwise: Share of the FP32 peak.
         width, width_matmul: Exponents with which the efficiency falls as a multiprocessor's tensor cores get
             wider, in convolutions and in products of usual width. A Hopper core does four times the work of a
@@ -96,7 +97,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
             multiprocessor.
         channels_last: Log gain of convolutions on tensor cores in that layout.
         no_optimizer: Log slowdown of steps that have no optimizer but copy their input from the host.
-        fused: Log of the factor by which torch.compile reduces the traffic by keeping values in registers.
+        fused: Log of the factor by which torch.compile cuts the traffic of inference, as values stay in
+            registers.
     """
 
     conv_fp32: float
@@ -161,7 +163,7 @@ class Arithmetic:
         no_optimizer: (n,) whether the step ends with the backward pass.
         compiled: (n,) whether the step is compiled inference; its savings are fitted.
         chains_fused: (n,) whether it is a training step whose chains of operators are fused, by torch.compile
-            or by the author's kernels.
+            or by fused kernels.
     """
 
     conv: Indices
@@ -175,9 +177,12 @@ class Arithmetic:
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds per step, (n,) each; ``step_s`` includes the host.
+    """Seconds per step, (n,) each.
 
-    ``floor_s`` is the sum of the minimum times of all kernels. ``gpu_s`` is the sum of the first three.
+    Attributes:
+        floor_s: Sum of the minimum times of all kernels.
+        gpu_s: Sum of the first three.
+        step_s: GPU and host, which overlap in part.
     """
 
     compute_s: Floats
@@ -197,7 +202,8 @@ def work_of(operators: Sequence[Operator], batch_size: int, cast_bytes: float = 
     def total(amounts: Iterable[float], *wanted: OperatorKind) -> float:
         return float(sum(amount for amount, kind in zip(amounts, kinds, strict=True) if kind in wanted))
 
-    # A product's share above the usual width is 1 - USUAL_WIDTH / width. Over an empty batch it has no FLOPs.
+    # A product's share above the usual width is 1 - USUAL_WIDTH / width. A product over an empty batch has
+    # none.
     wide = [
         done * max(0.0, 1 - USUAL_WIDTH * size / (2 * done)) if done else 0.0
         for done, size in zip(flops, sizes, strict=True)
@@ -286,7 +292,7 @@ def step_times(
         arithmetic: Their arithmetic.
         coefficients: From the calibration.
         host_s_per_operator: Host time per operator; 0 inside a CUDA graph [s].
-        deviations: (n, 3) logs by which each GPU beats its datasheet; see ``DEVIATIONS``.
+        deviations: (n, 3) log factors by which each GPU is faster than its datasheet; see ``DEVIATIONS``.
         host_power: Exponent with which GPU and host time add up: 1 for no overlap, infinity for full overlap.
     """
     c = coefficients
@@ -341,10 +347,11 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, at_best_ra
         chips: n GPUs or one.
         arithmetic: Their arithmetic.
         at_best_rate: Whether to assume that tensor cores run at the best rate measured in their family,
-            ``chips.product_best``, and that Winograd saves nothing on NVIDIA's tensor cores. Only one of 165
-            published readings of VGG on those is faster than this, by 2 %. On NVIDIA's FP32 pipes, 29 of 73
-            readings exceed the peak, by a factor of up to 1.8, and so does VGG on the matrix instructions of
-            a Radeon.
+            ``chips.product_best``, and that Winograd saves nothing on NVIDIA's tensor cores. Of 165 published
+            readings of VGG on NVIDIA's tensor cores, only one is faster than this, by 2 %. Elsewhere Winograd
+            must be allowed for: 29 of 73 readings on NVIDIA's FP32 pipes exceed the peak, by a factor of up
+                to
+            1.8, and so does VGG on the matrix instructions of a Radeon.
     """
     saves = np.where(_pick(chips.tensor, arithmetic.conv) & chips.nvidia & at_best_rate, 1.0, WINOGRAD_SAVES)
     tensor_share = chips.product_best if at_best_rate else ABOVE_STATED_CLOCK
@@ -357,7 +364,7 @@ def least_step_s(work: Work, chips: Chips, arithmetic: Arithmetic, *, at_best_ra
 
 
 def log_throttle(chips: Chips, coefficients: Coefficients) -> Floats:
-    """Return log(sustained clock / stated clock) of each chip, (n,); 0 if its power is no limit."""
+    """Return log(sustained clock / stated clock) of each chip, (n,); 0 if its power suffices."""
     sustained = coefficients.power_exponent * chips.power
     return np.asarray(np.minimum(0.0, sustained - chips.clock), dtype=float)
 
@@ -382,10 +389,10 @@ def _matmul_s(work: Work, chips: Chips, arithmetic: Arithmetic, c: Coefficients)
     return index, (products - at_measured) / fitted + at_measured / measured
 
 
-_ON_TENSOR = 2  # the first efficiency index on tensor cores
+_ON_TENSOR = 2  # the first index of ``_efficiency_index`` that stands for tensor cores
 
-# Plain integers: comparing an array with a member of an enumeration runs Python code of the enumeration, and
-# NumPy ignores every exception there, even the one of Ctrl-C or SIGTERM.
+# Plain integers: comparing an array with a member of an enumeration runs the enumeration's Python code, and
+# NumPy ignores every exception raised there, even for Ctrl-C or SIGTERM.
 _FP32, _TF32 = int(Mode.FP32), int(Mode.TF32)
 
 

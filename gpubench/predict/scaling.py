@@ -1,8 +1,9 @@
 """Several GPUs in one data-parallel job: the cost of exchanging gradients, and how much of it is hidden.
 
-The cost is modeled. A ring all-reduce moves 2 (n - 1) / n of the gradient bytes over the slowest link.
-Buckets that are ready are sent during the backward pass. The GPUs wait for each other, which costs a share of
-the step for each doubling of the GPU count. The shares are fitted to published rows; see docs/prediction.md.
+A ring all-reduce moves 2 (n - 1) / n times the gradient bytes over the slowest link. Buckets of gradients are
+sent during the backward pass as they become ready, which hides part of the exchange. The GPUs wait for each
+other, which costs a share of the step for each doubling of the GPU count. The shares are fitted to published
+rows; see docs/prediction.md.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rate: Rate of the link in one direction [B/s].
         step_s: Time of the step without the exchange.
-        hidden_wholly: Whether the step never waits for the exchange, as when weights are sent before use.
+        hidden_wholly: Whether the step never waits for the exchange, as if weights are sent long before use.
         unhidden_bytes: The part of the exchange that overlaps with nothing.
         cover_share: Share of the step that can overlap the exchange.
     """
@@ -87,7 +88,7 @@ def scaling(
         question: Workload, batch per GPU and task; inference needs no exchange.
         spec: The GPU.
         n: Number of GPUs in one host, at least 1.
-        samples_per_s: Throughput of one GPU.
+        samples_per_s: Throughput of one GPU, above 0.
         sharded: Whether weights, gradients and optimizer states are sharded (FSDP); the weights are then
             gathered twice in each step.
 
@@ -191,8 +192,8 @@ def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many:
 def link_of(spec: GpuSpec) -> tuple[Link, float]:
     """Return the link that carries the gradients, and its rate in one direction [B/s].
 
-    NVLink and Infinity Fabric count if every GPU of this model has them (SXM, OAM), because offers do not
-    say whether PCIe cards have a bridge. GeForce cards do not communicate directly over PCIe.
+    NVLink and Infinity Fabric count only if every card of this model has them (SXM, OAM), because offers do
+    not say whether PCIe cards have a bridge. GeForce cards do not communicate directly over PCIe.
     """
     if spec.is_linked and spec.link is not None and spec.nvlink_bytes_per_s:
         return spec.link, spec.nvlink_bytes_per_s / 2

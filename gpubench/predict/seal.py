@@ -158,7 +158,7 @@ def _forecast(request: PredictRequest) -> Forecast:
 
 
 def _coefficients() -> str:
-    # Nobody else has the user's own calibration, so nobody else could score its forecasts.
+    # Only this user could score forecasts made with their own calibration.
     if (own := own_calibration_path()).is_file():
         raise MisuseError(f"a seal needs the shipped calibration: move your own, {own}, to another folder")
     # Without date and inputs, so that seals stay valid if a refit finds the same coefficients
@@ -182,7 +182,7 @@ def read_seal(path: Path) -> Seal:
 
 
 def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
-    # A forecast is the speed without a power limit
+    # A seal forecasts speeds without a power limit
     columns = {each.name for each in options_of(PredictRequest)} - {"results", "sort", "power_limit"}
     try:
         table = csv.DictReader(read_text(path, TABLE_BYTES, follow_links=True).splitlines())
@@ -208,7 +208,7 @@ def _lines(path: Path) -> Iterator[tuple[PredictRequest, dict[str, str]]]:
 
 
 def _case_of(given: dict[str, str]) -> PredictRequest:
-    """Return the case on a line: the same for any spelling of a GPU, and for a default given or left out."""
+    """Return the case on a line: the same for every spelling of a GPU, with defaults written out or not."""
     switches = {name: given[name].casefold() for name in _SWITCHES if name in given}
     for name, cell in switches.items():
         if cell not in {"yes", "no"}:

@@ -91,10 +91,9 @@ class Allowance(Record, frozen=True, kw_only=True):
 
     Attributes:
         convolving: For models with convolutions on other vendors' cards, because their convolution library
-            takes extra memory. None if the fit has no reading of one; the card's class is then used.
-        ran: Steps that ran on cards although the fit says that they do not fit there.
-        compiled_loss: For steps with a compiled loss, which gpubench does not run; None if the fit has no
-            reading of one.
+            takes extra memory. None without readings of such models; the card's class is then used.
+        ran: Steps that ran on cards although, by this fit, they need more memory than the cards have.
+        compiled_loss: For steps with a compiled loss, which gpubench does not run; None without readings.
     """
 
     fitted: str
@@ -135,10 +134,10 @@ def card_of(spec: GpuSpec) -> CardMemory | None:
     """Return the memory of a card in the specification table; None if it is unknown."""
     if spec.memory_bytes is None:
         return None
-    corrected = (spec.memory_type or "").startswith(("GDDR", "LPDDR"))
+    is_ecc_in_memory = (spec.memory_type or "").startswith(("GDDR", "LPDDR"))
     return CardMemory(
         listed_bytes=spec.memory_bytes,
-        usable_bytes=(GDDR_SHARE if corrected else HBM_SHARE) * spec.memory_bytes,
+        usable_bytes=(GDDR_SHARE if is_ecc_in_memory else HBM_SHARE) * spec.memory_bytes,
         card_class=class_of(spec),
         ran_bytes=_ran_bytes(spec),
     )

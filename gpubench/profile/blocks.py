@@ -1,9 +1,9 @@
 """The repeated blocks of a model, and the changes to them that make a step fit.
 
 FSDP gathers one block at a time, checkpointing recomputes blocks, and a frozen base consists of their linear
-layers, possibly in 4 bits, with low-rank adapters in parallel (LoRA, QLoRA). For 4-bit layers a trace sees
-the stored tensors, and the tensors that each use allocates and frees. None has values, so the trace does not
-need torchao, which would compute them.
+layers, possibly in 4 bits, with low-rank adapters in parallel (LoRA, QLoRA). A 4-bit layer stores the same
+tensors as in torchao, and each use allocates and frees the same ones. A trace needs no values, so torchao
+itself is not needed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def block_sizes(model: nn.Module) -> BlockSizes | None:
 
 
 def frozen_layers(model: nn.Module) -> tuple[nn.Linear, ...]:
-    """Return the linear layers with frozen weights in the repeated blocks: a 4-bit base packs these.
+    """Return the frozen linear layers of the repeated blocks, which a 4-bit base packs.
 
     Embedding and head are outside the blocks and stay unchanged.
     """
@@ -112,24 +112,24 @@ def _selection() -> Any:
 
 BLOCK = 64  # weights per scale
 SCALES = 256  # scales per factor
-LEVELS = 16  # values of a weight
+LEVELS = 16  # values that a weight can have
 
 
 def packed(task: Task) -> Task:
     """Return the task with the frozen layers of its blocks in 4 bits."""
     in_4_bits: dict[nn.Module, nn.Module] = {each: PackedLinear(each) for each in frozen_layers(task.model)}
-    _exchange(task.model, in_4_bits, in_4_bits.__getitem__)
+    _replace_layers(task.model, in_4_bits, in_4_bits.__getitem__)
     return task
 
 
-def _exchange(
-    model: nn.Module, layers: Container[nn.Module], made_of: Callable[[nn.Module], nn.Module]
+def _replace_layers(
+    model: nn.Module, layers: Container[nn.Module], substitute: Callable[[nn.Module], nn.Module]
 ) -> None:
-    # Replace each of these layers with its substitute, wherever it occurs in a model.
+    # A layer may occur several times in a model.
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if child in layers:
-                setattr(module, name, made_of(child))
+                setattr(module, name, substitute(child))
 
 
 class PackedLinear(nn.Module):
@@ -188,7 +188,7 @@ def _unpacked(shape: tuple[int, int], pairs: Tensor, scales: Tensor, levels: Ten
     return torch.stack((first_scaled, second_scaled), dim=-1).flatten()[: shape[0] * shape[1]].view(shape)
 
 
-RANK = 16  # width of an adapter
+RANK = 16  # inner width of an adapter
 
 
 def adapt(task: Task, *, in_4_bits: bool) -> None:
@@ -211,7 +211,7 @@ def adapt(task: Task, *, in_4_bits: bool) -> None:
     def adapted(layer: Any) -> Adapted:
         return Adapted(layer, PackedLinear(layer) if in_4_bits else layer)
 
-    _exchange(task.model, layers, adapted)
+    _replace_layers(task.model, layers, adapted)
 
 
 class Adapted(nn.Module):
@@ -224,13 +224,13 @@ class Adapted(nn.Module):
         Hu and others 2021, LoRA, arXiv:2106.09685.
     """
 
-    def __init__(self, layer: nn.Linear, held: nn.Module) -> None:
+    def __init__(self, layer: nn.Linear, base: nn.Module) -> None:
         super().__init__()
         like = {"dtype": layer.weight.dtype, "device": layer.weight.device}
-        self.held = held
+        self.base = base
         self.down = nn.Linear(layer.in_features, RANK, bias=False, **like)
         self.up = nn.Linear(RANK, layer.out_features, bias=False, **like)
 
     def forward(self, x: Tensor) -> Tensor:
         """Add the outputs of both branches."""
-        return torch.add(self.held(x), self.up(self.down(x)))
+        return torch.add(self.base(x), self.up(self.down(x)))

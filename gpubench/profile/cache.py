@@ -43,7 +43,7 @@ PROFILES_FILE = "workload_profiles.json"
 TRACE_CPU_S = 60.0
 """A user's model that takes more CPU time than this to build and trace is unlikely ever to finish."""
 CONFIG_CPU_S = 300.0
-"""The same for a Hugging Face config: its library is slow to import, and its models may be large."""
+"""The same for a Hugging Face config: transformers is slow to import, and the model may be large."""
 TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
 """Wall-clock limits for a model that waits forever. A busy machine slows a working model severalfold."""
 NOTICE_AFTER_S = 5.0
@@ -78,7 +78,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         fields: The requested fields of the recipe.
         optional: Names of fields that are ignored for a workload without that setting.
         gpu_count: GPUs of the job; some workloads choose their checkpointing by that number.
-        precisions: The requested precisions, by name; ``amp`` is either of its types.
+        precisions: The requested precisions, by name; ``amp`` means both types of AMP.
         with_ways: Whether the memory of cheaper ways to train the model is requested too.
         memory_of: The tasks whose memory is requested; empty for all.
     """
@@ -100,7 +100,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(recipe.at(in_memory(name)) for name in self.precisions) | {recipe}
 
     def ways(self, workload: Workload) -> frozenset[Recipe]:
-        """Return the recipes that would save memory; none unless ``with_ways`` is set."""
+        """Return recipes that save memory compared with the requested ones; none without ``with_ways``."""
         each = self.requested(workload) if self.with_ways else ()
         return frozenset(way for recipe in each for way in recipe.cheaper)
 
@@ -139,13 +139,13 @@ def known_profile(name: str, recipe: Recipe = decoder_step.USUAL) -> WorkloadPro
 
 
 def classic_names() -> tuple[str, ...]:
-    """Return the installed workloads that "all" stands for: all but those too large for an ordinary card."""
+    """Return the installed workloads that "all" stands for: those that fit on an ordinary card."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_classic)
 
 
 def run_names() -> tuple[str, ...]:
-    """Return the installed workloads that can be run, excluding those that are only described."""
+    """Return the installed workloads that can be run; others have only a profile."""
     shipped = load_profiles()
     return tuple(name for name in workload_names() if name not in shipped or shipped[name].is_run)
 
@@ -176,7 +176,7 @@ def profile_of(
     """Profile a workload by name, ``./file.py[:NAME]`` or ``package.module:NAME``.
 
     The package includes the profiles of the standard workloads. Any other workload is imported and traced in
-    a child process, so it may safely exit or hang; its output is limited, and its traceback goes to a log
+    a child process, which may exit or hang without harm. Its output is limited, and a traceback goes to a log
     file.
 
     Args:
@@ -188,7 +188,8 @@ def profile_of(
             usual one, which is always traced.
         for_memory: Whether only memory is requested; if so, the FLOPs of the step need not be countable.
         with_ways: Whether to trace the memory of cheaper recipes too, which takes twice as long.
-        memory_of: The tasks whose memory is requested, of those that the workload has; empty for all.
+        memory_of: The tasks whose memory is requested; empty for all. Tasks that the workload lacks are
+            ignored.
 
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
@@ -210,7 +211,9 @@ def profile_of(
             kept[key] = _trace_in_child(reference, wanted)
         answer = kept[key]
         if answer.uncounted is not None and not for_memory:
-            raise MisuseError(f"{called(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}")
+            raise MisuseError(
+                f"{shown_name(reference)}: its FLOPs cannot be counted: {plain(answer.uncounted)}"
+            )
         for note in answer.notes if is_new else ():
             _logger.warning("%s", plain(note, _NOTE_CHARACTERS))
         assert answer.profile is not None
@@ -248,8 +251,8 @@ def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
     usual = decoder_step.config_profile_at(decoder, name, Recipe(weight_type=WeightType.BFLOAT16))
     recipe = asked.recipe(usual)
     check_recipe(name, usual.recipe, recipe, usual.settings)
-    is_known = recipe.weight_type in {WeightType.BFLOAT16, WeightType.NF4}
-    if not is_known or recipe.checkpointing is Checkpointing.SELECTIVE:
+    is_computed = recipe.weight_type in {WeightType.BFLOAT16, WeightType.NF4}
+    if not is_computed or recipe.checkpointing is Checkpointing.SELECTIVE:
         return None
     found = decoder_step.config_profile_at(decoder, name, recipe)
     return msgspec.structs.replace(found, version=version_of(reference, found))
@@ -307,7 +310,7 @@ def traced_once() -> Iterator[None]:
 def contradiction(reference: str, profile: WorkloadProfile) -> str | None:
     """Say why a profile cannot belong to a model; None if it can.
 
-    The model's code runs in the process that answers, so it could write into the pipe.
+    The model's code runs in the process that sends the profile, so it could have sent a false one.
     """
     name = own_name(reference) if is_own(reference) else reference
     if profile.name != name:
@@ -335,18 +338,18 @@ def files_of(reference: str) -> tuple[Path, tuple[Path, ...]]:
     """
     answer = _trace_in_child(reference)
     if answer.folder is None:
-        raise MisuseError(f"{called(reference)}: its process did not report the model's files")
+        raise MisuseError(f"{shown_name(reference)}: its process did not report the model's files")
     return Path(answer.folder), tuple(map(Path, answer.files))
 
 
-def called(reference: str) -> str:
-    """Return the name of a model for messages; records have the same name."""
+def shown_name(reference: str) -> str:
+    """Return the name of a model in messages and records."""
     return plain(own_name(reference) if is_own(reference) else reference)
 
 
 def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     """Trace a model in a child process, and return an answer that has a profile."""
-    name = called(reference)
+    name = shown_name(reference)
     is_config = reference.startswith(HUGGING_FACE)
     cpu_limit_s = CONFIG_CPU_S if is_config else TRACE_CPU_S
     time_limit_s = CONFIG_LIMIT_S if is_config else TRACE_LIMIT_S
@@ -359,21 +362,21 @@ def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
             Answer,
             time_limit_s=time_limit_s,
             cpu_limit_s=cpu_limit_s,
-            # tracing needs no GPU, and must not use one
+            # Tracing must not use a GPU
             environment={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         )
     if reply.swept:
         _logger.warning("%s: ended the processes that it left running: %s", name, ", ".join(reply.swept))
     answer = reply.answer
     if answer is None or (answer.profile is None and answer.error is None):
-        kept = write_log(name, None, reply.output)
-        do = "; if it loops over many time steps in Python, shorten the loop" if reply.is_late else ""
+        log = write_log(name, None, reply.output)
+        advice = "; if it loops over many time steps in Python, shorten the loop" if reply.is_late else ""
         raise MisuseError(
-            f"{name}: its process {reply.how} while building and tracing the model{do} ({kept})"
+            f"{name}: its process {reply.how} while building and tracing the model{advice} ({log})"
         )
     if answer.profile is None:
-        kept = write_log(name, answer.traceback, reply.output)
-        where = f" ({kept})" if answer.traceback else ""
+        log = write_log(name, answer.traceback, reply.output)
+        where = f" ({log})" if answer.traceback else ""
         raise MisuseError(f"{answer.error}{where}")
     if wrong := contradiction(reference, answer.profile):
         raise MisuseError(f"{name}: what its process reported cannot be true: {wrong}")

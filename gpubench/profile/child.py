@@ -18,14 +18,14 @@ from gpubench.errors import MisuseError
 from gpubench.folders import traceback_of
 from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.models import TaskKind, WorkloadProfile
-from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, called
+from gpubench.profile.cache import NOTHING_ASKED, Answer, Asked, shown_name
 from gpubench.units import format_number, format_si
 from gpubench.user_model import files_of, is_own, version_of
 from gpubench.workload import Workload, forward, seeded, set_mode
 
 MOST_VARIANTS_S = 10.0
-"""Limit on CPU time for tracing other ways to train a model. One with billions of parameters may need more; a
-formula then estimates the rest."""
+"""Limit on CPU time for tracing other ways to train a model. If a model with billions of parameters needs
+more, a formula estimates the ways that are left."""
 
 MOST_ON_CPU_S = 30.0
 """Limit on CPU time for a model that reads tensor values. A slower model is traced without values."""
@@ -59,10 +59,10 @@ def _answer(
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        is_plain = isinstance(cause, MisuseError)  # its message is sufficient
-        return Answer(error=str(error), traceback=None if is_plain else traceback_of(error))
+        is_explained = isinstance(cause, MisuseError)  # the message says enough
+        return Answer(error=str(error), traceback=None if is_explained else traceback_of(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: any failure becomes one line
-        return Answer(error=f"{called(reference)}: {one_line(error)}", traceback=traceback_of(error))
+        return Answer(error=f"{shown_name(reference)}: {one_line(error)}", traceback=traceback_of(error))
     return Answer(
         profile=profile,
         notes=notes,
@@ -75,9 +75,10 @@ def _answer(
 def _profile(
     reference: str, return_home: Callable[[], None], asked: Asked
 ) -> tuple[WorkloadProfile, tuple[str, ...], str | None]:
-    """Trace the model, check its loss if the trace had no values, and name its version.
+    """Trace the model, check its loss if the trace had no values, and set its version.
 
-    The third value says why the model's FLOPs cannot be counted; None if they can.
+    Returns:
+        The profile, remarks for the user, and why the FLOPs cannot be counted; None if they can.
     """
     workload = load_workload(reference)  # reports a missing torch
     import_distributed_tensors_late()
@@ -109,9 +110,11 @@ def _profile(
     if is_own(reference):
         return_home()  # the reference is relative to that folder
         profile = msgspec.structs.replace(profile, version=version_of(reference, profile))
-    # Foreign code sets some of its fields, so their types are checked
+    # Foreign code sets some fields of the profile, so all types are checked
     checked = msgspec.convert(msgspec.to_builtins(profile), WorkloadProfile)
-    by_values = "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
+    eager_step = (
+        "a step that reads tensor values, so it is ranked as eager" if profile.is_eager_only else None
+    )
     where = " in inference" if profile.memory else ""
     remarks = {
         "": note,
@@ -119,7 +122,7 @@ def _profile(
             traced.why_contiguous
         ),
         "a training step fails under a GPU's autocast, so AMP is not offered: ": profile.why_no_amp,
-        "no CUDA graph can capture ": by_values,
+        "no CUDA graph can capture ": eager_step,
         f"a formula gives an upper estimate of its memory{where}, which was not traced: ": (
             profile.memory_untraced
         ),
@@ -132,7 +135,7 @@ def check_first_loss(workload: Workload, profile: WorkloadProfile) -> str | None
     """Compute the loss of one real forward pass on the CPU.
 
     Returns:
-        Why this was skipped; None if the loss is finite, or the workload is never trained.
+        Why the check was skipped; None if the loss is finite, or the workload is never trained.
 
     Raises:
         MisuseError: If the loss is not a finite number, or the pass fails on real values.

@@ -1,13 +1,13 @@
 """Make a CPU build of torch save the same tensors for the backward pass as a GPU does.
 
 Autocast casts by a list of operators, which differs between CUDA and the CPU; some calls are one kernel on a
-GPU and many on a CPU. Both are corrected in torch's dispatcher, below all Python calls, so attention
-inside ``nn.MultiheadAttention`` is found too. Only shapes and types are right: the values are meaningless, so
-this is for fake tensors only.
+GPU and many on a CPU. Both differences are removed in torch's dispatcher, below all Python calls, so
+attention inside ``nn.MultiheadAttention`` is found too. The results have the right shapes and types but
+meaningless values, so this is for fake tensors only.
 
 Sources: torch's documentation of autocast, "CUDA Ops that can autocast to float16", "CUDA Ops that can
 autocast to float32", "CUDA Ops that promote to the widest input type"; aten/src/ATen/autocast_mode.h and
-.cpp, where the same lists are kept by overload. If the two differ, the code is right: ``cross_entropy`` is
+.cpp, which have the same lists by overload. Where the two differ, the code is right: ``cross_entropy`` is
 only in the documentation, and CUDA computes its logarithms in half precision.
 """
 
@@ -102,15 +102,15 @@ _grouped_mm = getattr(_meta_registrations, "meta_grouped_mm", None)
 
 
 @contextmanager
-def rules_without_values() -> Iterator[None]:
-    """Let grouped matrix products (mixture of experts) take any type on the meta device inside the block."""
+def grouped_products_on_meta() -> Iterator[None]:
+    """Let grouped matrix products (mixture of experts) of any type run on the meta device in the block."""
     rules = {} if _grouped_mm is None else {"_grouped_mm": partial(_grouped_product, _grouped_mm)}
     with _registered(rules, replace_own=True):
         yield
 
 
 @contextmanager
-def rules_of_losses() -> Iterator[None]:
+def losses_on_meta() -> Iterator[None]:
     """Let losses for which torch has no rule run on the meta device inside the block."""
     with _registered(RULES):
         yield
@@ -118,7 +118,7 @@ def rules_of_losses() -> Iterator[None]:
 
 @contextmanager
 def _registered(rules: Mapping[Any, Callable[..., Any]], *, replace_own: bool = False) -> Iterator[None]:
-    # Register rules for the meta device; those that replace torch's own only if this torch allows it.
+    # Register rules for the meta device. Some versions of torch do not allow rules that replace torch's own.
     library = torch.library.Library("aten", "IMPL")
     try:
         allowed = _override(library)
@@ -178,7 +178,7 @@ def _add(library: torch.library.Library, name: str, rule: Callable[..., Any]) ->
 
 @cache
 def _cast_only_on_cpu() -> frozenset[str]:
-    # Operators for which only a CPU's autocast has a rule, such as ``cross_entropy_loss``.
+    # Operators for which only the CPU's autocast has a rule, such as ``cross_entropy_loss``
     listed = torch._C._dispatch_get_registrations_for_dispatch_key  # noqa: SLF001 - torch offers no other list
     found: set[str] = set(listed("AutocastCPU")) - set(listed("AutocastCUDA"))
     return frozenset(name for name in found if name.startswith("aten::"))
@@ -234,7 +234,7 @@ def _empty_like(tensors: Sequence[Tensor], needed: Sequence[bool]) -> list[Tenso
 
 
 def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
-    """Use CUDA's single kernel with a mask of one byte per value; a CPU's mask has the values' type."""
+    """Use CUDA's single kernel, with one byte per value in its mask; the CPU's mask has the values' type."""
     if not train or p == 0 or x.numel() == 0:
         return x
     return torch.native_dropout(x, p, True)[0]
@@ -252,7 +252,7 @@ _HAS_FUSED_RMS_NORM = (
 def _rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Use CUDA's single kernel, which keeps no normalized values, unless input and weight differ in type."""
+    """Use CUDA's single kernel, which keeps no normalized values; it needs input and weight of one type."""
     if weight is not None and weight.dtype is not x.dtype:
         normed = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + (eps or 0.0))
         return (normed * weight).to(x.dtype)
@@ -261,7 +261,7 @@ def _rms_norm(
 
 
 class _FusedRmsNorm(torch.autograd.Function):
-    """Shapes and types of that kernel, which keeps input, weight and the reciprocals of the roots."""
+    """Shapes and types of CUDA's kernel, which keeps input, weight and the reciprocals of the roots."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, normed: int, weight: Tensor | None) -> Tensor:
@@ -296,8 +296,8 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 ) -> Tensor:
     """Save query, key, value, output and the log-sum-exp, never the matrix of scores.
 
-    Flash attention handles half precision, the memory-efficient kernel the rest; a mask that needs a
-    gradient requires the unfused form, as on a GPU.
+    On a GPU, flash attention does this in half precision and the memory-efficient kernel in other types; a
+    mask that needs a gradient requires the unfused form.
     """
     if attn_mask is not None and attn_mask.requires_grad:
         options = {"scale": scale, "enable_gqa": enable_gqa}
@@ -309,7 +309,7 @@ def _attention(  # noqa: PLR0917 - torch's own signature
 
 
 def _fused_attention(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    # Output and log-sum-exp of one kernel: an operator of its own, so checkpointing can keep its result.
+    # Output and log-sum-exp of the kernel. It is an operator, so that checkpointing can keep its result.
     *batch, length, _ = query.shape
     out = query.new_empty((*batch[:-1], length, *batch[-1:], value.shape[-1]))
     return out.transpose(-3, -2) if batch else out, query.new_empty((*batch, length), dtype=torch.float32)

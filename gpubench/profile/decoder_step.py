@@ -52,11 +52,12 @@ _FLOAT = 4
 _LONG = 8
 # Number of prebuilt batches of tokens and targets
 _PREBUILT = 4
-# Bytes per trained weight in 16 bits: weight, gradient and two states are read, and weight and states written
+# Bytes moved per trained weight in 16 bits: weight, gradient and two states are read, weight and states
+# written
 _MOVED_BY_ADAMW = 14
-# Bytes alive per weight in 4 bits at the worst moment of its unpacking
+# Bytes alive per weight of a 4-bit layer at the worst moment of its unpacking by torchao
 _UNPACKED = 14 + 1 / 32
-# Number of torchao kernels that unpack a layer, and the elements each moves per weight
+# The torchao kernels that unpack a layer: how many, and the elements that each moves per weight
 _UNPACKING = ((4, 1.0), (2, 1.0), (1, 1 / 32), (2, 33 / 64), (2, 1.5), (1, 2.0))
 # Bytes alive per weight with bitsandbytes, which unpacks a layer with one kernel
 _UNPACKED_BY_KERNEL = 2.0
@@ -64,9 +65,9 @@ _MATRIX_UNPACKED, _SCALES_UNPACKED = 1.28, 0.05
 """Elements per weight moved by that kernel, and by each of the two kernels for the scales."""
 # FLOP per unpacked weight, at the rate of a depthwise convolution, without tensor cores.
 #
-# With this value, an A800 unpacks 1.5e11 weights per second, as measured (bitsandbytes issue 1319: 0.3 to 0.5
-# of the time of the product of 2,048 tokens). On a card with more FLOP/s per bandwidth, the bandwidth is the
-# limit.
+# With this value, an A800 unpacks 1.5e11 weights per second, as measured (bitsandbytes issue 1319: unpacking
+# takes 0.3 to 0.5 times as long as the product with 2,048 tokens). On a card with more FLOP/s per byte/s, the
+# bandwidth is the limit.
 _UNPACKING_FLOPS = 13.0
 _Widths: TypeAlias = tuple[int, float, float, float, float]
 # Kernels and traffic that PEFT adds to each layer and that are not counted elsewhere. The key is whether the
@@ -85,7 +86,7 @@ _CHUNKED_SCORE_BYTES = 12
 _SCORE_BYTES = 18
 # The same for the loop that takes the least memory, for the lower end: the score, its logarithm, and the
 # gradients of both, all in 16 bits. A published loop with models of transformers trains all of Llama 3 8B on
-# 16,384 tokens on an 80 GB A100, so it needs less than 18 (VectorInstitute/vectorlm@0703e075).
+# 16,384 tokens on an 80 GB A100, so it needs less than 18 bytes (VectorInstitute/vectorlm@0703e075).
 _LEAST_SCORE_BYTES = 8
 _NF4_BYTES = 0.5 + 1 / 64 + _HALF / (64 * 256)
 
@@ -97,15 +98,15 @@ _ROTARY = (2, 1, 2, 2, 2, 3, 2)
 _ROTARY_BACKWARD = (2, 2, 2, 2, 1, 2, 2, 3)
 _SCORES, _SCORES_BACKWARD = (2, 2, 2, 2, 2), (2, 3, 2, 2)
 _GELU_NEW, _GELU_NEW_BACKWARD = (2, 2, 3, 2, 2, 2, 2, 3), (3, 3, 3, 2, 2, 3, 2, 2, 3)
-"""Elements that each kernel reads and writes, relative to its input: for a norm, the gradient of its weight,
-the rotary embedding, stored scores, and an activation that takes several kernels."""
+"""Elements that each kernel reads and writes, relative to its input: the kernels of a norm, of the gradient
+of its weight, of the rotary embedding, of stored scores, and of an activation that takes several."""
 _KEPT_AND_WIDE = {
     "swiglu": (3, 6), "geglu": (3, 6), "gegelu": (3, 6), "clamped_swiglu": (6, 9), "gelu": (1, 3),
     "gelu_new": (4, 8), "relu": (1, 3),
 }  # fmt: skip
-"""Elements per unit of width that an activation keeps for its backward pass, and those alive during it."""
+"""Elements per unit of width that an activation keeps for its backward pass, and that are alive during it."""
 _ROOTS, _ROOTS_BACKWARD = 2, 3
-"""Kernels of a norm that work on one number per token."""
+"""Number of kernels of a norm that work on one value per token."""
 # Elements moved by a sum: two are read, one is written
 _ADD = 3
 
@@ -197,7 +198,7 @@ def _flops(operators: tuple[Operator, ...]) -> float:
 
 @dataclass
 class _Tally:
-    """Counts of operators by FLOPs and bytes; each processes the ``tokens`` of a sample."""
+    """Counts of operators by kind, FLOPs and bytes; each processes the ``tokens`` of a sample."""
 
     tokens: float
     found: Counter[tuple[OperatorKind, float, float, float, float]] = field(default_factory=Counter)
@@ -208,9 +209,9 @@ class _Tally:
         self.found[kind, 0.0, moved, _COUNTED * fixed, 0.0] += round(times)
 
     def each(self, passes: _Passes, elements: float, times: float = 1) -> None:
-        """Add kernels for each pass, which moves that multiple of ``elements`` per token."""
-        for width in passes:
-            self.moves(width * elements, times)
+        """Add a kernel for each number in ``passes``: the multiple of ``elements`` moved per token."""
+        for multiple in passes:
+            self.moves(multiple * elements, times)
 
     def multiplies(self, layer: Linear, times: float = 1, share: float = 1.0) -> None:
         """Add matrix products with a layer's weights, for a share of the tokens."""
@@ -316,7 +317,7 @@ class _Step:
         return (forward + loss).operators(), train.operators()
 
     def _peft_extra(self, into: _Tally, part: int) -> None:
-        # Add PEFT's work in all layers, as far as it is not counted elsewhere.
+        # Add the work of PEFT in all layers that is not counted elsewhere.
         decoder, (kernels, *elements) = self.decoder, _PEFT_EXTRA[self.is_packed][part]
         widths = decoder.width, decoder.query_width, decoder.key_width, self._inner
         if self.by_peft:
@@ -341,15 +342,15 @@ class _Step:
         into.moves(2 * decoder.heads * decoder.head_width, layers)
         into.moves(_ADD * width, layers * (1 if is_again else 2))
         for times, networks in self._networks(layers):
-            for inner, copies, tokens in networks:
+            for inner, copies, routed in networks:
                 *enter, leave = decoder.network(inner)
                 for layer in enter:
-                    self._linear(into, layer, times * copies * share, share=tokens)
-                into.each(_GELU_NEW if self.has_gelu_new else (2,), inner * tokens, times * copies)
+                    self._linear(into, layer, times * copies * share, share=routed)
+                into.each(_GELU_NEW if self.has_gelu_new else (2,), inner * routed, times * copies)
                 if decoder.gated:
-                    into.moves(_ADD * inner * tokens, times * copies)
+                    into.moves(_ADD * inner * routed, times * copies)
                 if not is_again or (self.is_packed and self.by_torch):
-                    self._linear(into, leave, times * copies, share=tokens)
+                    self._linear(into, leave, times * copies, share=routed)
 
     def _queries_and_keys(
         self, into: _Tally, layers: int, rotary: _Passes, norm: Mapping[str, _Passes]
@@ -369,7 +370,7 @@ class _Step:
     def _networks(self, layers: int) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
         """Yield the number of layers of each kind, and their networks.
 
-        A network is its width, its number of copies (experts), and the share of tokens that each copy gets.
+        A network is its width, its number of copies (experts), and the share of tokens routed to each copy.
         """
         decoder = self.decoder
         sparse = decoder.sparse_layers
@@ -377,8 +378,8 @@ class _Step:
             yield layers - sparse, [(decoder.forward_width, 1, 1.0)]
         if sparse:
             shared = [(decoder.shared_width, 1, 1.0)] if decoder.shared_width else []
-            passed = decoder.active_experts / decoder.experts
-            yield sparse, [(decoder.expert_width, decoder.experts, passed), *shared]
+            routed = decoder.active_experts / decoder.experts
+            yield sparse, [(decoder.expert_width, decoder.experts, routed), *shared]
 
     def _backward(self, into: _Tally, layers: int) -> None:
         decoder, width = self.decoder, self.decoder.width
@@ -394,11 +395,11 @@ class _Step:
         into.attends(decoder, layers, passes=2)
         into.moves(_ADD * width, 5 * layers)  # sums of gradients
         for times, networks in self._networks(layers):
-            for inner, copies, tokens in networks:
+            for inner, copies, routed in networks:
                 for layer in decoder.network(inner):
-                    self._linear(into, layer, times * copies, share=tokens, is_backward=True)
+                    self._linear(into, layer, times * copies, share=routed, is_backward=True)
                 passes = _GELU_NEW_BACKWARD if self.has_gelu_new else (_ADD,)
-                into.each(passes * (3 if decoder.gated else 1), inner * tokens, times * copies)
+                into.each(passes * (3 if decoder.gated else 1), inner * routed, times * copies)
         if self.is_full:
             into.moves(width, fixed=decoder.embedding_parameters)
 
@@ -478,7 +479,7 @@ class _Step:
     def _moments(self, base: float, trained: float, score_bytes: int) -> Iterator[MemoryLine]:
         """Yield a line for each moment of loss, backward pass and update that can be the peak.
 
-        Each includes ``base``, the bytes that are alive throughout, but not the batch.
+        Each line includes ``base``, the bytes that are alive throughout, but not the prebuilt batches.
         """
         decoder, is_full = self.decoder, self.is_full
         head = float(_HALF * self.head.weights)
@@ -533,7 +534,7 @@ class _Step:
 
     @property
     def _upcast_bytes(self) -> float:
-        # Memory that PEFT adds when it prepares a 4-bit base: embedding and head are cast to float32.
+        # When PEFT prepares a 4-bit base, it casts embedding and head to float32.
         tables = self.decoder.embedding_parameters * (1 if self.decoder.tied else 2)
         return 0.0 if self.by_torch else float((_FLOAT - _HALF) * tables)
 
@@ -552,7 +553,7 @@ class _Step:
 
     @property
     def _attended(self) -> float:
-        """Bytes that attention keeps: queries, keys, values, its output and the sums of its scores."""
+        """Bytes that attention keeps: queries, keys, values, output, and the scores or their log-sum-exp."""
         decoder = self.decoder
         kept = decoder.query_width + decoder.key_width + decoder.value_width
         middles = 0 if self.is_full else ADAPTER_RANK * len(decoder.attention)  # inside the adapters
@@ -579,7 +580,7 @@ class _Step:
             return self._bytes(kept) + _FLOAT * self.tokens * decoder.heads
         copies = (1 + self.is_full) * decoder.active_experts  # outputs of experts, and inputs of trained ones
         kept = self._bytes(self._inner_kept * self._inner + copies * decoder.width) + self._attended
-        return kept + decoder.layer_norms * self._normed(decoder.width, decoder.norm) - self._unread
+        return kept + decoder.layer_norms * self._normed(decoder.width, decoder.norm) - self._not_kept
 
     def _normed(self, width: int, norm: str) -> float:
         """Bytes that a norm keeps: its input, in float32 unless it is one kernel, and its output."""
@@ -588,14 +589,14 @@ class _Step:
         return self._bytes((4 if self.is_full else 3) * width) + _FLOAT * self.tokens
 
     @property
-    def _unread(self) -> float:
-        # Bytes of the norm before the feed-forward network; frozen layers do not keep them
+    def _not_kept(self) -> float:
+        # Bytes of the feed-forward network's normalized input, which frozen layers do not keep
         return 0.0 if self.is_full or self.decoder.layer_norms == 1 else self._bytes(self.decoder.width)
 
     @property
     def _inner_kept(self) -> int:
         # Elements that the feed-forward network keeps, in multiples of its width. The result of relu is kept
-        # once, for both its own gradient and that of the trained layer after it.
+        # once, for its own gradient and for that of the trained layer after it.
         kept, _ = _KEPT_AND_WIDE[self.decoder.activation]
         return kept + (self.is_full and self.decoder.activation != "relu")
 
@@ -615,7 +616,7 @@ class _Step:
 
     @property
     def _unpacking(self) -> float:
-        # Bytes of one layer while the last matrix of its feed-forward network is unpacked.
+        # Bytes of one layer while the last matrix of its feed-forward network is unpacked
         decoder = self.decoder
         inside = (self._inner_kept + 1) * self._inner
         return self._bytes(4 * decoder.width + inside) + self._attended - self._bytes(decoder.width)

@@ -3,7 +3,7 @@
 Two small batches determine a line for each moment of the step, and the peak is the highest of the lines: at a
 small batch that may be the update of the weights, at a large one the loss. A third, large batch checks
 whether the lines fit. If they do not (samples interact in pairs, or a large batch runs other operators), the
-step is traced at batches up to the largest that can be requested.
+step is traced at more batches, up to the largest that can be requested.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ BATCHES = (2, 4)
 LARGE_BATCHES = (4096, 512, 64, 16)
 """The largest of these that can be traced checks whether the lines fit."""
 LADDER = tuple(4**n for n in range(2, 11))
-"""Batches to trace if the lines do not fit, up to the largest that a batch search tries."""
+"""Batches to trace if the lines do not fit; the last is the largest that a batch search tries."""
 TOLERANCE = 1e-3
-"""Largest relative distance of a peak from a line that fits: far below the error of the allowance's fit, far
-above the rounding of a trace."""
+"""A line fits a peak if they differ by at most this share of the peak: far below the error of the allowance's
+fit, far above the rounding of a trace."""
 # Shares of the gradients that one of several GPUs may hold
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0)
 
@@ -39,8 +39,8 @@ class Moment(NamedTuple):
 
     Attributes:
         gradients: The part in weight gradients.
-        outputs: Model outputs that this step has freed, and that a loop with a variable for them would still
-            hold. They are not in the total.
+        outputs: Model outputs that this step has freed. A loop with a variable for them would still hold
+            them. They are not in the total.
     """
 
     total: int
@@ -53,7 +53,7 @@ class StepTrace:
     """The live bytes during one step at one batch size [B].
 
     Attributes:
-        trained: The weights that are trained.
+        trained: The part of the weights that is trained.
         saved: Live after forward pass and loss, without weights, gradients and optimizer state.
     """
 
@@ -78,7 +78,7 @@ _T = TypeVar("_T")
 
 
 LEAST_MIDDLE = 8
-"""With fewer events in the middle (see ``longer``), none may differ: it could match in several places."""
+"""A middle (see ``longer``) with fewer events must match exactly, since it could match in several places."""
 
 
 def longer(
@@ -86,17 +86,18 @@ def longer(
 ) -> list[_T] | None:
     """Extrapolate the events of two models that differ by one period of layers to a model with more periods.
 
-    A sequence passes each period once, or once forward and once backward with a middle between them.
+    An event is a kernel, a call, or a change of memory. A sequence of events passes each period once, or once
+    forward and once backward with a middle in between.
 
     Args:
         one: The events of the shorter model, in order.
         two: The events of the longer one.
         times: How many more periods the new model has than the shorter one.
-        at: Computes an event of the middle from those of the two models. One event may then differ: the one
-            where everything that the layers hold is freed at once. None if no event may differ.
+        at: Computes an event of the middle from those of the two models. One event of the middle may then
+            differ: the one where everything that the layers hold is freed at once. None if none may differ.
 
     Returns:
-        The events of the new model; None if the two differ in another way.
+        The events of the new model; None if the two models differ in another way.
 
     >>> "".join(longer("[fM b]", "[ffM bb]", 3))
     '[ffffM bbbb]'
@@ -109,7 +110,13 @@ def longer(
 
 
 class _Inserted(NamedTuple):
-    """Where a longer model has additional events; ``before`` to ``end`` is the middle of the shorter one."""
+    """The additional events of the longer of two models, and where they are.
+
+    Attributes:
+        before, end: Where the middle of the shorter model starts and ends.
+        forward, backward: The additional events before and after the middle.
+        other_middle: The middle of the longer model.
+    """
 
     before: int
     forward: Sequence[Any]
@@ -125,10 +132,10 @@ class _Inserted(NamedTuple):
     def at(self, events: Sequence[_T]) -> _Inserted | None:
         """Return the same for the shorter model's events at another batch size, or None if that is unclear.
 
-        The longer model was not traced there. It has one more period, like the last one of the shorter model.
-        That period must agree with the one before it on the side of the middle. If not, its bounds were found
-        by chance, since events can be equal at one batch size and differ at another. The far ends may differ,
-        because the first layer follows something else.
+        The longer model was not traced there, so its additional period is assumed to equal the last one of
+        the shorter model. That one must agree with the period before it in the half next to the middle. If
+        not, the bounds of the period were found by chance, since events can be equal at one batch size and
+        differ at another. The far halves may differ, because the first layer follows something else.
         """
         width, back = len(self.forward), len(self.backward)
         if self.before < 2 * width or self.end + 2 * back > len(events):
@@ -141,8 +148,9 @@ class _Inserted(NamedTuple):
 
 
 def _inserted(one: Sequence[Any], two: Sequence[Any], differing: Sequence[int]) -> _Inserted | None:
-    before = _shared(one, two)
-    after = min(_shared(one[::-1], two[::-1]), len(one) - before)
+    # ``differing``: how many events of the middle may differ, the preferred number first
+    before = _common_start(one, two)
+    after = min(_common_start(one[::-1], two[::-1]), len(one) - before)
     end = len(one) - after
     middle, more = one[before:end], two[before : len(two) - after]
     for allowed in differing[:1] if len(middle) < LEAST_MIDDLE else differing:
@@ -154,8 +162,8 @@ def _inserted(one: Sequence[Any], two: Sequence[Any], differing: Sequence[int]) 
     return None
 
 
-def _shared(one: Sequence[object], two: Sequence[object]) -> int:
-    return sum(takewhile(bool, map(eq, one, two)))  # length of the common prefix
+def _common_start(one: Sequence[object], two: Sequence[object]) -> int:
+    return sum(takewhile(bool, map(eq, one, two)))
 
 
 def _changes(step: StepTrace) -> list[Moment]:
@@ -199,7 +207,7 @@ def longer_step_at(other: StepTrace, one: StepTrace, two: StepTrace, times: int)
         times: As in ``longer``.
 
     Returns:
-        The step of the new model at that batch size; None if the three do not determine it.
+        The step of the new model at that batch size; None if the three steps do not determine it.
     """
     short, events = _changes(one), _changes(other)
     place = _inserted(short, _changes(two), (0,))
@@ -230,7 +238,7 @@ TraceAt = Callable[[int], StepTrace | None]
 
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    """Return the step as lines through its moments at the two small batches, for both kinds of loop."""
+    """Return the step as lines through its moments at two batches; also for a loop that keeps outputs."""
     step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
     kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
     return msgspec.structs.replace(step, keeping=kept)
@@ -250,7 +258,7 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
-    """Check the lines of a step at large batches, and add points to it if they do not fit.
+    """Check the lines of a step at large batches; if they do not fit, add points to the step.
 
     Args:
         step: The step as lines.
@@ -267,7 +275,7 @@ def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
 
 
 def without_equal_loop(step: StepMemory) -> StepMemory:
-    """Return the step without ``keeping``, the loop that holds outputs, if it takes about the same memory."""
+    """Return the step without ``keeping``, if a loop that keeps the outputs takes about the same memory."""
     kept = step.keeping
     batches = (1, *BATCHES, *LADDER)
     if kept is None or all(kept.peak(n).at(n) <= (1 + TOLERANCE) * step.peak(n).at(n) for n in batches):
@@ -278,8 +286,8 @@ def without_equal_loop(step: StepMemory) -> StepMemory:
 def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     traced: dict[int, MemoryPoint] = {}
 
-    def holds(batch_size: int) -> bool | None:
-        """Whether the lines fit this batch; None if it could not be traced."""
+    def lines_fit(batch_size: int) -> bool | None:
+        """Whether the lines fit the peak at this batch; None if the batch could not be traced."""
         found = trace_at(batch_size)
         if found is None:
             return None
@@ -288,7 +296,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
         likely = step.peak(batch_size).at(batch_size)
         return abs(peak - likely) <= TOLERANCE * peak
 
-    tried = ((n, holds(n)) for n in LARGE_BATCHES)
+    tried = ((n, lines_fit(n)) for n in LARGE_BATCHES)
     large, is_line = next(((n, answer) for n, answer in tried if answer is not None), (None, None))
     if large is None:
         return msgspec.structs.replace(step, largest_traced=BATCHES[-1])
@@ -298,7 +306,7 @@ def _beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:
     for batch_size in LADDER:
         if batch_size == large:
             continue
-        answer = holds(batch_size)
+        answer = lines_fit(batch_size)
         if answer is None and batch_size > large:
             break
         if answer and batch_size < large:
@@ -319,7 +327,7 @@ def _point(batch_size: int, trace: StepTrace) -> MemoryPoint:
 
 
 def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
-    # The point of a step at a batch that its lines fit.
+    # The point of a step at a batch that its lines fit
     moments = dict.fromkeys(step.peak(batch_size, share) for share in _SHARES)
     return MemoryPoint(
         batch_size=batch_size,
@@ -337,8 +345,8 @@ def _on_line(step: StepMemory, batch_size: int) -> MemoryPoint:
 def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ...]:
     """Return the lines that are highest at some batch, fitted to the same moments at two batch sizes.
 
-    Each share of the gradients that a GPU may hold is considered, because another moment may be the highest
-    if several GPUs shard the gradients.
+    This is done for each share of the gradients that a GPU may hold, because if several GPUs shard them,
+    another moment may be the highest.
     """
     if len(one) != len(two):  # the operators differ between batches: only the peaks can be compared
         one, two = [max(one)], [max(two)]
@@ -351,8 +359,8 @@ def _lines(one: Sequence[Moment], two: Sequence[Moment]) -> tuple[MemoryLine, ..
 def _highest(lines: Iterable[MemoryLine]) -> list[MemoryLine]:
     """Return the lines that are the highest at some batch with some share of their gradients.
 
-    For each share, they are the upper envelope of all lines at batches of at least 1, by slope. A line may be
-    in several of the envelopes.
+    For each share, they are the upper envelope of all lines at batches of at least 1, by slope. A line is
+    repeated if it is in several envelopes.
     """
     lines = [*lines]
     amounts = [(line.fixed_bytes, line.bytes_per_sample, line.gradient_bytes) for line in lines]
@@ -360,7 +368,7 @@ def _highest(lines: Iterable[MemoryLine]) -> list[MemoryLine]:
     kept: list[MemoryLine] = []
     for share in _SHARES:
         held = fixed - (1 - share) * gradient
-        # of lines that are equal at this share, the last one is the highest at other shares
+        # Of lines that are equal at this share, the last one is the highest at other shares
         order = np.lexsort((-gradient, fixed, held, slope))
         at_one = (held + slope)[order]
         above = np.maximum.accumulate(at_one[::-1])[::-1]
@@ -370,7 +378,7 @@ def _highest(lines: Iterable[MemoryLine]) -> list[MemoryLine]:
 
 
 def _envelope(places: Sequence[int], held: Floats, slope: Floats) -> list[int]:
-    """Return the places of the lines that are on the upper envelope; they get steeper, and start lower."""
+    """Return the places of the lines on the upper envelope of lines that get steeper and start lower."""
 
     def crossing(low: int, steep: int) -> float:
         """Return the batch size above which the steeper line is higher."""
@@ -385,7 +393,7 @@ def _envelope(places: Sequence[int], held: Floats, slope: Floats) -> list[int]:
 
 
 def _line(at_small: int, at_large: int, gradients: int = 0) -> MemoryLine:
-    # A line that does not fall, and is nowhere below the two values
+    # A line that does not fall with the batch, and is below neither value
     small, large = BATCHES
     slope = max(0.0, (at_large - at_small) / (large - small))
     fixed = max(at_small - small * slope, at_large - large * slope)

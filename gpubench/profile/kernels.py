@@ -4,9 +4,9 @@ FLOPs are 2 per multiply-add, 8 per complex one; for a convolution they are comp
 torch's own counter counts the backward pass of grouped convolutions several times. Bytes are inputs plus
 outputs at 4 bytes per element, 8 per complex one; views move nothing.
 
-Some library calls are a few kernels on a GPU but many on the meta device: they are recorded as on a GPU. A
+Some library calls are a few kernels on a GPU but many on the meta device; they are recorded as on a GPU. A
 fused RNN (cuDNN) is recorded as its GEMMs: the input products over the whole sequence at once, the recurrent
-products step by step with the weights read again, and one gradient product per weight. Scaled dot-product
+products step by step, reading the weights each time, and one gradient product per weight. Scaled dot-product
 attention keeps no matrix of scores. Dropout is one kernel.
 """
 
@@ -83,7 +83,8 @@ def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
-        # In a grouped product, each left matrix multiplies only some columns of a single matrix on the right
+        # In a grouped product, each left matrix multiplies only some columns of a single matrix on the right,
+        # so the number of groups is no factor
         summed = left.shape[-right.ndim :]
         flops = (8.0 if left.is_complex() else 2.0) * math.prod(summed) * right.shape[-1]
         return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
@@ -111,7 +112,7 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
 
 
 def _convolution_flops(x: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> float:
-    # 2 x outputs x (input channels per group) x kernel area; with inputs and outputs swapped if transposed.
+    # 2 x outputs x (input channels per group) x kernel area; inputs and outputs are swapped if transposed
     positions = x.numel() if transposed else out.numel()
     return 2.0 * positions * weight[0].numel()
 
@@ -212,7 +213,7 @@ class FusedCalls(TorchFunctionMode):
 
     @contextmanager
     def _recording_inside(self) -> Iterator[None]:
-        """Also record the calls inside a torch function written in Python, which this mode does not see."""
+        """Record calls inside a torch function written in Python too; this mode does not see them."""
         dropout = torch.nn.functional.dropout
         with replaced(
             torch.nn.functional,
@@ -323,7 +324,7 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
     stack = _Stack(recorder, layers, directions, bool(training and dropout))
     out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
     with recorder.pause():
-        # Added to the output, so that gradients of the final state reach the layers
+        # Computed from the output, so that gradients of the final state reach the layers
         final = out.new_zeros(layer_count * directions, batch, hidden) + out.sum() * 0
     return (out, final, final.clone()) if name == "lstm" else (out, final)
 
@@ -355,7 +356,7 @@ class _FusedRnn(torch.autograd.Function):
 
 
 def _zeros(recorder: Recorder, like: Iterable[Tensor], needed: Iterable[bool]) -> list[Tensor | None]:
-    # Gradients of the right shapes; their memory traffic is recorded elsewhere.
+    # The needed gradients, in the right shapes; their memory traffic is recorded elsewhere
     with recorder.pause():
         return [torch.zeros_like(t) if n else None for t, n in zip(like, needed, strict=True)]
 

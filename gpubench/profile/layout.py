@@ -21,21 +21,21 @@ _BATCH, _SEED = 2, 0
 
 
 def why_contiguous(workload: Workload, reads: Reads | None) -> str | None:
-    """Say why a step fails if its images are channels_last; None if it works, fails anyway, or has no images.
+    """Say why a step fails if its images are channels_last, but not if they are contiguous; None otherwise.
 
     A view that merges dimensions, for example, requires contiguous images. Fake tensors show this, because
     they track the layout of every result.
 
     Args:
-        workload: Any workload.
-        reads: The values that a step reads from its tensors; None if unknown, so the step needs real tensors.
+        workload: Any workload; None is returned if it has no images.
+        reads: The values that a step reads from its tensors; if None (unknown), real tensors are used.
     """
     if not workload.is_image:
         return None
     with nullcontext() if reads is None else gpu_without_values():
         try:
             _step(workload, torch.contiguous_format, given(reads or {}))
-        except Exception:  # noqa: BLE001 - the layout is not the cause
+        except Exception:  # noqa: BLE001 - it fails in any layout
             return None
         try:
             _step(workload, torch.channels_last, given(reads or {}))

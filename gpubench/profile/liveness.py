@@ -55,13 +55,13 @@ from gpubench.units import MIB
 from gpubench.workload import Task, Workload, copy_of, forward, seeded, set_mode
 
 _SEED = 0
-# Limit for prebuilt batches that do have values, such as NumPy arrays
+# Limit for the parts of prebuilt batches that have values although the tensors are fake, such as NumPy arrays
 _MOST_HOST_BYTES = 64 * MIB
-# Limit for a step, or for building it, if the number of operators grows with the samples
+# Limit for building and running a step, if the number of operators grows with the samples
 _MOST_OPERATORS = 2_000
 TOKEN_UNITS = ("sequence", "token")
 """Sample units of language models."""
-# Error for the weights of lazy layers, which cannot be made as fake tensors
+# Part of the error for weights of lazy layers, which cannot be fake tensors
 _LAZY = "Tensor subclass Uninitialized"
 
 
@@ -84,8 +84,8 @@ def trace_memory(
         variants_s: CPU time after which no further variant is started, and no large batch traced [s].
         requested: Recipes to trace first if possible, and without a time limit.
         ways: The other recipes to trace; None for all variants.
-        refused: Collects the reason if a step fails only under autocast; that step is then left out. None
-            raises the error.
+        refused: Collects the reason if a step fails only under autocast; that step is then left out. Without
+            a list, the error is raised.
         reads_at: From ``operators.reads_at``; without it, a step that reads values raises an error.
 
     Raises:
@@ -118,8 +118,8 @@ def trace_memory(
 def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bool:
     """Return whether a step of ``whole``, up to its loss, is what its shorter copies predict.
 
-    Memory and operators are compared, and the nodes of the autograd graph. These determine the backward pass,
-    which would take twice as long. The other arguments are those of ``Workload.shorter``.
+    Memory, operators and the nodes of the autograd graph are compared. The nodes determine the backward pass;
+    running it would take twice as long. The other arguments are those of ``Workload.shorter``.
     """
     with gpu_without_values() as mode:
         tracers = (_Tracer(each, each.recipe, mode) for each in (one, two, whole))
@@ -138,7 +138,7 @@ def steps_alike(whole: Workload, one: Workload, two: Workload, times: int) -> bo
 def _traced_step(
     found: Sequence[StepMemory], tracer: _Tracer, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
-    """Trace a step, and large batches too unless an earlier step of the same task was linear."""
+    """Trace a step; also at large batches, unless the memory of the same task already grew along lines."""
     one, two = (tracer.follow(n, kind, is_amp) for n in BATCHES)
     step = on_lines(one, two, kind, is_amp=is_amp, recipe=tracer.recipe)
     before = next((known for known in found if known.task is kind), None)
@@ -152,12 +152,12 @@ def _traced_step(
 
 
 def _autocasts(recipe: Recipe) -> tuple[bool, ...]:
-    # Without autocast and with it; weights in half precision do not need it
+    # Without autocast and with it, which weights in half precision do not need
     return (False, True) if recipe.weight_type is WeightType.FLOAT32 else (False,)
 
 
 def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    # Further recipes of a workload without shipped variants: chunked loss, weights in float32.
+    # Further recipes of a workload that offers precisions on request: chunked loss, weights in float32
     if not workload.also_at:
         return
     changes: tuple[tuple[str, object, object], ...] = (
@@ -175,7 +175,7 @@ def _rebuilt(workload: Workload) -> Iterator[tuple[Workload, Recipe, Sequence[tu
 def _variants(
     workload: Workload, *, has_blocks: bool
 ) -> Iterator[tuple[Recipe, Sequence[tuple[TaskKind, bool]]]]:
-    """Yield the variants of a built model, with their tasks and use of autocast, most informative first."""
+    """Yield the variants of a built model, most informative first, with tasks and use of autocast."""
     usual = workload.recipe
     casts = usual.weight_type is WeightType.FLOAT32 and "weight_type" not in workload.settings
     half = [msgspec.structs.replace(usual, weight_type=WeightType.BFLOAT16)] if casts else []
@@ -185,8 +185,8 @@ def _variants(
     ways = () if "checkpointing" in workload.settings else (Checkpointing.FULL, Checkpointing.SELECTIVE)
     for how in ways:  # none if checkpointing is a setting of the workload itself
         for recipe in (usual, *half):
-            again = msgspec.structs.replace(recipe, checkpointing=how)
-            yield again, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
+            changed = msgspec.structs.replace(recipe, checkpointing=how)
+            yield changed, [(TaskKind.TRAIN, is_amp) for is_amp in _autocasts(recipe)]
     has_own_type = "weight_type" in workload.settings and usual.weight_type is not WeightType.BFLOAT16
     if workload.sample_unit not in TOKEN_UNITS or usual.trainable is not Trainable.FULL or has_own_type:
         return
@@ -198,7 +198,7 @@ def _variants(
 
 @dataclass
 class _Built:
-    """A task with tensors without values, and its optimizer once there is one.
+    """A task of tensors without values, and its optimizer if a step has needed one.
 
     Attributes:
         calls: Operators called to build it.
@@ -261,7 +261,7 @@ class _Tracer:
         return trace
 
     def _from_shorter(self, batch_size: int, kind: TaskKind, is_amp: bool, times: int) -> StepTrace | None:
-        # At a second batch size, one of the shorter models is enough if it repeats itself as at the first
+        # At a second batch size, the shortest model suffices if its periods are the same as at the first
         one = self._shorter[0].follow(batch_size, kind, is_amp)
         if (kind, is_amp) in self._pairs:
             found = longer_step_at(one, *self._pairs[kind, is_amp], times)
@@ -300,20 +300,25 @@ class _Tracer:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
         is_traced = {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys()
         like = self if is_traced else self._shorter[0]  # a model traced at both small batches
-        if time.process_time() >= until_s or like.is_long(batch_size, kind, is_amp):
+        if time.process_time() >= until_s or like.is_too_large(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
             return self.follow(batch_size, kind, is_amp)
         return None
 
-    def is_long(self, batch_size: int, kind: TaskKind, is_amp: bool) -> bool:
+    def is_too_large(self, batch_size: int, kind: TaskKind, is_amp: bool) -> bool:
         """Return whether a large batch would take too much time or memory, judging by the traced ones."""
         lengths, (small, large) = self._lengths[kind, is_amp], (self._built[n] for n in BATCHES)
-        # the first build may make more calls than the second
-        built = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])
-        run = max((lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0])
-        host = large.host_bytes / BATCHES[1]  # a sample may need its own operators, or host memory
-        return (built + run) * batch_size > _MOST_OPERATORS or host * batch_size > _MOST_HOST_BYTES
+        # Per sample: operators to build and to run, and host memory. The first build may make more calls than
+        # the second.
+        building = max(0, large.calls - small.calls) / (BATCHES[1] - BATCHES[0])
+        running = max(
+            (lengths[n] - lengths[BATCHES[0]]) / (n - BATCHES[0]) for n in lengths if n > BATCHES[0]
+        )
+        host_bytes = large.host_bytes / BATCHES[1]
+        return (
+            building + running
+        ) * batch_size > _MOST_OPERATORS or host_bytes * batch_size > _MOST_HOST_BYTES
 
 
 def _node_names(loss: Tensor) -> list[str]:
@@ -367,14 +372,15 @@ def _built_with_reads(workload: Workload, batch_size: int) -> Task:
     """Build a task of fake tensors although its code reads values that it computes, such as drop rates."""
     known = Known()
     with _disable_current_modes(), torch.device("meta"), known.followed(), known.reading() as reads:
-        # Another seed, because a workload with shorter ones keeps what it has built
+        # Another seed, because a workload with shorter copies reuses what it has built with the same
+        # arguments
         workload.build(batch_size, _SEED + 1)
     with given(reads):
         return workload.build(batch_size, _SEED)
 
 
 def _own_copy(workload: Workload, batch_size: int, task: Task) -> Task:
-    """Copy the model if its file returns the same one from every build: the original must keep its values."""
+    """Copy the model if every build returns the same one, because the original must keep its values."""
     if task.again is None or any(each.is_meta for each in task.model.parameters()):
         return task
     others = workload.build(batch_size, _SEED).model.parameters()
@@ -398,8 +404,8 @@ def _by_recipe(task: Task, built: Recipe, recipe: Recipe) -> Task:
 
 
 def _stored_as(task: Task, weight_type: WeightType) -> Task:
-    # The task with weights and inputs of another floating-point type; inside ``gpu_without_values``, weights
-    # stay tied.
+    # The task with weights and inputs of another floating-point type; tied weights stay tied inside
+    # ``gpu_without_values``
     dtype = getattr(torch, weight_type)
 
     def cast(tensor: Tensor) -> Tensor:
@@ -412,7 +418,7 @@ def _stored_as(task: Task, weight_type: WeightType) -> Task:
 
 
 GPU_OPTIONS = {"fused": True, "foreach": True}
-"""The optimizer implementations on a GPU, best first: fused as in gpubench, else foreach."""
+"""Implementations of an optimizer on a GPU, in order of preference: fused as in gpubench, else foreach."""
 
 
 def step_trace(
@@ -481,7 +487,7 @@ def _adopt_before_step(storages: Storages, task: Task, optimizer: Optimizer | No
         storages.adopt(_tensors(states_of(optimizer)))
     held = storages.bytes
     storages.adopt(_tensors(task.batches))
-    # Batches without values may share their tensors; in a run each has its own
+    # Without values, batches may share their tensors; in a run each has its own
     first = sum({storage_id(t): t.untyped_storage().nbytes() for t in _tensors(task.batches[:1])}.values())
     shared = len(task.batches) * min(first, storages.bytes - held)
     storages.bytes = max(storages.bytes, held + shared)
@@ -497,22 +503,22 @@ def with_state(task: Task, options: dict[str, bool]) -> Optimizer:
     """
     trained = [p for p in task.model.parameters() if p.requires_grad]
     for name, value in options.items():
-        # It may lack the option, or refuse it for these weights
+        # The optimizer may lack the option, or refuse it for these weights
         with suppress(TypeError, ValueError, RuntimeError):
             return _stepped(task.optimizer(trained, **{name: value}), task.model)
     optimizer = task.optimizer(trained)
     for group in groups_of(optimizer):
         if group.get("foreach", False) is None and not group.get("fused"):
-            group["foreach"] = options.get("foreach")  # which torch chooses on a GPU
+            group["foreach"] = options.get("foreach")  # torch's own choice on a GPU
     return _stepped(optimizer, task.model)
 
 
 def _stepped(optimizer: Optimizer, model: nn.Module) -> Optimizer:
-    # Take a step, which may refuse options that the constructor accepted
+    # The step may raise an error for options that the constructor accepted
     for module in model.modules():
         for parameter in (p for p in module.parameters(recurse=False) if p.requires_grad):
             parameter.grad = torch.zeros_like(parameter)
-            if getattr(module, "sparse", False):  # two rows, as torch miscounts one
+            if getattr(module, "sparse", False):  # with two rows: torch miscounts a single one
                 rows = parameter.new_zeros(2, *parameter.shape[1:])
                 parameter.grad = torch.sparse_coo_tensor(torch.zeros(1, 2).long(), rows, parameter.shape)
     with Storages().followed(), numbers_as_1():
@@ -616,8 +622,8 @@ class Storages:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    # The tensors that own memory; a sparse tensor gives its parts, and a wrapper, such as a quantized weight,
-    # the wrapped ones.
+    # The tensors that own memory: for a sparse tensor its parts; for a wrapper, such as a quantized weight,
+    # the wrapped tensors
     for tensor in tensors_in(tensors_of(values)):
         if hasattr(type(tensor), "__tensor_flatten__"):
             yield from _tensors([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])  # type: ignore[attr-defined]

@@ -50,10 +50,11 @@ from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """Largest batch to search or rank: throughput stops growing far below it, and nobody trains with more."""
-# Evaluations in the search for the largest batch before it bisects: four along one line, one or two per bend
+# Evaluations along lines before the search for the largest batch bisects; a line takes four, a bend one or
+# two
 _LOOKS_ALONG_LINES = 8
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
-"""Smallest step whose measured peak can scale other batches: in a smaller one the workspace dominates."""
+"""Least memory of a step for its measured peak to scale other batches; below it, the workspace dominates."""
 UNTRACED_FACTOR = 2.0
 """Ratio of upper end to formula: for language models, the formula is too low by up to this factor."""
 UNTRACED_LOW_FACTOR = 2.3
@@ -105,8 +106,8 @@ def need_of(
     held = traced or _formula(profile, case, accumulate)
     scratch = scratch_of(profile, _micro(case, accumulate), card_class)
     figures = estimated(allowance, held.scaled(1.0 if measured else scale), case.gpu_count, scratch)
-    of_a_step = MemoryBasis.SHAPE if profile.is_by_shape else MemoryBasis.TRACED
-    basis = MemoryBasis.FORMULA if traced is None else of_a_step
+    step_basis = MemoryBasis.SHAPE if profile.is_by_shape else MemoryBasis.TRACED
+    basis = MemoryBasis.FORMULA if traced is None else step_basis
     if measured is not None:
         there = None if measured.card_class is None else _allowance(profile, case, measured.card_class)
         figures = measured_figures(allowance, there, measured, held.pinned)
@@ -140,7 +141,7 @@ def need_on(
     scale: float = 1.0,
     accumulate: int = 1,
 ) -> MemoryNeed:
-    """Estimate the memory of one step on a card, capped if published steps of that size ran there.
+    """Estimate the memory of one step on a card; it fits there if a published step of that size ran there.
 
     Args as in ``need_of``.
     """
@@ -161,8 +162,8 @@ def judge_fit(
 ) -> MemoryFit:
     """Say whether one step fits on a card; ranking, prediction, search and report all use this function.
 
-    The upper end of the memory in use decides. If a step does not fit in a CUDA graph, its eager form
-    is checked: it needs less, and a job can use it. Args as in ``need_of``.
+    The upper end of the memory in use decides. If a step does not fit in a CUDA graph, its eager form is
+    checked instead: it needs less memory, and a job can use it. Args as in ``need_of``.
     """
     need = need_on(profile, case, card, measured=measured, scale=scale, accumulate=accumulate)
     verdict = card.verdict_of(need.device)
@@ -217,7 +218,7 @@ def largest_of(step: StepMemory, card: CardMemory) -> int:
 
 
 def _spare_bytes(figures: Figures, card: CardMemory, *, has_run: bool) -> float:
-    """Return the memory left on a card at the figure's upper end; at least 0 if such a step ran there."""
+    """Return what the upper end of these figures leaves of a card; at least 0 if such a step ran there."""
     high = figures.device.high
     if high is None:
         return -math.inf
@@ -255,17 +256,17 @@ def _as_ran(need: MemoryNeed, held: Held, case: Case, card: CardMemory) -> Memor
 
 def _has_run(held: Held, gpu_count: int, card: CardMemory) -> bool:
     # Whether a published step of at least this size ran on a card of this line with at most this much memory.
-    # Published steps are eager, so memory that is pinned in a graph is added to the tensors.
+    # Published steps are eager, so memory that is pinned in a graph counts in addition to their tensors.
     return gpu_count == 1 and held.most * (held.total + held.separate) + held.pinned <= card.ran_bytes
 
 
 def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
-    """Return the last batch with bytes to spare, at most ``MOST_BATCH``; 0 if the first has none.
+    """Return the largest batch that leaves memory to spare, at most ``MOST_BATCH``; 0 if none does.
 
     Memory grows with the batch along a line or pieces of lines, so the point where the line through two
-    batches reaches 0 is nearly always the answer: this takes four evaluations instead of the twenty of a
-    bisection, and a ranking needs hundreds of answers. If a few evaluations are not enough, the rest is
-    bisected.
+    batches leaves nothing is nearly always the answer. This takes four evaluations instead of the twenty of a
+    bisection, and a ranking needs hundreds of answers. If a few evaluations are not enough, the search
+    bisects.
     """
     fits, too_large = 0, MOST_BATCH + 1
     before: tuple[int, float] | None = None
@@ -285,7 +286,7 @@ def last_that_fits(spare_bytes: Callable[[int], float]) -> int:
         before = (batch, spare)
         batch = (fits + too_large) // 2 if guess is None else guess
         batch = min(max(batch, fits + 1), too_large - 1)
-    raise AssertionError  # pragma: no cover - every evaluation narrows the gap
+    raise AssertionError  # pragma: no cover - the loop ends, as every evaluation narrows the gap
 
 
 def device_of(step: StepMemory, batch_size: int, card_class: CardClass) -> Interval:
@@ -324,7 +325,7 @@ def scale_of(
 
 
 def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> ClassAllowance:
-    # Memory of the case that a trace cannot see, on a class of card
+    # What the case needs on a class of card in addition to its trace
     return load_allowance().of(card_class, convolves=profile.convolves(case.task))
 
 
@@ -332,7 +333,7 @@ def _allowance(profile: WorkloadProfile, case: Case, card_class: CardClass) -> C
 
 
 def _held(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held | None:
-    # Memory of one GPU at the peak of the case; None if the step was not traced.
+    # Memory of one GPU at the peak of the case; None if the step was not traced
     step = step_of(profile, case)
     return None if step is None else _held_in(step, profile, case, accumulate)
 
@@ -384,7 +385,7 @@ def checkpointed(profile: WorkloadProfile, case: Case) -> tuple[Case, ...]:
 
 
 def chunked(profile: WorkloadProfile, case: Case) -> Case | None:
-    """Return the case with its loss in chunks of tokens; None if it has chunks or they were not traced."""
+    """Return the case with its loss in chunks of tokens; None if it is so already, or this was not traced."""
     changed = msgspec.structs.replace(case, loss_chunks=LOSS_CHUNKS)
     return changed if case.loss_chunks == 1 and _held(profile, changed) is not None else None
 
@@ -396,7 +397,8 @@ def with_adapters(profile: WorkloadProfile, case: Case) -> Iterator[Case]:
     """
     if case.trainable is not Trainable.FULL:
         return
-    whole = Precision.TF32 if case.precision.is_amp else case.precision  # half precision needs no autocast
+    # Weights in half precision need no autocast
+    whole = Precision.TF32 if case.precision.is_amp else case.precision
     for how, base in ADAPTER_BASES.items():
         adapted = msgspec.structs.replace(case, trainable=how, weight_type=base, precision=whole)
         if _held(profile, adapted) is not None:
@@ -434,7 +436,7 @@ def _why_untraced(profile: WorkloadProfile, case: Case) -> str:
 
 
 def _formula(profile: WorkloadProfile, case: Case, accumulate: int = 1) -> Held:
-    """Compute weights, gradients, state and activations from their counts; FSDP shards the first three."""
+    """Compute weights, gradients, optimizer state and activations; FSDP shards the first three."""
     case = _micro(case, accumulate)
     train = case.task is TaskKind.TRAIN
     size = case.weight_type.bytes_each

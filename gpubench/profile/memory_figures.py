@@ -56,7 +56,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
             can use in the meantime.
         pinned: Only in reserved memory, except its lower end: memory in use when a CUDA graph is captured,
             which the graph cannot use.
-        least, most: Lower and upper end as multiples of the total: 1 for a trace of this batch, or for lines
+        least, most: Lower and upper end as multiples of the total: 1 if this batch was traced, or is on lines
             through others. The loop that gpubench measures frees the outputs of the model before the backward
             pass; ``most`` also covers a loop that keeps them, ``least`` the loop that takes the least memory.
     """
@@ -77,7 +77,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return self.weights + self.gradients + self.optimizer + self.saved + self.transient
 
     def scaled(self, scale: float) -> Held:
-        """Return the same with every part multiplied by a factor."""
+        """Return the same with every amount of memory multiplied by a factor."""
         if scale == 1.0:
             return self
         parts = (name for name in self.__struct_fields__ if name not in {"least", "most"})
@@ -117,7 +117,7 @@ def on_several(
         case: Batch on each GPU, and number of GPUs.
         stored: Ratio of element sizes, shard to gathered weight: 2 if shards are float32 and weights are
             gathered in bfloat16 (MixedPrecisionPolicy).
-        kept: As in ``held_by_one``; each micro-batch reduces its own gradients.
+        kept: As in ``held_by_one``; each micro-batch reduces and shards its gradients.
     """
     count = case.gpu_count
     blocks = profile.blocks or BlockSizes(  # a model without blocks is gathered at once
@@ -173,9 +173,9 @@ def _held(step: StepMemory, line: MemoryLine, batch_size: int) -> Held:
 WORKSPACE_BYTES = 256 * MIB
 """Scratch space of cuDNN and cuBLAS, which torch's allocator provides in addition to the tensors."""
 COMMUNICATION_HIGH_BYTES = 1 * GIB
-"""Upper end for the communication library: no separate reading of it has been published."""
+"""Assumed upper end for the communication library; no separate reading of it has been published."""
 LEAST_CONTEXT_SHARE = 0.5
-"""Smallest share of the usual overhead: on an H100, 767 MiB were in use outside torch, not 1,300."""
+"""Smallest share of the usual overhead: on an H100, 767 MiB were in use outside torch instead of 1,300."""
 OTHER_CARD_BYTES = 256 * MIB
 """Difference in context and driver between two cards of one class: half that between two classes."""
 ALGORITHM_SHARE = 1.25
@@ -190,8 +190,8 @@ cuDNN (55 to 103 MiB for a recurrent layer, and for a convolution in strict fp32
 2 and 20 MiB (47 to 140 MiB). It is fitted to measurements on an H100; a test repeats the fit, also with each
 model left out. In the memory in use, the fitted overhead includes it."""
 LEAST_KEPT = 1.04
-"""Least memory of a step that keeps its outputs, relative to one that frees them, for an estimate with a
-compiled loss: scores in bfloat16 are 4.2 % of the measured steps (2.1 of 50.3 GB, 8,192 tokens, vocabulary
+"""Least ratio of memory with the outputs kept to memory with them freed for which a step with a compiled loss
+is estimated: scores in bfloat16 are 4.2 % of the measured steps (2.1 of 50.3 GB, 8,192 tokens, vocabulary
 128,256)."""
 _CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 
@@ -261,7 +261,8 @@ def compiled_loss_of(
         case: The compiled case, with the batch of one micro-batch.
         step: The step as traced eagerly; None if it was not traced.
         traced_bytes: The traced memory of the step on one GPU.
-        reserved: Reserved memory of the compiled model with an eager loss; its upper end is never exceeded.
+        reserved: Reserved memory of the compiled model with an eager loss; the result never exceeds its upper
+            end.
 
     Returns:
         The reserved memory; None if no measurement covers this step: only decoders were measured, fully
@@ -294,16 +295,16 @@ def measured_figures(
     measured: MeasuredMemory,
     pinned_bytes: float,
 ) -> Figures:
-    """Keep measured figures unchanged; estimate the others from what allocator and driver add.
+    """Return the measured figures, and estimate those not measured from what allocator and driver add.
 
     These additions differ little within one model. A context measured on another class of card is replaced by
-    one of this class. Measured memory above the usual addition of the allocator is cache, which it returns on
-    a card with less memory: the step does not need it. A measurement of a graph includes its pinned memory;
-    one of an eager step does not.
+    one of this class. Reserved memory above the usual addition of the allocator is cache, which the step does
+    not need: the allocator returns it on a card with less memory. A measurement of a graph includes its
+    pinned memory; one of an eager step does not.
 
     Args:
         allowance: For the class of card to estimate.
-        there: For the class of the measured card; None if that is unknown.
+        there: The same for the class of the measured card; None if that is unknown.
         measured: The measured figures.
         pinned_bytes: Memory that is pinned if the step runs in a CUDA graph.
     """
@@ -368,7 +369,7 @@ def estimated(allowance: ClassAllowance, held: Held, gpu_count: int, scratch: Sc
 
 
 def parts_of(held: Held, figures: Figures, scratch: Scratch) -> MemoryParts:
-    """Split the likely figure; the transients absorb any difference between a measured peak and the trace."""
+    """Split the likely figure; the transients include any difference of a measured peak from the trace."""
     allocated, device, high = figures.allocated.value, figures.device.value, figures.device.high
     assert allocated is not None
     assert device is not None

@@ -1,10 +1,10 @@
 """Trace the operators of one step and one forward pass at one batch size, on the first device that works.
 
-The trace runs on the meta device, where nothing is allocated or computed. Values that a model reads from
-its tensors are computed beside the trace if they follow from its batch. For others the trace runs on the
-CPU or, if that takes too long, on the meta device with every such value taken as 1. A kernel that runs only
-on a GPU has a substitute, which returns a tensor like its largest input, and keeps its inputs for the
-backward pass. That is enough for a bound on the memory; nothing is known about its arithmetic.
+The trace runs on the meta device, where nothing is allocated or computed. Values that a model reads from its
+tensors are computed beside the trace if they follow from its batch. For others the trace runs on the CPU or,
+if that takes too long, on the meta device with every such value taken as 1. A kernel that runs only on a GPU
+is replaced with a substitute, which returns a tensor like its largest input and keeps its inputs for the
+backward pass. That is enough for a bound on the memory, but says nothing about the FLOPs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpubench.errors import MisuseError
 from gpubench.foreign_code import TOO_LARGE, lacks_memory, one_line, with_line
 from gpubench.models import BlockSizes, DecodeWork, OperatorKind, TaskKind
 from gpubench.profile.blocks import block_sizes
-from gpubench.profile.cuda_rules import rules_of_losses, rules_without_values
+from gpubench.profile.cuda_rules import grouped_products_on_meta, losses_on_meta
 from gpubench.profile.growth import BATCHES, LARGE_BATCHES, longer
 from gpubench.profile.kernels import (
     FusedCalls,
@@ -62,7 +62,7 @@ _BY_ELEMENT = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW}
 # Limits on a large batch that runs on the CPU to find its reads, extrapolated from a smaller batch
 _MOST_READ_S = 2.0
 _MOST_READ_BYTES = 3e8
-# Largest part of the FLOPs that may depend on guessed values
+# Largest share of the FLOPs that may depend on guessed values
 _MOST_GUESSED = 0.02
 
 # What to do about an error from torch, by a part of its message
@@ -78,7 +78,7 @@ _ADVICE = {
     "with the mask as a tensor when q is not on a GPU",
 }
 
-# Starts the pass of a task and collects its reads
+# Collects what a pass of the task in the block reads from its tensors
 _Reading = Callable[[TaskKind], AbstractContextManager[Reads]]
 ReadsAt = Callable[[int], Mapping[TaskKind, Reads]]
 """What a step of each task reads from its tensors, by batch size."""
@@ -89,6 +89,7 @@ class Seen:
     """The trace at one batch size.
 
     Attributes:
+        train, infer: The kernels of a training step and of a forward pass.
         saved_bytes: Activations kept between forward and backward pass [B].
         state_bytes: State of the optimizer [B].
         why_on_cpu: As in ``Traced``.
@@ -150,7 +151,7 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
             with suppress(MisuseError):  # if this fails, a trace on the CPU may still work or say why not
                 reads = _read_on_cpu(workload, batch_size, until_s)
                 read_s = time.process_time() - began_s
-                with suppress(Exception), torch.device("meta"), rules_of_losses():
+                with suppress(Exception), torch.device("meta"), losses_on_meta():
                     with Known().followed():  # a constructor may read values that it computes itself
                         task = on_meta(workload, batch_size)
                     found = _trace_task(task, workload.tasks, lambda kind: given(reads[kind]))
@@ -176,9 +177,10 @@ def _seen_with_values(workload: Workload, batch_size: int, until_s: float, meta_
 def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> ReadsAt:
     """Return what a step of each task reads at a batch size.
 
-    Batches other than those seen are traced if everything read follows from the batch. Otherwise large
-    batches run on the CPU if they take little time and memory. The rest get the reads of the largest batch
-    seen if these only check results; if not, the returned function raises an error.
+    For a batch that was not seen, there are three ways. If everything read follows from the batch, it is
+    traced. If not, a large batch runs on the CPU if that takes little time and memory. Any other batch gets
+    the reads of the largest one seen if these only check results; if they do not, the returned function
+    raises an error.
     """
     found = {batch_size: each.reads for batch_size, each in seen.items()}
     if not any(found.values()):
@@ -186,13 +188,13 @@ def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> Re
     batch_size, last = max(seen.items())
     read_s, kept_bytes = last.read_s, last.saved_bytes
     for large in reversed(LARGE_BATCHES) if read_s else ():
-        grows = large / batch_size
-        if grows * read_s > _MOST_READ_S or grows * kept_bytes > _MOST_READ_BYTES:
+        growth = large / batch_size
+        if growth * read_s > _MOST_READ_S or growth * kept_bytes > _MOST_READ_BYTES:
             break
         began_s = time.process_time()
         with suppress(Exception):  # foreign code, which may refuse a batch
             found[large] = _read_on_cpu(workload, large, until_s)
-        batch_size, read_s, kept_bytes = large, time.process_time() - began_s, grows * kept_bytes
+        batch_size, read_s, kept_bytes = large, time.process_time() - began_s, growth * kept_bytes
 
     def at(batch_size: int) -> Mapping[TaskKind, Reads]:
         if batch_size in found:
@@ -207,7 +209,7 @@ def reads_at(workload: Workload, seen: Mapping[int, Seen], until_s: float) -> Re
 
 
 def _pairs(found: Iterable[Mapping[TaskKind, Reads]]) -> Iterator[tuple[Reads, Reads]]:
-    # What each task read at the first batch and at the last.
+    # What each task read at the first batch and at the last
     first, *_, last = found
     yield from ((first.get(kind, {}), last.get(kind, {})) for kind in {*first, *last})
 
@@ -220,8 +222,8 @@ def seen_on_meta(workload: Workload, batch_size: int) -> Seen:
 
 
 def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen:
-    # Trace on the meta device with the values that follow from the batch.
-    with torch.device("meta"), rules_of_losses(), known.followed():  # also for tensors that the step creates
+    # On the meta device, with the values that follow from the batch
+    with torch.device("meta"), losses_on_meta(), known.followed():  # also for tensors that the step creates
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
         with seeded(_SEED):  # random draws may decide what the step does
@@ -236,7 +238,7 @@ def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
     """
     found = _trace_with_known(workload, batch_size, Known(others_as_1=True))
     if batch_size != BATCHES[0]:
-        return found  # the smallest batch is traced first, and was not refused
+        return found  # the smallest batch comes first and has passed the check below
     half = _trace_with_known(workload, batch_size, Known(others_as_1=True, one_of=2))
     flops, fewer = (sum(kernel.flops for kernel in (*each.train, *each.infer)) for each in (found, half))
     if fewer < (1 - _MOST_GUESSED) * flops:
@@ -358,9 +360,9 @@ def checkpoints_on_meta() -> Iterator[None]:
 
 @plain_encoders()
 @plain_checks()
-@rules_without_values()
+@grouped_products_on_meta()
 @checkpoints_on_meta()
-@autocast_on_cpu("meta")  # as torch refuses it for tensors without values
+@autocast_on_cpu("meta")  # torch itself refuses autocast on the meta device
 def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambda _: nullcontext({})) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
     parameters = list(model.parameters())
@@ -406,7 +408,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambd
 
 
 def _trace_pass(forward: Callable[[], Any]) -> list[Kernel]:
-    # Kernels of a forward pass, with autograd on if the model itself differentiates.
+    # Kernels of a forward pass, with autograd on if the model itself differentiates
     try:
         with torch.no_grad(), _recording() as kernels:
             forward()
@@ -471,7 +473,7 @@ def require_finite(loss: Tensor) -> None:
 
 @contextmanager
 def _recording() -> Iterator[list[Kernel]]:
-    # Record the kernels of every aten call inside the block.
+    # Record the kernels of every aten call inside the block
     recorder = Recorder()
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -539,7 +541,7 @@ def groups_of(optimizer: Any) -> list[dict[str, Any]]:
 
 def states_of(optimizer: Any) -> list[Tensor]:
     """Return the tensors, parameters included, that an optimizer and those it wraps hold between steps."""
-    # By identity, as a wrapper may share the state of its inner optimizer
+    # Each once, since a wrapper may share the state of its inner optimizer
     held = {
         id(tensor): tensor
         for each in optimizers_in(optimizer)
@@ -558,9 +560,9 @@ def _attributes(optimizer: Any) -> list[Any]:
 def missing_kernel(error: BaseException | None) -> str | None:
     """Name the kernel that a step lacks without a GPU; None for any other error.
 
-    The error comes from torch's dispatcher, from an assertion in the model about the device of a tensor, or
-    from a call in an autograd function: an extension that checks the device, or Triton, which finds no
-    driver.
+    Such an error comes from torch's dispatcher, from an assertion in the model about the device of a tensor,
+    or from an autograd function that calls Triton, which finds no driver, or an extension that checks the
+    device.
 
     >>> missing_kernel(NotImplementedError("Could not run 'a::b' with arguments from the 'CPU' backend."))
     'a::b has no kernel for the CPU'
@@ -588,7 +590,7 @@ def functions_of(error: BaseException) -> set[type]:
     codes = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
     return {
         each
-        for each in _below(torch.autograd.Function)
+        for each in _subclasses(torch.autograd.Function)
         if any(
             getattr(getattr(each, name, None), "__code__", None) in codes for name in ("forward", "backward")
         )
@@ -641,8 +643,8 @@ def _largest(values: Sequence[Any]) -> Any:
     return max(tensors, key=lambda t: (t.is_floating_point(), t.numel()))
 
 
-def _below(kind: type) -> Iterator[type]:
+def _subclasses(kind: type) -> Iterator[type]:
     each: type
     for each in kind.__subclasses__():
         yield each
-        yield from _below(each)
+        yield from _subclasses(each)

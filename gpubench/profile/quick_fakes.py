@@ -2,8 +2,8 @@
 
 Torch determines shape, type and storage of every result, and checks each call; a step has thousands of calls,
 but only a few dozen different ones. Results are cached by operator, shapes, strides, types and all other
-arguments, but not by a window's place in its storage, which differs in each step of a loop. A call that
-might depend on anything else goes to torch every time.
+arguments, but not by a view's offset in its storage, which differs in each step of a loop. If anything else
+might matter, torch computes the call every time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
-from gpubench.profile.cuda_rules import RULES, cuda_rules, rules_without_values
+from gpubench.profile.cuda_rules import RULES, cuda_rules, grouped_products_on_meta
 from gpubench.tensors import (
     autocast_on_cpu,
     plain_checks,
@@ -34,7 +34,7 @@ DEVICE = torch.ops.prim.device.default
 _FUSED_UPDATES = "aten::_fused_"
 """Start of the names of operators that update all weights in place; fake tensors have no rule for them."""
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-# Creates the result from the arguments of a call
+# Creates a result from the arguments of its call
 _Answer = Callable[["QuickFakeMode", Sequence[Any]], Any]
 # Takes an operator, its arguments, its keyword arguments and its result
 _Note = Callable[[Any, Sequence[Any], Mapping[str, Any], Any], object]
@@ -45,10 +45,10 @@ class QuickFakeMode(FakeTensorMode):
 
     Attributes:
         calls: Operators called so far, excluding those that torch calls to compute a result.
-        known: Cached answers to use and extend, all under the same rules; None to start with an empty cache.
     """
 
     def __init__(self, known: dict[Any, _Answer | None] | None = None, **options: Any) -> None:
+        """Start with the cached answers ``known``, made under the same rules, and extend them."""
         super().__init__(**options)
         self.cache_enabled = False  # torch's own cache compares more, and takes several times as long
         self._answers = {} if known is None else known
@@ -112,7 +112,7 @@ class QuickFakeMode(FakeTensorMode):
         return out
 
     def _key(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        # The properties of these arguments that determine the result; raises _Unknown if others may matter.
+        # The properties of these arguments that determine the result; raises _Unknown if others may matter
         return tuple([self._part(value) for value in values])
 
     def _part(self, value: Any) -> Any:
@@ -129,7 +129,7 @@ class QuickFakeMode(FakeTensorMode):
 
 
 def _is_plain(tensor: FakeTensor) -> bool:
-    # Whether shape and type describe a tensor fully; a complex tensor may be a conjugate.
+    # Whether shape and type describe a tensor fully; a complex tensor may be a conjugate
     return (
         tensor.constant is None
         and tensor.layout is torch.strided
@@ -154,21 +154,22 @@ def _answer(
         return _fresh(
             mode, out, {storage_id(t) for t in tensors_in((*args, *kwargs.values())) if type(t) is FakeTensor}
         )
-    alone = len(aliases) == 1 and type(out) is FakeTensor and args and type(args[0]) is FakeTensor
-    if not alone or storage_id(out) != storage_id(args[0]):
+    is_of_first = len(aliases) == 1 and type(out) is FakeTensor and args and type(args[0]) is FakeTensor
+    if not is_of_first or storage_id(out) != storage_id(args[0]):
         return None
     if aliases[0].is_write:
         return (lambda _, args: args[0]) if out is args[0] else None
-    # These count the place in the storage from its start, or in elements of another size
+    # The offset of these is not relative to the first argument, or is in elements of another size
     if "as_strided" in schema.name or out.dtype is not args[0].dtype:
         return None
     return _view(mode, out, out.storage_offset() - args[0].storage_offset())
 
 
 def _fresh(mode: QuickFakeMode, out: Any, of_arguments: set[int]) -> _Answer | None:
-    """Return how to create a result with its own storage: a tensor, or several, some possibly None.
+    """Return how to create a result that has its own storage: a tensor, or several, some possibly None.
 
-    None if torch must compute it: a tensor shares its storage with another, or with an argument.
+    Return None if a tensor shares its storage with another or with an argument, so torch must compute the
+    call.
     """
     if type(out) is FakeTensor:
         make = _tensor(mode, out, of_arguments)
@@ -198,19 +199,19 @@ def _tensor(
 
 
 def _view(mode: QuickFakeMode, out: FakeTensor, beyond: int) -> _Answer:
-    # A window that begins this many elements beyond that of the first argument
+    # A view that begins this many elements after the first argument
     shape, stride, dtype, wrap = out.shape, out.stride(), out.dtype, _wrapping(mode, out.fake_device)
 
     def make(mode: QuickFakeMode, args: Sequence[Any]) -> FakeTensor:
         storage, offset = args[0].untyped_storage(), args[0].storage_offset() + beyond
-        window = torch.empty((0,), dtype=dtype, device="meta").set_(storage, offset, shape, stride)
-        return wrap(mode, window)
+        view = torch.empty((0,), dtype=dtype, device="meta").set_(storage, offset, shape, stride)
+        return wrap(mode, view)
 
     return make
 
 
 def _wrapping(mode: QuickFakeMode, device: torch.device) -> Callable[[QuickFakeMode, Tensor], FakeTensor]:
-    """Return a function that makes a fake tensor of a meta tensor, with what torch's constructor sets.
+    """Return a function that turns a meta tensor into a fake one as torch's constructor does.
 
     The constructor also checks its arguments, which takes most of its time.
     """
@@ -229,7 +230,7 @@ def _wrapping(mode: QuickFakeMode, device: torch.device) -> Callable[[QuickFakeM
 
 
 _KNOWN: dict[Any, _Answer | None] = {}
-"""The answers of this process: traces of a model share most calls across its recipes and batch sizes."""
+"""All answers of this process: the traces of a model at other recipes and batch sizes share most calls."""
 
 
 # --- a GPU without values --------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ _KNOWN: dict[Any, _Answer | None] = {}
 def gpu_without_values() -> Iterator[QuickFakeMode]:
     """Make tensors fake inside the block, and treat them as a GPU would.
 
-    Garbage collection is off there, since its timing differs from run to run.
+    Garbage collection is off inside the block, since its timing differs from run to run.
     """
     gc.collect()
     with ExitStack() as after, warnings.catch_warnings():
@@ -249,14 +250,14 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
         # copying fake tensors warns; the model's own warnings were shown before
         warnings.simplefilter("ignore")
         quick = QuickFakeMode(_KNOWN, allow_non_fake_inputs=True)
-        named = autocast_on_cpu("cuda", "meta")  # the tensors are on the CPU, with the rules of a GPU
+        autocast = autocast_on_cpu("cuda", "meta")  # the tensors are on the CPU, with the rules of a GPU
         for rules in (
             plain_encoders(),
             plain_checks(),
             _no_draws(),
-            rules_without_values(),
+            grouped_products_on_meta(),
             cuda_rules(),
-            named,
+            autocast,
         ):
             after.enter_context(rules)
         with quick as mode, _plain_casts(), _plain_copies():
@@ -265,7 +266,7 @@ def gpu_without_values() -> Iterator[QuickFakeMode]:
 
 @contextmanager
 def _no_draws() -> Iterator[None]:
-    # Skip truncated normal initialization inside the block, because torch rejects draws by their value.
+    # Skip truncated normal initialization inside the block: torch rejects draws by their value.
     with replaced(nn.init, _no_grad_trunc_normal_=lambda tensor, *_, **__: tensor):
         yield
 
@@ -273,7 +274,7 @@ def _no_draws() -> Iterator[None]:
 @contextmanager
 def _plain_casts() -> Iterator[None]:
     """Let a model be cast inside the block, as by ``.to(torch.bfloat16)``: torch's own swap rejects fakes."""
-    known: dict[int, tuple[Any, Any]] = {}  # also holds the old weight, so no other gets its address
+    known: dict[int, tuple[Any, Any]] = {}  # holds the old weight too, so that no other gets its address
 
     def apply(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
         for child in self.children() if recurse else ():

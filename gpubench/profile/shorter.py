@@ -23,10 +23,10 @@ from gpubench.profile.operators import on_meta
 from gpubench.workload import Task, Workload
 
 KEPT = (2, 3)
-"""Number of periods kept in each of the two shorter models."""
+"""Number of periods (see ``Run``) kept in each of the two shorter models."""
 LEAST_BLOCKS = 8
 """With fewer repeated blocks, the comparison costs as much time as the shorter models save."""
-_MOST_PERIOD = 16
+_MOST_PERIOD = 16  # blocks in a period
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,15 @@ class Run:
 
 
 def with_shorter(workload: Workload) -> Workload:
-    """Add the two shorter workloads from which this one can be traced, if they agree with its own trace.
+    """Add the two shorter workloads from which this one can be traced, if they predict its own trace.
 
     Args:
         workload: Any workload.
 
     Returns:
-        The workload, unchanged if it has few repeated blocks, if it cannot be copied, or if a step of the
-        whole model differs in operators or memory from what the shorter models predict.
+        The workload with ``shorter`` set. It is unchanged if it has few repeated blocks, if it cannot be
+        copied, or if a step of the whole model differs in operators or memory from what the shorter models
+        predict.
     """
     if workload.shorter is not None:
         return workload
@@ -77,7 +78,7 @@ def with_shorter(workload: Workload) -> Workload:
 
 
 def longest_run(model: nn.Module) -> Run | None:
-    """Return the longest run of blocks with equal layer types and weight shapes, or None."""
+    """Return the longest run of blocks that repeat in layer types and weight shapes; None if none do."""
     runs = [
         run
         for path, module in model.named_modules()
@@ -143,5 +144,5 @@ def _copy(task: Task, run: Run, kept: int) -> Task:
         model, loss = copy.deepcopy((task.model, task.loss))
     finally:
         blocks._modules = whole  # noqa: SLF001
-    again = task.again if kept == KEPT[0] else None  # one of the copies checks that a second step works
+    again = task.again if kept == KEPT[0] else None  # checking a second step in one of the copies is enough
     return replace(task, model=model, loss=loss, again=again)

@@ -42,8 +42,8 @@ from gpubench.user_loss import loose_tensor
 from gpubench.workload import Task, Workload
 
 BY_VALUE = "what it does depends on the values of its tensors"
-"""Start of the reason given for a step that needs values and so cannot be captured in a CUDA graph."""
-# How a fake tensor refuses ``numpy()``, which every NumPy or SciPy function needs
+"""Start of the reason for having no trace if a step needs values, so that no CUDA graph can capture it."""
+# Part of the error if a fake tensor is passed to NumPy or SciPy, which call its ``numpy()``
 _READS_BY_NUMPY = ".numpy() is not supported for tensor subclasses"
 
 
@@ -53,10 +53,10 @@ class Traced:
 
     Attributes:
         why_on_cpu: Why it could not be traced on the meta device alone, if that failed.
-        only_reads_on_cpu: Whether it was traced on the meta device, with values read in a step on the CPU.
-        why_contiguous: Why a step with channels_last fails, if it does.
-        missing_kernel: For a step that runs only on a GPU, the kernel that was substituted: the profile gives
-            a bound on the memory, but no count of FLOPs.
+        only_reads_on_cpu: Whether it was traced on the meta device with values read in a step on the CPU.
+        why_contiguous: Why a step with channels_last images fails, if it does.
+        missing_kernel: The kernel that a step lacks without a GPU, if it lacks one. A substitute was traced:
+            the profile gives a bound on the memory, but no count of FLOPs.
         reads_at: What a step reads from its tensors, by task, at a given batch size.
     """
 
@@ -69,7 +69,7 @@ class Traced:
 
 
 def profile_workload(workload: Workload) -> WorkloadProfile:
-    """Trace the profile of a workload, and as its variants those of its other recipes.
+    """Trace the profile of a workload; its variants are the profiles of the other recipes.
 
     Raises:
         MisuseError: If the model cannot run a step on its own batch.
@@ -140,7 +140,7 @@ def trace_workload(
 def _refuse_loose_tensor(workload: Workload) -> None:
     """Refuse a loss that uses a tensor that gpubench cannot move; a shorter model has the same loss."""
     loose = None
-    with suppress(Exception):  # the trace reports why it cannot be built on the meta device
+    with suppress(Exception):  # the trace reports why the model cannot be built on the meta device
         loose = loose_tensor(on_meta(workload.shorter[0] if workload.shorter else workload, BATCHES[0]))
     if loose is not None:
         raise MisuseError(
@@ -162,9 +162,9 @@ def _with_eager_tasks(profile: WorkloadProfile, traced: Traced) -> WorkloadProfi
 def _saved_bytes_per_pair(workload: Workload, until_s: float) -> float:
     """Return the bytes of saved activations per squared batch size, as in a contrastive loss [B].
 
-    Only a step without a memory trace needs this. Three batch sizes determine a parabola, with
-    ``saved_bytes_per_sample`` as its linear part. The result is 0 if its quadratic part is negative, if the
-    workload is not trained, or if the time for steps on the CPU runs out.
+    Only a step without a memory trace needs this. Three batch sizes determine a parabola; its linear part is
+    ``saved_bytes_per_sample``. Return 0 if the quadratic part is negative, if the workload is not trained, or
+    if the time for steps on the CPU runs out.
     """
     if TaskKind.TRAIN not in workload.tasks:
         return 0.0
@@ -193,7 +193,7 @@ def traced_steps(workload: Workload) -> tuple[int, tuple[StepMemory, ...]]:
 
 
 def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
-    """Trace a workload's profile except its peak memory, which takes several times as long to trace.
+    """Trace a workload's profile without its peak memory, which takes several times as long to trace.
 
     Args:
         workload: Any workload.
@@ -221,7 +221,7 @@ def trace_operators(workload: Workload, until_s: float = math.inf) -> Traced:
 
 
 def _as_stored(workload: Workload) -> Workload:
-    """Return the workload; with a 4-bit base, its tasks are built in 16 bits and then packed."""
+    """Return the workload; if its base is in 4 bits, its tasks are built in 16 bits and then packed."""
     if workload.recipe.weight_type is not WeightType.NF4:
         return workload
 
@@ -236,7 +236,7 @@ def _flops(operators: Sequence[Operator]) -> float:
 
 
 def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightType) -> StepMemory:
-    """Return the step with its matrix-product weights in ``weight_type``; they are traced in 16 bits."""
+    """Return the step, traced in 16 bits, with the weights of matrix products in ``weight_type``."""
     half, each = WeightType.BFLOAT16.bytes_each, weight_type.bytes_each
     if decode is None or each >= half:
         return step
@@ -249,7 +249,7 @@ def _narrowed(step: StepMemory, decode: DecodeWork | None, weight_type: WeightTy
 
 
 def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[StepMemory, ...], str | None]:
-    """Return the traced peak memory, and why a part could not be traced, in one line; None if all was."""
+    """Return the traced peak memory, and in one line why a part could not be traced; None if all was."""
     memory, untraced = _memory_of_all(workload, variants_s, **how)
     if untraced is not None and TaskKind.TRAIN in workload.tasks and len(workload.tasks) > 1:
         # Inference may read values where training does not, to stop early or to drop overlapping boxes
@@ -258,7 +258,7 @@ def _memory(workload: Workload, variants_s: float, **how: Any) -> tuple[tuple[St
 
 
 def _of_tasks(workload: Workload, wanted: Collection[TaskKind]) -> Workload:
-    # The workload with only these of its tasks; all of its tasks if it has none of these.
+    # The workload with only the wanted tasks; with all of its tasks if it has none of those
     tasks = tuple(task for task in workload.tasks if task in wanted) or workload.tasks
     return workload.built(lambda build: build, tasks=tasks)
 
@@ -266,10 +266,10 @@ def _of_tasks(workload: Workload, wanted: Collection[TaskKind]) -> Workload:
 def _memory_of_all(
     workload: Workload, variants_s: float, **how: Any
 ) -> tuple[tuple[StepMemory, ...], str | None]:
-    # The traced peak memory of all tasks; none if one of them cannot be traced, with the reason.
+    # The traced peak memory of all tasks and None; if one task cannot be traced, no memory and the reason
     try:
         return trace_memory(_as_stored(workload), variants_s, **how), None
-    except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something: the reason is kept
+    except Exception as error:  # noqa: BLE001 - foreign code, or a torch that lacks something; the reason is returned
         needs_values = isinstance(error, DataDependentOutputException | DynamicOutputShapeException)
         if needs_values or _READS_BY_NUMPY in str(error):
             return (), with_line(BY_VALUE, error)
@@ -338,10 +338,10 @@ def _operators(kernels: Sequence[Sequence[Kernel]]) -> tuple[Operator, ...]:
 
 
 def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Operator, ...]:
-    """Fit the sums over each kind of operator if single kernels cannot be matched.
+    """Fit the sums over each kind of operator, if single kernels cannot be matched.
 
-    A model whose operators depend on its data, like an augmentation that touches only some images, may run
-    different operators at another batch size. An expert may even get fewer samples from a larger batch.
+    If operators depend on the data, as in an augmentation that touches only some images, other operators may
+    run at another batch size. An expert may even get fewer samples from a larger batch.
     """
     found = []
     for kind in OperatorKind:
@@ -364,13 +364,13 @@ def _operators_by_kind(one: Sequence[Kernel], two: Sequence[Kernel]) -> tuple[Op
 
 
 def _growing_parts(at_first: float, at_second: float) -> tuple[float, float]:
-    # Both parts; if chance made one negative, the entire cost counts as per sample.
+    # Per-sample and fixed part of a cost. If chance makes one negative, the entire cost counts as per sample.
     per_sample, fixed = _parts(at_first, at_second)
     return (per_sample, fixed) if min(per_sample, fixed) >= 0 else (at_second / BATCHES[1], 0.0)
 
 
 def _parts(at_first: float, at_second: float) -> tuple[float, float]:
-    # Per-sample and fixed parts of a cost that is linear in the batch size.
+    # Per-sample and fixed part of a cost that is linear in the batch size
     first, second = BATCHES
     per_sample = (at_second - at_first) / (second - first)
     return per_sample, at_first - per_sample * first

@@ -1,7 +1,7 @@
 """Values that a model reads from its tensors: by ``item()``, by ``numpy()``, or as the size of a selection.
 
-A trace without values has two sources for them. Small tensors that follow from the batch alone have their
-values computed beside the trace. All other values were read in an earlier step that had values.
+A trace without values has two sources for what a model reads. The values of small tensors that follow from
+the batch alone are computed beside the trace. All others were read in an earlier step that had values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NONZERO = torch.ops.aten.nonzero.default
 Call = Callable[[Any, Sequence[Any], dict[str, Any]], Any]
 Key = tuple[Any, tuple[int, ...], Any]
 Reads = dict[Key, list[Any]]
-"""What one pass read, in order, by the operator that read it, and by shape and kind of the tensor."""
+"""What one pass read, in order: by the operator that read it, and the shape and kind of the tensor."""
 
 
 class _OnHost(TorchFunctionMode):
@@ -62,7 +62,12 @@ class _OnHost(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Selected:
-    """Shape and type of each result of a selection; the type is None if it is that of the input."""
+    """Shape and type of each result of a selection.
+
+    Attributes:
+        parts: The results; the type is None if it is that of the input.
+        is_one: Whether the result is one tensor, not a tuple.
+    """
 
     parts: tuple[tuple[torch.Size, torch.dtype | None], ...]
     is_one: bool
@@ -79,7 +84,8 @@ def noted() -> Iterator[Reads]:
     reads: Reads = {}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func is _ONE_HOT and (args[1:] or kwargs):  # given the number of classes, a GPU reads no values
+        # If the number of classes is given, a GPU reads no values
+        if func is _ONE_HOT and (args[1:] or kwargs):
             before = {key: [*found] for key, found in reads.items()}
             out = func(*args, **kwargs)
             reads.clear()
@@ -98,7 +104,7 @@ def noted() -> Iterator[Reads]:
 
 @contextmanager
 def given(reads: Reads) -> Iterator[Reads]:
-    """Answer reads from tensors without values with what an earlier step read, repeated if needed."""
+    """Inside the block, answer reads from tensors without values by what an earlier step read, in a cycle."""
     answers = {key: itertools.cycle(found) for key, found in reads.items()}
 
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -110,7 +116,8 @@ def given(reads: Reads) -> Iterator[Reads]:
             return found.like(args[0]) if isinstance(found, _Selected) else copy.deepcopy(found)
         return func(*args, **_kept_on_meta(func, args, kwargs))
 
-    each_item = FakeTensor.tolist  # which reads one number at a time, unlike that of a real tensor
+    # Reads one number at a time, unlike the ``tolist`` of a real tensor
+    each_item = FakeTensor.tolist
 
     def tolist(fake: FakeTensor) -> Any:
         is_known = _key(Tensor.tolist, fake) in answers
@@ -131,7 +138,8 @@ def numbers_as_1() -> Iterator[list[Any]]:
     def call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func is not _NUMBER:
             return func(*args, **kwargs)
-        if not isinstance(args[0], FakeTensor):  # answers for a fake are the model's own reads, in order
+        # A fake tensor is not asked: the answers kept for it are the model's own reads, in order
+        if not isinstance(args[0], FakeTensor):
             with suppress(RuntimeError):
                 return func(*args, **kwargs)
         with _disable_current_modes():
@@ -143,7 +151,7 @@ def numbers_as_1() -> Iterator[list[Any]]:
 
 
 class Known:
-    """Small tensors on the meta device that follow from the batch, with values computed beside the trace.
+    """Values, computed beside the trace, of small tensors on the meta device that follow from the batch.
 
     Attributes:
         has_missed: Whether an unknown value was read.
@@ -160,7 +168,8 @@ class Known:
         self._one_of = one_of
         self._reads: Reads = {}
         self._others_as_1 = others_as_1
-        # By storage, so that a view has the values of its base; the weak reference prevents reuse of its id
+        # By storage, so that a view has the values of its base. The weak reference keeps the storage's id
+        # from being used again.
         self._values: dict[int, tuple[StorageWeakRef, Tensor]] = {}
         self._bytes = 0
         self._until_s = time.process_time() + _MOST_KNOWN_S
@@ -183,7 +192,7 @@ class Known:
             self._values.pop(storage_id(tensor), None)
 
     def _valued(self, tensor: Tensor) -> Tensor:
-        # The tensor with its values; raises KeyError if they are unknown.
+        # The tensor with its values; raises KeyError if they are unknown
         if not tensor.is_meta:
             return tensor
         values = self._values[storage_id(tensor)][1]
@@ -192,10 +201,10 @@ class Known:
         return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _on_function(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if func in _INDEXING:  # torch makes a list a tensor without any call
+        if func in _INDEXING:  # torch turns a list into a tensor without a call that could be followed
             return func(args[0], _lists_as_tensors(args[1]), *args[2:], **kwargs)
         if func in _TO_HOST:
-            with self._missing():
+            with self._noting_misses():
                 return self._read(func, args, kwargs)
         out = func(*args, **kwargs)
         if func in _MAKING and out.is_meta and not isinstance(args and args[0], Tensor):
@@ -205,17 +214,17 @@ class Known:
     def _on_operator(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if time.process_time() > self._until_s:
             self._values.clear()
-        if func in RULES:  # the kernel of a GPU copies the lengths to the host
+        if func in RULES:  # a loss: a GPU's kernel copies the lengths to the host
             _note(self._reads, func, args[0], None)
         elif _reads(func, args):
-            with self._missing():
+            with self._noting_misses():
                 return self._read(func, args, kwargs)
         if self._others_as_1 and func in {_NUMBER, _NONZERO} and args[0].is_meta:
             if func is _NUMBER:
                 return torch.ones((), dtype=args[0].dtype).item()
             return args[0].new_empty((self._count(args[0]), args[0].dim()), dtype=torch.int64)
         counts: list[int] = []
-        with self._missing():
+        with self._noting_misses():
             counts = [self._count(mask) for mask in _masks(func, args)]
         for mask, count in zip(_masks(func, args), counts, strict=False):
             _note(self._reads, torch.nonzero, mask, count)
@@ -225,13 +234,13 @@ class Known:
         return out
 
     def _count(self, mask: Tensor) -> int:
-        # How many elements a condition selects; raises KeyError if that is unknown.
+        # How many elements a condition selects; raises KeyError if that is unknown
         if self._others_as_1 and mask.is_meta and storage_id(mask) not in self._values:
             return mask.numel() // self._one_of
         return int(self._valued(mask).count_nonzero())
 
     @contextmanager
-    def _missing(self) -> Iterator[None]:
+    def _noting_misses(self) -> Iterator[None]:
         try:
             yield
         except KeyError:
@@ -249,7 +258,7 @@ class Known:
         return out
 
     def _computed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        # The result with values; raises KeyError if those of an argument are unknown.
+        # The result with values; raises KeyError if those of an argument are unknown
         on_cpu = _blank if _takes_shape_only(func) else self._valued
         args, kwargs = with_tensors((args, dict(kwargs)), on_cpu)
         if kwargs.get("device") is not None:
@@ -270,7 +279,7 @@ class Known:
         ]
         made = [tensor for tensor in tensors_in([out]) if storage_id(tensor) not in self._values]
         if not made and not written:
-            return  # views of known tensors
+            return  # the results are views of known tensors
         if all(tensor.is_meta and _is_small(tensor) for tensor in made):
             with suppress(Exception), _disable_current_modes():
                 found = self._computed(func, args, kwargs)
@@ -316,7 +325,8 @@ def _reads(func: Any, args: Sequence[Any]) -> bool:
 
 @cache
 def _is_reading(func: Any) -> bool:
-    # The size of an indexing depends on values only if there is a mask, which is counted separately
+    # The size of an index's result depends on values only if there is a mask, and masks are counted
+    # separately
     return func in _TO_HOST or (bool(_READING & {*getattr(func, "tags", ())}) and not _is_index(func))
 
 
@@ -332,7 +342,7 @@ def _masks(func: Any, args: Sequence[Any]) -> list[Tensor]:
 
 
 def _by_counts(args: Sequence[Any], counts: Sequence[int]) -> tuple[Any, ...]:
-    """Return the arguments of an indexing; without values, indices replace each mask."""
+    """Return the arguments of an index operator; if the tensor has no values, indices replace masks."""
     if type(args[0]) is Tensor and not args[0].is_meta:
         return (*args,)
     found: list[Any] = []
@@ -347,20 +357,20 @@ def _by_counts(args: Sequence[Any], counts: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _kept_on_meta(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call, so that a copy to the CPU without values stays on the meta device."""
+    """Return the keyword arguments of a call, without the device if it would copy from the meta device."""
     if func is torch.ops.aten._to_copy.default and args[0].is_meta:  # noqa: SLF001 - what ``cpu()`` calls
         return {name: value for name, value in kwargs.items() if name != "device"}
     return kwargs
 
 
 def _key(func: Any, tensor: Tensor) -> Key:
-    # Autocast changes the type of a float, but not its kind
+    # All types of float are one kind, because autocast changes them
     kind = "float" if tensor.is_floating_point() else tensor.dtype
     return func, tuple(tensor.shape), kind
 
 
 def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
-    """Note what was read from a tensor, and return it; tensors are noted by their sizes."""
+    """Note what was read from a tensor, and return what was noted: of tensors, shapes and types."""
     sizes = tuple(
         (part.shape, None if part.dtype is tensor.dtype else part.dtype) for part in tensors_in([found])
     )
@@ -370,7 +380,7 @@ def _note(reads: Reads, func: Any, tensor: Tensor, found: Any) -> Any:
 
 
 def are_checks(one: Reads, other: Reads) -> bool:
-    """Return whether two batches were read only for checks: single floats, and equal conditions."""
+    """Return whether reads from two batches only check results: all are single floats or equal conditions."""
     if one.keys() != other.keys() or any(shape for _, shape, _ in one):
         return False
     pairs = [pair for key in one for pair in itertools.zip_longest(one[key], other[key])]

@@ -27,7 +27,7 @@ from gpubench.names import counted, sized
 from gpubench.offers.dates import HOURS_PER_YEAR, STALE_AFTER_DAYS, age_days, show_price_date
 from gpubench.offers.hardware import hosts
 from gpubench.offers.outliers import ADMITTED_BY, name_of
-from gpubench.predict.question import SPEED_UNTOLD
+from gpubench.predict.question import NO_SPEED
 from gpubench.profile import known_profile, load_profiles
 from gpubench.recipes import Stack
 from gpubench.recommend.candidates import Candidates
@@ -675,7 +675,7 @@ def _on_exclusions(found: Eligible) -> Iterator[Told]:
     )
     if cards:
         yield tell("no_kernels", gpu=listing(cards, most=3), torch=newest_release())
-    without_bf16 = {gpu_name(each.offer.gpu_key) for each in found.excluded if SPEED_UNTOLD in each.reason}
+    without_bf16 = {gpu_name(each.offer.gpu_key) for each in found.excluded if NO_SPEED in each.reason}
     if without_bf16:
         yield tell("no_bf16", gpu=listing(sorted(without_bf16)))
     if request.buys or request.gpus or request.providers:

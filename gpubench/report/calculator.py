@@ -1,7 +1,7 @@
 """The data from which the page's script computes the answers of ``rank``: figures, names and texts.
 
-The script uses the library's random numbers (``gpubench.draws``) and factors. Some decisions are made here
-and passed as data: which machines run a job, which prices count, and who sells where.
+The script uses the same random numbers (``gpubench.draws``) and constants as the library. Some decisions are
+made here and passed as data: which machines run a job, which prices count, and who sells where.
 """
 
 import math
@@ -26,7 +26,7 @@ from gpubench.offers.listing import is_in
 from gpubench.offers.table import Offers, places_by_kind
 from gpubench.options import RecipeRequest, options_of, request_from, words_of
 from gpubench.precisions import AMP, Precision
-from gpubench.predict.answers import log_deviation, most_of, start_of
+from gpubench.predict.answers import highest_draw, log_deviation, start_of
 from gpubench.predict.calibration import load_calibration
 from gpubench.profile import load_profiles, traced_once
 from gpubench.recommend import candidates
@@ -52,19 +52,20 @@ _HAVE_COUNTS = (1, 2, 4, 8)
 MOST_OFFERS = 1000
 """Maximum number of offers for the script. If there are more, the script gets the cheapest of each kind."""
 
-MOST_ALIKE = 3
-"""Number of offers that the page keeps of each kind; the library, too, draws only the cheapest few."""
+MOST_OF_A_KIND = 3
+"""Number of offers of each kind on the page. The library, too, draws prices only for the cheapest few."""
 
 REGIONS = {"us": "United States", "eu": "European Union", "europe": "Europe", "asia": "Asia"}
 
-# Decimals of the share of throughput that an offer delivers, in training and inference.
-_KEPT_DIGITS = 9
+# Decimal places of the share of the GPUs' throughput that an offer delivers, in training and inference.
+_SHARE_DECIMALS = 9
 # Significant digits of a figure. With these, P(best) and dollars match the library's to 1 part in 100,000.
 _DIGITS = 6
 
 FIRST = "resnet50"
 """The default model of the page, which most buyers know."""
 
+# Ids of the sentences that the script may show.
 SENTENCES = (
     "title",
     "exchange",
@@ -167,7 +168,7 @@ def calculator(asked: RankRequest) -> dict[str, Any]:
     owned = {offer_of(each): each for each in _owned(market, every, runs, today)}
     whole = sift(market, every, today=today, owned=owned, drift=drift_of(table.changes))
     filtered = _few(whole)
-    starts: dict[str, int] = {}
+    starts: dict[str, int] = {}  # the number of each starting point of predictions; ``_part`` adds them
     found = [case for each in _questions(market) if (case := _case(each, filtered, runs, starts))]
     if not found:
         raise MisuseError("no remaining machine runs any of the models")
@@ -214,7 +215,7 @@ def _costs(asked: RankRequest) -> dict[str, Any]:
 
 
 def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[Ownership]:
-    # Return the buyer's machines, those for sale, and every GPU of the offers as if owned.
+    # Return the buyer's machines, machines for sale, and every GPU of the offers as if the buyer owned it.
     known = filter(None, map(find_spec, sorted(every.gpu_key.present)))  # None for a name of several cards
     keys = [each.key for each in known if each.board_power_w and each.not_ranked_because is None]
     described = ownerships(market, mean_power_w(runs), today, _own_keys(runs))
@@ -283,9 +284,8 @@ def _case(
     # The page shows a job in hours of one GPU as a round number of samples.
     in_gpu_hours = work.reference is not None
     samples = float(f"{work.samples:.2g}") if in_gpu_hours else work.samples
-    certain = dict(
-        zip(pool.gpu[pool.certain < 1].tolist(), pool.certain[pool.certain < 1].tolist(), strict=True)
-    )
+    is_own = pool.certain < 1  # the user's measured card: its interval omits the difference between two cards
+    certain = dict(zip(pool.gpu[is_own].tolist(), pool.certain[is_own].tolist(), strict=True))
     names = [part.case.workload for part in finder.speeds.parts[0]]
     precisions = [precisions_of(parts) for parts in finder.speeds.parts]
     usual = max(precisions, key=precisions.count)
@@ -348,10 +348,10 @@ def _gpu(finder: CandidateFinder, row: int, certain: float | None, starts: dict[
 
 
 def _part(estimate: Estimate, starts: dict[str, int]) -> list[Any]:
-    # Return the rate, the deviation of its logarithm, the upper limit of the draws, and the anchor's index.
+    # Return the rate, its log standard deviation, the limit of its draws, and its starting point's number.
     start = start_of(estimate)
     place = None if start is None else starts.setdefault("\0".join(start), len(starts))
-    most = most_of(estimate)
+    most = highest_draw(estimate)
     return [
         _short(estimate.samples_per_s),
         _short(log_deviation(estimate)),
@@ -374,10 +374,10 @@ def _offers(
         prices.expected.tolist(),
         prices.sigma.tolist(),
         prices.group.tolist(),
-        delivered.round(_KEPT_DIGITS).tolist(),
+        delivered.round(_SHARE_DECIMALS).tolist(),
         strict=True,
     )
-    given = {offer for offer, each in filtered.owned.items() if each.purchase_usd}
+    for_sale = {offer for offer, each in filtered.owned.items() if each.purchase_usd}
     asks = filtered.market.asks
     return [
         {
@@ -397,7 +397,7 @@ def _offers(
             "regions": [each for each in REGIONS if offer.region and is_in(offer.region, each)],
             "age_days": age_days(offer.price_date, today),
             "have": _machine(offer.gpu_count, offer.gpu_key)
-            if offer not in given and (offer.pricing, offer.provider) == _TO_CHOOSE
+            if offer not in for_sale and (offer.pricing, offer.provider) == _TO_CHOOSE
             else None,
             "doubt": filtered.doubt(offer)
             or (ask_words(asks.get((offer.gpu_key, offer.pricing))) if offer.kind == "marketplace" else None),
@@ -433,7 +433,7 @@ def _few(filtered: FilterResult) -> FilterResult:
     price = kept.price / kept.gpu_count.figures(float)
     by_price = np.argsort(price, kind="stable")
     by_kind = sorted(places_by_kind(kind.reshape(-1)[by_price]).items())
-    first = by_price[np.concatenate([places[:MOST_ALIKE] for _, places in by_kind])]
+    first = by_price[np.concatenate([places[:MOST_OF_A_KIND] for _, places in by_kind])]
     cheapest = first[np.argsort(price[first], kind="stable")][:MOST_OFFERS]
     few = kept.take(np.sort(cheapest))
     return replace(filtered, kept=few, possible=few, excluded=[])
@@ -445,9 +445,9 @@ def _card(key: str) -> dict[str, str]:
     return {"name": gpu_name(key), "memory": format_bytes(memory)}
 
 
-def _is_priced(machine: str, own_keys: Collection[str]) -> bool:
-    # Return whether a text of --have has a price or is a PC, which the page does not offer as a choice.
-    return is_a_host(machine) or parse_owned(machine, own_keys)[2]["purchase_usd"] > 0
+def _is_a_choice(machine: str, own_keys: Collection[str]) -> bool:
+    # Return whether the page offers a text of --have as a choice: not a PC, and nothing with a price.
+    return not is_a_host(machine) and parse_owned(machine, own_keys)[2]["purchase_usd"] <= 0
 
 
 # Options of ``rank`` that the page asks for itself, or that do not matter to it.
@@ -474,7 +474,7 @@ _OF_THE_PAGE = {
 def _filters(asked: RankRequest, own_keys: Collection[str] = ()) -> list[str]:
     # Return the other options of the question, as given.
     kept = {name: value for name, value in asked.question.items() if name not in _OF_THE_PAGE}
-    kept["have"] = [text for text in asked.own if _is_priced(text, own_keys)]
+    kept["have"] = [text for text in asked.own if not _is_a_choice(text, own_keys)]
     return list(words_of(request_from(RankRequest, kept, "rank")))
 
 
@@ -482,10 +482,10 @@ def _begin(asked: RankRequest, cases: list[dict[str, Any]], own_keys: Collection
     first = cases[0]
     if _is_shipped(asked):
         name = asked.workloads[0] if asked.workloads else FIRST
-        of_name = [case for case in cases if case["workloads"] == [name]]
-        at = [case for case in of_name if asked.precision == case["precision"]]
-        first = next(iter(at or of_name), first)
-    own = (parse_owned(text, own_keys) for text in asked.own if not _is_priced(text, own_keys))
+        same_model = [case for case in cases if case["workloads"] == [name]]
+        same_precision = [case for case in same_model if case["precision"] == asked.precision]
+        first = next(iter(same_precision or same_model), first)
+    own = (parse_owned(text, own_keys) for text in asked.own if _is_a_choice(text, own_keys))
     return {
         "model": first["label"],
         "precision": first["precision"],

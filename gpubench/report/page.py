@@ -138,7 +138,7 @@ def report(request: ReportRequest) -> str:
 
 def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
     ranking, market = data.ranking, asked
-    # If a sum buys nothing, rentals are ranked, so the page chooses among these too.
+    # If --max-purchase-usd buys nothing, rentals are ranked, so the page must offer them too.
     rents = ranking is not None and any(row.offer.pricing is not Pricing.OWNED for row in ranking.rows)
     if rents and asked.max_purchase_usd is not None:
         market = msgspec.structs.replace(asked, max_purchase_usd=None, jobs_per_month=None)
@@ -148,7 +148,7 @@ def _with_calculator(asked: RankRequest, data: ReportData) -> ReportData:
         workloads = asked.workloads if asked.workloads or asked.mix else (FIRST,)
         question = {"workloads": workloads, "samples": found["begin"]["samples"], "relative": False}
         asked = msgspec.structs.replace(asked, **question)
-        ranking = rank.ranked(asked, lambda found: head(found, MOST_OFFERS))
+        ranking = rank.ranked(asked, lambda ranked: head(ranked, MOST_OFFERS))
     opening = () if ranking is None else ranking.said("asked")
     return replace(data, calculator=found | {"opening": opening}, ranking=ranking)
 
@@ -166,7 +166,8 @@ def render(data: ReportData, format: str = "html") -> str:  # noqa: A002 - the o
     ]
     if format == "md":
         return as_markdown(_title(data), _subtitle(data), [block for _, block in blocks])
-    return _html(data, [_heading(key, [b for of, b in blocks if of == key]) for key in HEADINGS])
+    by_heading = grouped(blocks)
+    return _html(data, [_heading(key, by_heading.get(key, ())) for key in HEADINGS])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,18 +183,17 @@ class _Heading:
 def _heading(key: str, blocks: Sequence[Block]) -> _Heading:
     parts = tuple(part for block in blocks for part in block.parts)
     charts = [figure for part in parts if isinstance(part, Charts) for figure in part.figures]
-    name = ": ".join([HEADINGS[key], *[block.finding for block in blocks if block.finding][:1]])
+    finding = next((f": {block.finding}" for block in blocks if block.finding), "")
     drawn = {f"chart-{key}-{i}": figure.figure for i, figure in enumerate(charts, start=1)}
-    return _Heading(key=key, title=name, parts=parts, figures=drawn)
+    return _Heading(key=key, title=f"{HEADINGS[key]}{finding}", parts=parts, figures=drawn)
 
 
 def _html(data: ReportData, headings: Sequence[_Heading]) -> str:
     figures = {id_: figure for heading in headings for id_, figure in heading.figures.items()}
     content, thinned = embedded(_best_of_each_machine(data))
-    begin = None if data.calculator is None else data.calculator["begin"]
     static = None
-    if begin is not None and data.ranking is not None:
-        static = _static_answer(data.ranking, begin["model"])
+    if data.calculator is not None and data.ranking is not None:
+        static = _static_answer(data.ranking, data.calculator["begin"]["model"])
     return environment().get_template("page.html.j2").render(
         static=static,
         few=_few_offers(data.calculator),
@@ -319,8 +319,8 @@ def _plotly() -> str:
 
 # --- in a notebook --------------------------------------------------------------------------------------
 
-HEAD_ROWS = 20
-MOST_DOTS = 40
+# Maximum number of rows of the table, and of dots in the plot, of a ranking.
+HEAD_ROWS, MOST_DOTS = 20, 40
 
 
 def ranking_html(ranking: Ranking) -> str:
@@ -370,7 +370,8 @@ def _dots(
     titles: Mapping[int, Sequence[str]],
 ) -> dict[str, Any]:
     found = [row for row in rows if row.estimate.basis == basis]
-    names = [": ".join(filter(None, (", ".join(titles.get(id(r), ())), gpus_of(r.offer)))) for r in found]
+    prefixes = [f"{', '.join(titles[id(row)])}: " if id(row) in titles else "" for row in found]
+    names = [f"{prefix}{gpus_of(row.offer)}" for prefix, row in zip(prefixes, found, strict=True)]
     # the intervals of all rows would cover the chart, so only the answers show theirs
     shown = [coordinates(row) if id(row) in titles else (UNKNOWN_INTERVAL, UNKNOWN_INTERVAL) for row in found]
     return {
@@ -436,8 +437,7 @@ def run_figure(run: Run) -> Plot:
         )
         for m in rows
     ]
-    chart = dots(marks, LOOKS, "samples/s", "Throughput", row_px=22, logarithmic=True)
-    return _plotted(chart)
+    return _plotted(dots(marks, LOOKS, "samples/s", "Throughput", row_px=22, logarithmic=True))
 
 
 def predictions_figure(answers: Predictions) -> Plot:
@@ -582,8 +582,7 @@ def embedded(data: ReportData, most_samples: int = _MOST_SAMPLES) -> tuple[dict[
     Returns:
         The document, and n: it keeps every n-th telemetry sample.
     """
-    on_threads = (pair.result for pair in data.thread_pairs)
-    results = (*data.everything, *on_threads, *data.failures)
+    results = (*data.everything, *(pair.result for pair in data.thread_pairs), *data.failures)
     used = {id(result.run): result.run for result in results}.values()
     total = sum(len(x.telemetry) for run in used for m in run.measurements for x in m.launches)
     step = max(1, math.ceil(total / most_samples))
@@ -601,7 +600,7 @@ def document(data: ReportData, runs: list[dict[str, Any]] | None = None) -> dict
 
     Args:
         data: The report.
-        runs: Its runs as JSON; None for those of ``run --json``, with every raw round.
+        runs: Its runs as JSON; None for the documents of ``run --json``, with every raw round.
     """
     everything = {
         "schema_version": REPORT_VERSION,

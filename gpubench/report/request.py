@@ -52,9 +52,10 @@ def format_of(output: Path | None) -> str:
     """Return the format that a file's extension implies; html if there is none.
 
     Raises:
-        MisuseError: If the extension is not that of a report.
+        MisuseError: If no format of a report has this extension.
     """
-    ending = "" if output is None else output.name.rpartition(".")[2].lower() if "." in output.name else ""
+    name = "" if output is None else output.name
+    ending = name.rpartition(".")[2].lower() if "." in name else ""
     by_ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)
     if by_ending not in FORMATS:
         raise MisuseError(

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpubench.blocks.parts import (
     BASIS_GLYPHS,
-    MOST_OF_A_LONG_TABLE,
+    MOST_ROWS,
     NO_BREAK_SPACE,
     Block,
     Bullets,
@@ -270,8 +270,8 @@ def _to_know(choice: Choice) -> Iterator[str]:
     if choice.feed_vcpus is not None:
         needs = f"data loading needs {format_number(choice.feed_vcpus, 2)}"
         few = ": too few" if choice.can_feed is False else ""
-        has = "vCPUs (how many the machine has is unknown)"
-        yield f"{needs} {has}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
+        unknown = "vCPUs (how many the machine has is unknown)"
+        yield f"{needs} {unknown}" if offer.vcpus is None else f"{needs} of its {offer.vcpus:g} vCPUs{few}"
     if choice.regions:
         more = len(choice.regions) - MOST_REGIONS
         first = [plain(each, 30) for each in choice.regions[:MOST_REGIONS]]
@@ -292,8 +292,7 @@ def _elsewhere_words(each: Elsewhere, gpu_count: int) -> str:
     # Return another provider of the GPU, and the cost of the job (or an hour) there: "aws 8x $12.00".
     there = each.offer
     so_many = "" if there.gpu_count == gpu_count else f" {there.gpu_count}x"
-    hourly = f"{format_usd(each.usd_per_hour)}/h"
-    cost = hourly if each.cost_usd is None else format_usd(each.cost_usd)
+    cost = f"{format_usd(each.usd_per_hour)}/h" if each.cost_usd is None else format_usd(each.cost_usd)
     return f"{plain(there.provider, 30)}{so_many} {cost}"
 
 
@@ -341,7 +340,7 @@ def _ranking(data: ReportData) -> Block | None:
     if len(workloads) > 1:
         what = "ratios to one reference GPU" if ranking.by_reference else "samples per second"
         lead += f" The {len(workloads)} workloads are combined by the geometric mean of their {what}."
-    shown, total = ranking.rows[:MOST_OF_A_LONG_TABLE], ranking.offer_count or len(ranking.rows)
+    shown, total = ranking.rows[:MOST_ROWS], ranking.offer_count or len(ranking.rows)
     caption = "The only offer" if total == 1 else f"All {total:,} offers"
     if len(shown) < total:
         caption = f"The first {len(shown)} of {total:,} offers; the JSON report has all of them"
@@ -381,8 +380,7 @@ def _brief(data: ReportData, ranking: Ranking) -> tuple[Part, ...]:
     legend = _legend(ranking, rows, one_a_gpu=one_a_gpu)
     items: list[str] = []
     if one_a_gpu and ranking.offer_count is not None:
-        total = ranking.offer_count
-        every = f"--table --explain --limit {total} lists them"
+        every = f"--table --explain --limit {ranking.offer_count} lists them"
         items.append(f"One row per GPU: its best offer. Ranks count all offers; {every}.")
     if data.more_by is None:
         items = [*notes, *items, *legend]
@@ -503,14 +501,14 @@ def offers(
     generated = any(row.estimate.case.new_tokens for row in rows)
     batches = {batches_of(row.estimates) for row in ranking.rows}
     shared = any(row.parallel_mode is ParallelMode.FSDP for row in ranking.rows)
-    paid_first = _paid_first(data)
+    up_front = _up_front(data)
     return table(
         caption,
         rows,
         text("GPUs and offer", lambda r: offer_lines(r.offer, here(data, r))),
         text("Memory", _gpus_needed) if shared else None,
         number(RANK, rank_words(ranking)),
-        text("Price and its date", lambda r: f"{price_of(r)}\n{paid_first(r)}{price_date_words(r)}"),
+        text("Price and its date", lambda r: f"{price_of(r)}\n{up_front(r)}{price_date_words(r)}"),
         *_speed_and_cost(ranking, one_a_gpu=one_a_gpu),
         number(f"{P_BEST}\nof GPU" if one_a_gpu else P_BEST, _chance_of(ranking, one_a_gpu=one_a_gpu)),
         *_token_columns(rows),
@@ -567,7 +565,7 @@ def _gpus_needed(row: Row) -> str:
     return gpus_needed(row.estimate.fewest_gpus)
 
 
-def _paid_first(data: ReportData) -> Callable[[Row], str]:
+def _up_front(data: ReportData) -> Callable[[Row], str]:
     # Return a function that gives the purchase price of owned hardware: "$1,450 up front; ".
     paid = {_machine(each): each.purchase_usd for each in data.buy_or_rent}
 

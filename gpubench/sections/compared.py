@@ -31,7 +31,7 @@ from gpubench.blocks.parts import (
     table,
     text,
 )
-from gpubench.effects import Result, effect, ratio
+from gpubench.effects import Result, by_speed, effect, ratio
 from gpubench.groups import grouped
 from gpubench.interval import stacked
 from gpubench.measure.capability import peak_flops_per_s
@@ -40,8 +40,6 @@ from gpubench.predict.roofline import moved_bytes, work_of
 from gpubench.profile import load_profiles
 from gpubench.sections.data import (
     ReportData,
-    at_named_batches,
-    by_speed,
     case_words,
     explained,
     kinds_words,
@@ -49,6 +47,7 @@ from gpubench.sections.data import (
     rate_of,
     same,
     title_of,
+    without_largest_batch,
     workload_name,
 )
 from gpubench.units import UNKNOWN, count, format_duration, format_number, format_percent, format_si, plain
@@ -101,9 +100,9 @@ SMALL_JOB_S = 900.0
 
 @dataclass(frozen=True, kw_only=True)
 class CpuGpuPair:
-    """The fastest CPU row and the fastest GPU row for one workload and task.
+    """The fastest CPU result and the fastest GPU result for one workload and task.
 
-    ``cpus`` has all CPU rows except unfounded ones; they decide whether a GPU is needed.
+    ``cpus`` has every CPU result that may lead (``Result.leads``); they decide whether a GPU is needed.
     """
 
     cpus: tuple[Result, ...]
@@ -112,10 +111,10 @@ class CpuGpuPair:
 
 
 def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
-    """Pair the fastest CPU and GPU rows of each workload and task, at equal batch size if possible."""
+    """Pair the fastest CPU and GPU results of each workload and task, at equal batch size if possible."""
 
     def of_one_device(*, is_cpu: bool) -> list[Result]:
-        # Return the results of the page's device if it is of this kind, else of the one with the newest run.
+        # Return the results of the page's device if it is of this kind, else of the last measured device.
         of_kind = [r for r in data.everything if r.run.device.is_cpu is is_cpu]
         return [r for r in of_kind if same(r.run.device, of_kind[0].run.device)]
 
@@ -123,12 +122,12 @@ def cpu_gpu_pairs(data: ReportData) -> tuple[CpuGpuPair, ...]:
     found = []
     for key in sorted({_key(result.case) for result in cpus}):
         mine, theirs = (
-            at_named_batches(result for result in results if _key(result.case) == key)
+            without_largest_batch(result for result in results if _key(result.case) == key)
             for results in (cpus, gpus)
         )
         shared = {r.case.batch_size for r in mine} & {r.case.batch_size for r in theirs}
         cpu = max((r for r in mine if not shared or r.case.batch_size in shared), key=by_speed)
-        able = [r for r in theirs if not shared or r.case.batch_size == cpu.case.batch_size]
+        able = (r for r in theirs if not shared or r.case.batch_size == cpu.case.batch_size)
         gpu = max(able, key=by_speed, default=None)
         found.append(CpuGpuPair(cpus=tuple(r for r in mine if r.leads), cpu=cpu, gpu=gpu))
     return tuple(found)
@@ -159,9 +158,9 @@ def processor(data: ReportData) -> list[Part]:
 
 
 def _need(cpus: Sequence[Result]) -> str:
-    """Return whether a GPU is needed, judged by the intervals of all rows of this CPU.
+    """Say whether a GPU is needed, judged by the intervals of all results of this CPU.
 
-    "Not needed" requires one row that is certainly within the limit, and "too slow" that all rows are
+    "Not needed" requires one result that is certainly within the limit, and "too slow" that all are
     certainly beyond it. If the shortest expected time is over ``_FAR_OFF`` times the limit, a GPU is needed,
     whatever the intervals.
     """
@@ -251,11 +250,10 @@ def points_of(data: ReportData) -> tuple[Point, ...]:
     found: list[Point] = []
     if device is None or bandwidth is None:
         return ()
-    for result in at_named_batches(data.results):
+    for result in without_largest_batch(data.results):
         case, flops = result.case, result.measurement.flops_per_sample
         rate, peak = result.measurement.achieved_flops_per_s, peak_flops_per_s(device, case.precision)
-        half = case.precision.in_half
-        moved = _moved_bytes(case.workload, case.workload_version, case.task, half, case.batch_size)
+        moved = _moved_bytes(case)
         if rate is None or moved is None or not flops or peak is None:
             continue
         intensity = flops * case.batch_size / moved
@@ -270,13 +268,13 @@ def _bandwidth(data: ReportData) -> float | None:
 
 
 @cache
-def _moved_bytes(name: str, version: int, task: TaskKind, half: bool, batch_size: int) -> float | None:
+def _moved_bytes(case: Case) -> float | None:
     # Return the bytes that the operators of the step read and write once; None without a profile.
-    profile = load_profiles().get(name)
-    if profile is None or profile.version != version:
+    profile = load_profiles().get(case.workload)
+    if profile is None or profile.version != case.workload_version:
         return None
-    work = work_of(profile.operators_of(task), batch_size)
-    return float(moved_bytes(work, half)[0]) or None
+    work = work_of(profile.operators_of(case.task), case.batch_size)
+    return float(moved_bytes(work, case.precision.in_half)[0]) or None
 
 
 def _render(data: ReportData) -> Block | None:

@@ -53,7 +53,7 @@ class ReportData:
         runs: This user's stored runs, newest first.
         ranking: None if no ranking could be made; ``ranking_problem`` then says why.
         problems: Result files that could not be read, one line each.
-        about: Id of the run whose device the page is about; None for the newest run with a usable row.
+        about: Id of the run whose device the page is about; None for the newest usable run, see ``run``.
         buy_or_rent: Owning compared with renting, for the user's cards or for cards to buy.
         specs: The specification table by GPU key.
         most_offers: Maximum number of rows of the ranking on a terminal; None for all.
@@ -78,7 +78,7 @@ class ReportData:
 
     @cached_property
     def run(self) -> Run | None:
-        """The run that the page calls "here": the requested run, else the newest usable one."""
+        """The run that the page calls "here": as requested, else the newest with a usable measurement."""
         if self.about is not None:
             return next((run for run in self.runs if run.run_id == self.about), None)
         usable = (run for run in self.runs if any(m.status is Status.OK for m in run.measurements))
@@ -96,7 +96,7 @@ class ReportData:
 
     @cached_property
     def results(self) -> tuple[Result, ...]:
-        """The newest usable measurement of each case on this device; on a CPU, with all threads."""
+        """The newest usable measurement of each case on this device; on a CPU, only cases on all threads."""
         return on_all_threads(newest(self.device_runs, usable=True))
 
     @cached_property
@@ -190,8 +190,8 @@ def gather(
 
     Args:
         asked: The question, with the results folder and the day.
-        run: The run whose device the page is about: a path, an id, or ``latest``; None for the newest usable
-            one.
+        run: The run whose device the page is about: a path, an id, or ``latest``; None as in
+            ``ReportData.about``.
         every_run: Whether to also read runs that no section shows, because newer runs repeat all their cases.
         most_rows: Maximum number of offers in the ranking, besides those that are always kept; None for all.
         first: The workload to rank if the question names none; None for the default of ``rank``.
@@ -231,15 +231,10 @@ def gather(
     )
 
 
-def at_named_batches(results: Iterable[Result]) -> list[Result]:
-    """Drop the rows at the largest batch that fits, as their batches differ, unless there are no others."""
+def without_largest_batch(results: Iterable[Result]) -> list[Result]:
+    """Drop results at the largest batch that fits, because their batches differ; keep them if all are."""
     known = list(results)
     return [r for r in known if not r.measurement.at_largest_batch] or known
-
-
-def by_speed(result: Result) -> tuple[bool, float]:
-    """Return a sort key: unfounded results first, then in ascending order of speed."""
-    return result.leads, result.measurement.samples_per_s or 0.0
 
 
 def newest(runs: Iterable[Run], *, usable: bool) -> tuple[Result, ...]:
@@ -396,7 +391,7 @@ def _job_and_recipe(case: Case) -> tuple[str, ...]:
 def measured_facts(results: Iterable[Result]) -> tuple[Fact, ...]:
     """Return the throughput of the heaviest workload measured here, in its fastest case.
 
-    A doubtful figure is used only if there is no other, and an unfounded one never.
+    A doubtful figure is used only if there is no other. Empty if no figure may lead (``Result.leads``).
     """
 
     def weight(result: Result) -> tuple[bool, float, float]:

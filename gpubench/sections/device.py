@@ -1,4 +1,4 @@
-"""Shows a device, with the driver's values next to the datasheet's, and the rest of this machine."""
+"""Shows a device, with the driver's values next to the datasheet's, and the machine around it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -195,10 +195,10 @@ def micro_in_short(data: ReportData) -> list[Part]:
     if run is None:
         return []
     best = best_products(run.micro)
-    several = {precision for precision, _ in best}
+    with_several_sizes = {precision for precision, _ in best}
     texts = []
     for m in run.micro:
-        if m.name == "gemm" and m.precision in several and (m.precision, m.size) not in best:
+        if m.name == "gemm" and m.precision in with_several_sizes and (m.precision, m.size) not in best:
             continue
         share = datasheet_share(run.device, m)
         of_sheet = "" if share is None else f" ({format_percent(share)} of the datasheet)"

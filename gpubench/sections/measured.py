@@ -123,7 +123,9 @@ def throughput(data: ReportData) -> list[Part]:
         number("Of peak FLOP/s", _of_peak, optional=2),
         number("Device busy", lambda r: format_percent(r.measurement.gpu_busy), optional=6),
         number("Of best GEMM here", lambda r: format_percent(r.measurement.mfu_of_gemm), optional=7),
-        text("Shared", lambda r: _shared(r) or UNKNOWN, optional=8) if any(map(_shared, results)) else None,
+        text("Shared", lambda r: _readings(r) or UNKNOWN, optional=8)
+        if any(map(_readings, results))
+        else None,
         text("Findings", lambda r: kinds_words(finding.kind for finding in r.measurement.findings)),
     )
     figures = tuple(_figure(group, differing) for group in groups)
@@ -169,7 +171,7 @@ def _how(result: Result) -> str:
     return f"{result.how}{layout_words(result.case)}"
 
 
-def _shared(result: Result) -> str | None:
+def _readings(result: Result) -> str | None:
     key = result.run.device.gpu_key
     return None if key is None else readings_by(key, result.case)
 
@@ -319,8 +321,8 @@ def closing_sentence(run: Run) -> str | None:
 
 # --- comparisons of choices, each with a table --------------------------------------------------------------
 
-_OF: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.result)}\n{_how(pair.result)}")
-_TIMES: Cell[Effect] = number("Ratio, 95 % interval", lambda pair: stacked(pair.words))
+_CASE: Cell[Effect] = text("Case", lambda pair: f"{title_of(pair.result)}\n{_how(pair.result)}")
+_RATIO: Cell[Effect] = number("Ratio, 95 % interval", lambda pair: stacked(pair.words))
 _RATE: Cell[Effect] = number("Throughput, 95 % interval", lambda pair: rate_of(pair.result.measurement))
 
 
@@ -334,10 +336,10 @@ def host(data: ReportData) -> list[Part]:
         table(
             "What limits speed: eager compared with graph and compile",
             pairs,
-            _OF,
+            _CASE,
             number("Eager", lambda pair: rate_of(pair.baseline.measurement), optional=1),
             number("Graph or compile", lambda pair: rate_of(pair.result.measurement), optional=1),
-            _TIMES,
+            _RATIO,
             text("Paced by", _pace),
             FINDINGS,
         ),
@@ -351,17 +353,17 @@ def _host_sentence(pairs: Sequence[Effect]) -> str:
     bound = [pair for pair in graphs if _is_host_paced(pair)]
     most = max(bound or graphs, key=lambda pair: (not pair.doubts, pair.value))
     words = faster_words(most.interval, "graph", "eager")
-    told = f"The largest gain from a graph: {workload_name(most.result.case)}, {most.result.how}: {words}."
+    largest = f"The largest gain from a graph: {workload_name(most.result.case)}, {most.result.how}: {words}."
     if bound:
         names = dict.fromkeys(workload_name(pair.result.case) for pair in bound)
         return (
             f"Launch overhead on the CPU limits {len(bound)} of {count(len(graphs), 'case')} when run "
             f"eagerly ({', '.join(names)}). A faster GPU will not help there until the batch grows or the "
-            f"step runs as a graph. {told}"
+            f"step runs as a graph. {largest}"
         )
     if any(_is_host_paced(pair) is None for pair in graphs):
-        return f"It is unclear whether launch overhead on the CPU limits any case. {told}"
-    return f"No case is limited by launch overhead on the CPU, so a faster GPU would help. {told}"
+        return f"It is unclear whether launch overhead on the CPU limits any case. {largest}"
+    return f"No case is limited by launch overhead on the CPU, so a faster GPU would help. {largest}"
 
 
 def _is_host_paced(pair: Effect) -> bool | None:
@@ -392,9 +394,9 @@ def frameworks(data: ReportData) -> list[Part]:
         what,
         "The same work in each framework",
         framework_effects(data.results),
-        _OF,
+        _CASE,
         text("Baseline", lambda p: f"{p.baseline.case.framework.value} {p.baseline.case.execution.value}"),
-        _TIMES,
+        _RATIO,
         _RATE,
         FINDINGS,
     )
@@ -430,7 +432,7 @@ def together(data: ReportData) -> list[Part]:
             optional=2,
         ),
         _RATE,
-        _TIMES,
+        _RATIO,
         number("Efficiency", lambda p: format_percent(p.value / p.result.case.gpu_count)),
         FINDINGS,
     )
@@ -448,7 +450,7 @@ def threads(data: ReportData) -> list[Part]:
         "over that of a single thread. No thread is pinned to a core.",
         "Throughput by number of threads, and its ratio to a single thread's",
         data.thread_pairs,
-        _OF,
+        _CASE,
         number("Threads", lambda p: f"{p.result.threads}{'' if p.result.case.threads else ', all'}"),
         _RATE,
         number("Ratio to one thread", lambda p: "1" if p.result is p.baseline else stacked(p.words)),

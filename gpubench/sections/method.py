@@ -277,7 +277,7 @@ def _telemetry_table(results: Sequence[Result]) -> list[Part]:
 
 
 def _read(m: Measurement, name: str) -> list[Any]:
-    # Return the known values of one field of the samples.
+    # Return the known values of one field of the telemetry samples.
     samples = (sample for launch in m.launches for sample in launch.timed_telemetry)
     return [value for sample in samples if (value := getattr(sample, name)) is not None]
 

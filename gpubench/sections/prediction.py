@@ -18,8 +18,8 @@ from gpubench.units import UNKNOWN, Watts, count, format_number, format_percent,
 MOST_ROWS, MOST_TALL_ROWS = 20, 8
 """Maximum number of rows on one screen: with one line per row, and with several."""
 REGRET_SETTINGS, REGRET = 60, 0.0475
-"""Number of measured settings, and the regret: how much more choosing by prediction cost in them on average,
-as a share of the best choice's cost. A test compares both with docs/decision.md."""
+"""Number of measured settings, and their mean regret: the extra cost of choosing by prediction, as a share of
+the best choice's cost. A test compares both with docs/decision.md."""
 CAPPED = (
     "time and energy are ratios of the job under a limit of {limit} W to the job without one; the power "
     "without a limit is the reading if the case was measured, else the usual share of board power"
@@ -304,8 +304,8 @@ def _evidence(data: ReportData) -> Paragraph:
         said += " This is a CPU, and no GPU prediction starts from a CPU measurement."
         others = [run.device.name or "a GPU" for run in data.runs if not run.device.is_cpu]
         if others:
-            names = listing(dict.fromkeys(others))
-            said += f" The results folder also has runs of {names}, which the ranking uses."
+            cards = listing(dict.fromkeys(others))
+            said += f" The results folder also has runs of {cards}, which the ranking uses."
         else:
             said += " No GPU was measured: the GPUs below are reference runs or predictions from datasheets."
         return Paragraph(text=said, tone="warning")

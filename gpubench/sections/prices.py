@@ -132,8 +132,8 @@ def _hours_to_pay(each: BuyOrRent) -> str:
     return likely if likely == low == high else f"{likely}\n{low} to {high}"
 
 
-# Maximum length of a source, which names its license, because some licenses require that.
-_MOST_LETTERS_OF_SOURCE = 300
+# Maximum characters of a source's text: enough for the name of its license, which some licenses require.
+_SOURCE_CHARACTERS = 300
 
 
 def _prices(data: ReportData) -> Block | None:
@@ -165,7 +165,7 @@ def _prices(data: ReportData) -> Block | None:
     by_source = table(
         "Where the prices were read",
         sources.most_common(),
-        text("Source", lambda item: plain(item[0], _MOST_LETTERS_OF_SOURCE)),
+        text("Source", lambda item: plain(item[0], _SOURCE_CHARACTERS)),
         number("Offers", lambda item: str(item[1])),
     )
     finding = f"half of them are at most {count(median_high(ages), 'day')} old"
@@ -251,7 +251,7 @@ def priced(runs: Iterable[PublishedRun], offers: Iterable[Offer]) -> tuple[Price
     return tuple(map(with_price, runs))
 
 
-def what() -> str:
+def about_mlperf() -> str:
     """Describe the table of published runs: scope, rounds and limits."""
     known = [f"{name} ({month})" for name, month in rounds(load_mlperf())]
     span = " to ".join(dict.fromkeys((*known[:1], *known[-1:])))

@@ -68,13 +68,14 @@ def _make_a_class(**_options):
 
 
 def _ended_with() -> object:
-    """Run the command line here and return its exit code; its SIGTERM handler is removed."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Run the command line here and return its exit code; its handlers are removed."""
+    before, hook = signal.getsignal(signal.SIGTERM), sys.unraisablehook
     try:
         with pytest.raises(SystemExit) as ended:
             main()
     finally:
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
     return ended.value.code
 
 
@@ -93,3 +94,32 @@ def test_an_interruption_in_the_middle_of_a_verb_is_reported(monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["gpubench", "offers", "list"])
     assert _ended_with() == 130
     assert capsys.readouterr().err == "gpubench: interrupted\n"
+
+
+class _Destroyed:
+    def __init__(self, error):
+        self.error = error
+
+    def __del__(self):
+        raise self.error
+
+
+def test_an_interrupt_that_python_ignores_is_raised_again(monkeypatch, capsys):
+    """Python ignores every exception in a destructor."""
+
+    def destroys():
+        _Destroyed(KeyboardInterrupt())
+        time.sleep(10)
+        raise AssertionError("the interrupt was lost")
+
+    monkeypatch.setattr("gpubench.cli.app.main", destroys)
+    assert _ended_with() == 130
+    assert capsys.readouterr().err == "gpubench: interrupted\n"
+
+
+def test_another_exception_that_python_ignores_is_reported_as_usual(monkeypatch, capsys):
+    monkeypatch.setattr(
+        "gpubench.cli.app.main", lambda: [_Destroyed(ValueError("odd")).error and None, sys.exit(0)]
+    )
+    assert _ended_with() == 0
+    assert "ValueError: odd" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from gpubench import memory, predict, rank
 from gpubench.discovery import load_workload
 from gpubench.models import Case, Checkpointing, StepMemory, WeightType
 from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_members
-from gpubench.predict.question import SPEED_UNTOLD, case_for, question_of
+from gpubench.predict.question import NO_SPEED, case_for, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import card_of
 from gpubench.profile.memory import judge_fit
@@ -141,16 +141,16 @@ def test_card_without_bf16_gets_a_memory_answer_but_no_speed(name):
         assert answer.need.allocated == twin.fit.need.allocated
     assert [each.gpu_key for each in memory("llama_1b", gpu=name, batch_size=1)[0].speed_untold] == [key]
     assert memory("llama_1b", gpu="L4", batch_size=1)[0].speed_untold == ()
-    assert SPEED_UNTOLD in capacity_of(require_spec(name)).speed_untold
+    assert NO_SPEED in capacity_of(require_spec(name)).speed_untold
     refusal = predict("llama_1b", gpu=name, batch_size=1)[key]
-    assert SPEED_UNTOLD in refusal.reason
+    assert NO_SPEED in refusal.reason
     assert answer.text() in refusal.reason
 
 
 def test_a_ranking_names_the_cards_without_bf16_and_their_memory():
     ranking = rank("llama_8b_qlora", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
     reasons = {each.reason for each in ranking.excluded if each.gpu_key == "nvidia-tesla-t4-16gb"}
-    assert any(SPEED_UNTOLD in reason and "fits" in reason for reason in reasons)
+    assert any(NO_SPEED in reason and "fits" in reason for reason in reasons)
     assert "Not ranked for lack of BF16 hardware: T4." in ranking.said("note")
     at_amp = rank("bert_base", precision="amp", gpu=["T4", "L4"], as_of="2026-11-20", draws=50)
     assert not [note for note in at_amp.said("note") if "BF16" in note]

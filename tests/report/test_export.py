@@ -113,7 +113,7 @@ def test_markdown_shows_commands_as_commands_and_second_lines_as_lines():
 
 def test_a_table_cut_short_in_markdown_says_how_many_rows_there_are_and_where_they_are():
     """The HTML page does not have every row either, so the text names the JSON report."""
-    cards = parts.table("Cards", range(parts.MOST_OF_A_LONG_TABLE + 1), parts.text("Card", str))
+    cards = parts.table("Cards", range(parts.MOST_ROWS + 1), parts.text("Card", str))
     document = parts.as_markdown("a", "b", [parts.Block(title="c", parts=(cards,))])
     assert "Left out: 1 row; see the JSON report." in document
     shown = samples.ranking(rows=samples.ranking().rows * 5, offer_count=1200)

@@ -17,7 +17,7 @@ from gpubench.profile import load_profiles
 from gpubench.sections.prediction import scored
 from gpubench.units import UNKNOWN
 from tools.evaluate import score
-from tools.published import DATA, meant, model_profiles, published_rows, totals_of
+from tools.published import DATA, model_profiles, profile_named, published_rows, totals_of
 
 KEYS = {
     "pairs", "targets", "mape", "median_ape", "coverage_90", "half_width_factor", "spearman", "regret", "by_slice",
@@ -167,7 +167,7 @@ def test_a_workload_with_bfloat16_or_frozen_weights_has_no_published_profile(nam
     ],
 )
 def test_model_label_is_resolved_per_publisher(source, model, profile):
-    assert meant(source, model) == profile
+    assert profile_named(source, model) == profile
 
 
 def test_the_labels_have_a_source_and_a_profile():

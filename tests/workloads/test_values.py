@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gpubench.discovery import load_workload
 from gpubench.models import CardClass, MemoryBasis, Precision, TaskKind, WorkloadProfile
-from gpubench.profile.cuda_rules import rules_of_losses
+from gpubench.profile.cuda_rules import losses_on_meta
 from gpubench.profile.liveness import step_trace, trace_memory, with_state
 from gpubench.profile.memory import need_of
 from gpubench.profile.operators import reads_at, seen_at, seen_on_meta
@@ -520,7 +520,7 @@ def test_the_second_step_of_a_recurrent_layer_is_not_traced_step_by_step() -> No
         calls.append(func)
         return func(*args, **kwargs)
 
-    with EveryCall(call), rules_of_losses():
+    with EveryCall(call), losses_on_meta():
         seen_on_meta(_speech(again=True), 2)
     assert len(calls) < 10 * STEPS
 

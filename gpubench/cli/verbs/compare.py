@@ -22,14 +22,14 @@ def verb(request: CompareRequest, *, as_json: bool) -> ExitCode:
     found = compare.compare(*runs, across_devices=request.by == "device")
     say(*found.remarks)
     answer(as_json, lambda: found.document(tolerance), lambda: compared(found))
-    say(*_against_b(found, tolerance))
+    say(*_notes_on_b(found, tolerance))
     if found.failed(tolerance):
         return ExitCode.NO
     return ExitCode.UNDECIDED if found.undecided(tolerance) else ExitCode.DONE
 
 
-def _against_b(found: compare.Comparison, tolerance: float | None) -> Iterator[str]:
-    # Yield the lines about cases that have no figure in B, are slower in B, or are undecided.
+def _notes_on_b(found: compare.Comparison, tolerance: float | None) -> Iterator[str]:
+    # Yield a line for each case without a figure in B, then the cases that are slower in B or undecided.
     for broken in found.broken:
         why = f": {plain(broken.reason)}" if broken.reason else ""
         yield f"no figure in B ({broken.status.replace('_', ' ')}{why}): {plain(broken.label)}"

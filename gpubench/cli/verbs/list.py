@@ -30,7 +30,7 @@ def verb(request: table.ListRequest, *, as_json: bool) -> None:
             lambda: [prices.runs_table(prices.priced(readings.newest_and_fastest(runs), offers))],
         )
         if not as_json:
-            output.say(f"{prices.what()} --json lists every run.")
+            output.say(f"{prices.about_mlperf()} --json lists every run.")
     else:
         shipped = profile.load_profiles()
         found = {name: shipped.get(name) for name in discovery.workload_names()}

@@ -96,15 +96,15 @@ def _set_aside(set_aside: Sequence[SetAside], *, explain: bool = False) -> Itera
 def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
     from gpubench.offers.transport import HttpTransport  # loads requests
 
-    how: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
+    options: dict[str, Any] = {"results": request.results, "accept_outliers": request.accept_outliers}
     wanted = (
         sources.select_sources(sources.all_sources(say), request.providers) if request.url is None else ()
     )
     with HttpTransport() as transport:
         if request.url is None:
-            done = refresh.refresh(wanted, transport, on_source=_say_source, **how)
+            done = refresh.refresh(wanted, transport, on_source=_say_source, **options)
         else:
-            done = refresh.take_over(request.url, transport, only=request.providers, **how)
+            done = refresh.take_over(request.url, transport, only=request.providers, **options)
             for source in done.sources.items():
                 _say_source(*source)
     say(*_set_aside(done.set_aside), *done.notes)

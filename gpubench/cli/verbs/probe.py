@@ -18,8 +18,8 @@ def verb(request: table.DumpRequest, *, as_json: bool) -> None:
     output.answer(as_json, lambda: msgspec.structs.asdict(report) | beside, lambda: machine(report).parts)
 
 
-# The example for a machine without a GPU: the one with published timings on the most GPUs.
-_POPULAR = "resnet50"
+# The example workload for a machine without a GPU. It has published timings on the most GPUs.
+_EXAMPLE = "resnet50"
 
 
 def overview() -> None:
@@ -31,9 +31,9 @@ def overview() -> None:
     from gpubench.recommend.rank import rank
     from gpubench.sections.answer import screen
 
-    ranking = rank(_POPULAR, one_a_gpu=True, limit=1)
+    ranking = rank(_EXAMPLE, one_a_gpu=True, limit=1)
     terminal.show(
-        parts.Paragraph(text=f"This machine has no GPU. To train {_POPULAR}, for example:"),
+        parts.Paragraph(text=f"This machine has no GPU. To train {_EXAMPLE}, for example:"),
         *screen(ranking),
         parts.Paragraph(
             text="For your own job: gpubench llama-3.1-8b --lora --samples 20000, gpubench ./my_model.py; "

@@ -38,10 +38,10 @@ def verb(
         return
     if sys.stdout.isatty():
         output.say(lines.headline(ranking))  # the top of the output may have scrolled off the screen
-    no_upload = request.dataset_gb is not None or request.relative or request.task == "infer"
-    data = "" if no_upload else "`--dataset-gb` adds the upload of your data; "
+    can_add_upload = request.dataset_gb is None and not request.relative and request.task != "infer"
+    upload = "`--dataset-gb` adds the upload of your data; " if can_add_upload else ""
     output.say(
-        f"Next: {data}`gpubench offers refresh` fetches today's prices; `gpubench run` measures the GPU "
+        f"Next: {upload}`gpubench offers refresh` fetches today's prices; `gpubench run` measures the GPU "
         "here, or the CPU if there is none; `gpubench try` measures the answer on the rented machine; "
         "`gpubench report` makes the page."
     )

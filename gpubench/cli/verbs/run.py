@@ -94,7 +94,7 @@ def tell(
 
 
 def run_parts(run: Run) -> list[Part]:
-    """Return the summary of a run: the device, the cases, the comparisons, and the doubts."""
+    """Return the summary of a run: device, cases, comparisons, micro-benchmarks, failures and findings."""
     said = data.of_run(run)
     micro = device.micro_in_short(said) if run.measurements else device.micro(said)
     shown = [*method.cases(said), *measured.screen(said), *micro]
