@@ -316,6 +316,7 @@ def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
     by_hand = _of_ratio("clock", "round time over that of a hand-written loop", proof.by_hand, BY_HAND)
     what, limit = "step time without synchronizing", f"under {UNSYNCHRONIZED:g} of the time with it"
     times = (proof.events.second_s, proof.by_hand.first_s, proof.issue_s)
+    # without readings, nothing can be judged, as in a host-bound case
     device_s, wall_s, issue_s = map(median, times) if all(times) else (0.0, 0.0, math.inf)
     if issue_s <= GPU_BOUND * device_s:
         right = issue_s < UNSYNCHRONIZED * wall_s

@@ -48,7 +48,8 @@ POWER_SHARE = 0.10  # share of the time at the power limit
 SLOWDOWN_SHARE = 0.01  # share of the time slowed by heat or hardware
 # A case's rounds may add up to this much more than the time since the parent requested them.
 CHILD_CLOCK_SLACK_S = 1.0
-# Minimum ratio of the rounds' own times to the time over which they arrived, pauses excluded.
+# Minimum ratio of the rounds' total time, as the child measured it, to the time over which they reached the
+# parent, without pauses.
 LEAST_OF_ARRIVALS = 0.8
 HOST_LOAD = 0.5  # share of CPU time that other programs used
 HOST_STEAL = 0.02  # share of CPU time that other virtual machines took

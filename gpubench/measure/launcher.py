@@ -214,6 +214,7 @@ MICRO_SHARE = 0.1
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
 # A case with less time than this is not started.
 LEAST_CASE_S = 1.0
+# The process that runs the micro-benchmarks of one GPU.
 MICRO_GROUP = Group(launch=0)
 # Longest time without a report in each phase [s]; every round is a report.
 PHASE_LIMITS_S = {

@@ -190,8 +190,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
+    """The cases to measure in order, and those that cannot be measured.
 
+    ``peers`` are the GPUs that work together with the first in a multi-GPU job.
     ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether
     that part also ran the micro-benchmarks. ``quality`` has the cases that are trained to a quality target.
     ``falls_back`` is whether a case is measured eagerly if no CUDA graph can capture it.
@@ -604,10 +605,12 @@ def _conflicts(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"`--micro only`": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
-    of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
-    of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
+    has_case_options = (
+        request.precisions or request.executions or request.batch_size or request.task != "train"
+    )
+    needs_workloads = has_case_options or asked_recipe(request) or _names_workloads(request) or request.suite
     no_workload = "`--micro only` runs no workload: leave out {}"
-    yield is_micro, {"workloads and their options": bool(of_workloads)}, no_workload
+    yield is_micro, {"workloads and their options": bool(needs_workloads)}, no_workload
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         yield (
             True,

@@ -93,8 +93,7 @@ def preflight(
             f"{_label(device)} is in use by others: {sharing.finding.value}{who}; end them or choose another "
             "GPU with --device; `gpubench run` also takes --allow shared, which marks every figure"
         )
-    shared = None if sharing is None else sharing.finding
-    return tuple(filter(None, (shared, power_capped(device))))
+    return tuple(filter(None, (sharing and sharing.finding, power_capped(device))))
 
 
 def look_twice(
@@ -109,7 +108,7 @@ def look_twice(
         return first
     wait(SECOND_LOOK_AFTER_S)
     second = _look(device, readings)
-    return second if second is None or second.refuse else None
+    return second if second is not None and second.refuse else None
 
 
 def power_capped(device: DeviceProfile) -> Finding | None:
@@ -364,6 +363,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None, *, all_taken: bool) -
         refusal = why_excluded(device, state.compute_mode, others)
         if refusal is None and all_taken:
             refusal = f"in use by {others}; end what is not needed, or add --allow shared to gpubench run"
+            # reported here, so ``limits`` need not report it again
             state = msgspec.structs.replace(
                 state, process_count=None, utilization=None, memory_in_use_bytes=None
             )
