@@ -93,7 +93,7 @@ def preflight(
             f"{_label(device)} is in use by others: {sharing.finding.value}{who}; end them or choose another "
             "GPU with --device; `gpubench run` also takes --allow shared, which marks every figure"
         )
-    return tuple(filter(None, (sharing and sharing.finding, power_capped(device))))
+    return tuple(filter(None, (sharing.finding if sharing else None, power_capped(device))))
 
 
 def look_twice(
