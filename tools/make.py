@@ -22,7 +22,7 @@ from scipy import optimize, stats
 from gpubench import discovery, files, folders, today
 from gpubench.arrays import Floats
 from gpubench.models import CardClass, MemoryLine, StepMemory, WorkloadProfile
-from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, Member
+from gpubench.predict.capacity import CAPACITY_FILE, MOST_UNITS, DecoderTrace
 from gpubench.profile import cache, load_profiles, trace
 from gpubench.profile.allowance import ALLOWANCE_FILE, Allowance, ClassAllowance, CompiledLoss, Ran, class_of
 from gpubench.specs import load_specs
@@ -34,7 +34,7 @@ from tools.published import published_rows
 FEW_LAYERS = (2, 4)
 
 
-def traced() -> Iterator[Member]:
+def traced() -> Iterator[DecoderTrace]:
     """Trace every decoder of the family with only a few layers; this takes a minute or two."""
     discovery.workload_names()  # makes the package of the workloads importable in a checkout too
     family = importlib.import_module("gpubench_workloads._family")
@@ -44,7 +44,7 @@ def traced() -> Iterator[Member]:
             print(model, way, flush=True)
             low, high = (trace.traced_steps(each[way]) for each in few)
             share = (sizes.layers - FEW_LAYERS[0]) / (FEW_LAYERS[1] - FEW_LAYERS[0])
-            yield Member(
+            yield DecoderTrace(
                 model=model,
                 parameters=round(low[0] + share * (high[0] - low[0])),
                 way=way,

@@ -20,7 +20,7 @@ from gpubench.foreign_code import lacks_memory, one_line
 from gpubench.installing import pip_install
 from gpubench.measure.capability import NotHereError
 from gpubench.models import Case, ParallelMode, WeightType
-from gpubench.profile.blocks import BLOCK, SCALES, frozen_layers, repeated_blocks
+from gpubench.profile.blocks import SCALES_PER_FACTOR, WEIGHTS_PER_SCALE, frozen_layers, repeated_blocks
 
 # The weight types to which ``quantize`` converts.
 QUANTIZED = frozenset({WeightType.INT8, WeightType.INT4})
@@ -144,9 +144,11 @@ def place_in_nf4(model: nn.Module, case: Case, device: torch.device) -> None:
         raise NotHereError(f"{case.workload} has no frozen linear layer that could be stored in nf4")
     quantization = _torchao(WeightType.NF4)
     for layer in layers:
-        blocks = layer.weight.numel() // BLOCK
+        blocks = layer.weight.numel() // WEIGHTS_PER_SCALE
         with refusing(f"torchao has no nf4 for a layer of {tuple(layer.weight.shape)} on this device"):
-            weight = quantization.to_nf4(layer.weight.detach().to(device), BLOCK, math.gcd(blocks, SCALES))
+            weight = quantization.to_nf4(
+                layer.weight.detach().to(device), WEIGHTS_PER_SCALE, math.gcd(blocks, SCALES_PER_FACTOR)
+            )
         layer.weight = nn.Parameter(weight, requires_grad=False)
 
 

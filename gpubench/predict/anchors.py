@@ -91,11 +91,11 @@ def readings_of(question: Question, own: Sequence[Run], reference: Sequence[Run]
     recipe = question.profile.recipe
     every = _read(question, own, reference)
     on_one_gpu = [r for r in every if r.case.gpu_count == 1 and not is_unfounded(r.findings)]
-    return [r for r in on_one_gpu if r.case.recipe == recipe.at(r.case.precision)] + _loops(question)
+    return [r for r in on_one_gpu if r.case.recipe == recipe.at(r.case.precision)] + _loop_readings(question)
 
 
 def peaks_of(question: Question, own: Sequence[Run]) -> list[Reading]:
-    """Return every measurement of the question's workload and task that has a peak memory, newest first.
+    """Return every measurement of the question's workload and task with a peak memory, newest first.
 
     Any recipe and number of GPUs is accepted, host-bound or not, because a peak describes only its own case.
     Shipped runs are left out, because the memory model is checked against them.
@@ -159,8 +159,8 @@ def _reading(spec: GpuSpec, m: Measurement, run: Run, basis: Literal["measured",
     )
 
 
-def _loops(question: Question) -> list[Reading]:
-    """Return the GPU-bound steps of the question's workload that a hand-written loop timed."""
+def _loop_readings(question: Question) -> list[Reading]:
+    """Return the shipped timings of a hand-written loop: the GPU-bound steps of the question's workload."""
     shipped = h200_readings()
     spec = find_spec(shipped.gpu_key)
     if (

@@ -25,7 +25,7 @@ MOST_UNITS = 1024
 """Longest context to try, in units of ``UNIT_TOKENS``; no decoder in the file has a longer one."""
 
 MOST_CONTEXT = UNIT_TOKENS * MOST_UNITS
-WORDS = (
+EXPLANATION = (
     "Longest context that fits, judged by the upper end of the 95 % interval, in steps of 1,024 tokens; K is "
     "1,024. "
     "Training: one sequence, AdamW, all in bfloat16, all blocks recomputed, the loss in 8 chunks; adapters "
@@ -34,7 +34,7 @@ WORDS = (
 )
 
 
-class Member(Record, frozen=True, kw_only=True):
+class DecoderTrace(Record, frozen=True, kw_only=True):
     """The memory of one decoder, trained or used in one way.
 
     Attributes:
@@ -98,9 +98,9 @@ class Capacity(Record, frozen=True, kw_only=True):
 
 
 @cache
-def load_members() -> tuple[Member, ...]:
+def load_traces() -> tuple[DecoderTrace, ...]:
     """Read the shipped traces, sorted by number of parameters."""
-    return data_json(CAPACITY_FILE, tuple[Member, ...])
+    return data_json(CAPACITY_FILE, tuple[DecoderTrace, ...])
 
 
 def capacity_of(spec: GpuSpec) -> Capacity:
@@ -124,7 +124,7 @@ def capacity_of(spec: GpuSpec) -> Capacity:
                 context_tokens=UNIT_TOKENS * min(largest_of(member.step, card), MOST_UNITS),
                 device=device_of(member.step, 1, card.card_class),
             )
-            for member in load_members()
+            for member in load_traces()
         ),
         speed_untold=no_speed and f"{no_speed}: {NO_SPEED}",
     )

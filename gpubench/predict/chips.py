@@ -218,9 +218,8 @@ def product_rate(spec: GpuSpec, without: str | None = None) -> ProductRate:
 
     nearest = min(measured, key=distance)
     power, clock = power_and_clock(nearest)
-    throttle = exp(
-        min(0.0, _POWER_EXPONENT * power - clock)
-    )  # share of the full clock at which it was measured
+    # Share of the full clock at which it was measured
+    throttle = exp(min(0.0, _POWER_EXPONENT * power - clock))
     return ProductRate(
         share=_measured_products()[nearest][0] / throttle,
         best=max(_measured_products()[each][1] for each in measured),

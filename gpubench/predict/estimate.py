@@ -139,7 +139,7 @@ def estimate(
     most_sharing: int = 1,
     may_fit: bool = False,
 ) -> dict[str, Estimate | Refusal]:
-    """Answer the question for each GPU: measured there, else from a shipped reading, else predicted.
+    """Answer the question for each GPU: by the user's measurement, else a shipped one, else a prediction.
 
     Args:
         question: Workload, precision, execution, task and batch. If the default batch does not fit, a smaller
@@ -229,12 +229,12 @@ def _within_graph_range(answer: Estimate | Refusal, graph: Estimate | Refusal) -
     nearest = min(max(predicted, least), MOST_GAIN * least)
     if nearest == predicted or answer.low is None or answer.high is None:
         return answer
-    down = min(nearest / predicted, 1.0)
-    high = max(down * answer.high, MOST_GAIN * least)
+    lowered = min(nearest / predicted, 1.0)
+    high = max(lowered * answer.high, MOST_GAIN * least)
     return msgspec.structs.replace(
         answer,
         samples_per_s=nearest,
-        low=min(down * answer.low, graph.low or least),
+        low=min(lowered * answer.low, graph.low or least),
         high=high if answer.most_samples_per_s is None else min(high, answer.most_samples_per_s),
         method=f"{answer.method}; kept between its CUDA graph's speed and {MOST_GAIN:g} times that (assumed)",
     )
@@ -265,10 +265,10 @@ def _takes_largest_batch(question: Question, fit: MemoryFit, *, may_fit: bool) -
     never used.
     """
     is_refused = not (fit.fits or (may_fit and fit.verdict is Verdict.MAY_FIT))
-    is_default = question.batch_size is None and question.task is TaskKind.TRAIN
+    may_shrink = question.batch_size is None and question.task is TaskKind.TRAIN
     recipe, profile = question.profile.recipe, question.profile
     is_sharded = bool(profile.tokens_per_sample) and recipe.trainable is Trainable.FULL
-    return is_default and is_refused and not is_sharded and 2 * fit.largest_batch >= question.batch
+    return may_shrink and is_refused and not is_sharded and 2 * fit.largest_batch >= question.batch
 
 
 def _on_fewest_gpus(

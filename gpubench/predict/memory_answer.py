@@ -356,7 +356,7 @@ def _fixes(
             yield eager
     if fit.fits:
         return
-    for what, changes in _same_work_in_less(profile, case):
+    for what, changes in _memory_savings(profile, case):
         yield fix(what, **changes)
     if train and accumulate < case.batch_size:
         parts = _fewest_micro_batches(profile, case, fit.card, scale)
@@ -371,8 +371,8 @@ def _fixes(
         yield from _on_several(question, case, fit, readings, accumulate)
 
 
-def _same_work_in_less(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield the changes that do the same work with less memory, in words and as fields of the case."""
+def _memory_savings(profile: WorkloadProfile, case: Case) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the changes with which the same work takes less memory, in words and as fields of the case."""
     if not case.precision.is_amp and case.weight_type is WeightType.FLOAT32:
         what = "automatic mixed precision (amp-fp16, or amp-bf16 from Ampere on)"
         yield what, {"precision": Precision.AMP_FP16}

@@ -133,8 +133,7 @@ def _predict(
     learned = fitted.ratio if anchors else fitted.level
     is_small = question.profile.parameters < SMALLEST_PUBLISHED
     times = _times(question, case, specs, learned, host_s)
-    # How much slower each anchor is than its level; NaN for models smaller than any published, where levels
-    # err
+    # How much slower each anchor is than its level; NaN for small models, whose levels are unreliable
     slowdowns = [
         math.nan if is_small else _log_slowdown(question, each, fitted.level, host_s) for each in anchors
     ]

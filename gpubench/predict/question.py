@@ -74,11 +74,11 @@ def question_of(
     """
     resolved = precision_of(precision, profile)
     check_weights(profile.name, profile.recipe, asked, (resolved,), profile.offered)
-    stack_lacks_graph = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
+    lacks_graph = profile.recipe.stack is not Stack.TORCH and rest.get("execution") is Execution.GRAPH
     is_eager_in_inference = profile.is_eager_in_inference or (profile.memory and profile.memory_untraced)
     infers_eagerly = rest.get("task") is TaskKind.INFER and is_eager_in_inference
-    # No CUDA graph captures these steps
-    if profile.is_eager_only or stack_lacks_graph or infers_eagerly:
+    # No CUDA graph captures these steps; steps of other stacks than torch may be compiled
+    if profile.is_eager_only or lacks_graph or infers_eagerly:
         rest["execution"] = Execution.EAGER
     return Question(profile=profile.at_precision(in_memory(resolved)), precision=resolved, **rest)
 

@@ -48,7 +48,8 @@ FUSED_AT_MEASURED_RATE = 0.5
 """Share of the matrix products of usual width that run at the rate measured for large products, instead of
 the fitted rate, if chains of operators are fused.
 
-It was chosen to match compiled GPT-2 on 16 cards, where fusing removes half of the products' slowdown.
+It was chosen to match compiled GPT-2 on 16 cards, where fusing saves half of the time that products lose to
+the lower rate.
 """
 USUAL_WIDTH = 512.0
 """Typical width of a matrix product in published networks.

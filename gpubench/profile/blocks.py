@@ -110,8 +110,8 @@ def _selection() -> Any:
 
 # --- linear layers in 4 bits, and their adapters -----------------------------------------------------------
 
-BLOCK = 64  # weights per scale
-SCALES = 256  # scales per factor
+WEIGHTS_PER_SCALE = 64
+SCALES_PER_FACTOR = 256
 LEVELS = 16  # values that a weight can have
 
 
@@ -146,11 +146,11 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.shape = tuple(layer.weight.shape)
         count, device, dtype = layer.weight.numel(), layer.weight.device, layer.weight.dtype
-        blocks = -(-count // BLOCK)
+        blocks = -(-count // WEIGHTS_PER_SCALE)
         for name, size, kind in (
             ("pairs", -(-count // 2), torch.uint8),
             ("scales", blocks, torch.int8),
-            ("factors", -(-blocks // SCALES), dtype),
+            ("factors", -(-blocks // SCALES_PER_FACTOR), dtype),
             ("levels", LEVELS, dtype),
         ):
             self.register_buffer(name, torch.empty(size, dtype=kind, device=device))
@@ -182,7 +182,7 @@ def _unpacked(shape: tuple[int, int], pairs: Tensor, scales: Tensor, levels: Ten
     high = (pairs >> 4).to(torch.long)
     low = (pairs & 15).to(torch.long)
     first, second = levels[high], levels[low]
-    each = scales.to(levels.dtype)[:, None].expand(len(scales), BLOCK // 2)
+    each = scales.to(levels.dtype)[:, None].expand(len(scales), WEIGHTS_PER_SCALE // 2)
     first_scaled = first * each.flatten()[: len(pairs)]
     second_scaled = second * each.flatten()[: len(pairs)]
     return torch.stack((first_scaled, second_scaled), dim=-1).flatten()[: shape[0] * shape[1]].view(shape)

@@ -76,7 +76,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fields: The requested fields of the recipe.
-        optional: Names of fields that are ignored for a workload without that setting.
+        optional: Names of fields that are ignored if the workload has no setting of that name.
         gpu_count: GPUs of the job; some workloads choose their checkpointing by that number.
         precisions: The requested precisions, by name; ``amp`` means both types of AMP.
         with_ways: Whether the memory of cheaper ways to train the model is requested too.
@@ -110,7 +110,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return recipe if how is None else msgspec.structs.replace(recipe, checkpointing=how)
 
     def of(self, settings: Collection[str]) -> dict[str, Any]:
-        """Return the requested fields that a workload with these settings has."""
+        """Return the requested fields, without optional ones that are not among a workload's settings."""
         left_out = set(self.optional).difference(settings)
         return {name: value for name, value in self.fields.items() if name not in left_out}
 

@@ -52,8 +52,7 @@ _FLOAT = 4
 _LONG = 8
 # Number of prebuilt batches of tokens and targets
 _PREBUILT = 4
-# Bytes moved per trained weight in 16 bits: weight, gradient and two states are read, weight and states
-# written
+# Bytes moved per trained 16-bit weight: weight, gradient and two states are read, weight and states written
 _MOVED_BY_ADAMW = 14
 # Bytes alive per weight of a 4-bit layer at the worst moment of its unpacking by torchao
 _UNPACKED = 14 + 1 / 32

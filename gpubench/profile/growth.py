@@ -212,8 +212,10 @@ def longer_step_at(other: StepTrace, one: StepTrace, two: StepTrace, times: int)
     short, events = _changes(one), _changes(other)
     place = _inserted(short, _changes(two), (0,))
     there = None if place is None or len(events) != len(short) else place.at(events)
+    # Where both models were traced, the assumption of ``at`` must hold
     if place is None or there is None or place.at(short) != place:
         return None
+    # A forward period must save all that it leaves alive
     saved, more_saved = (sum(change.total for change in each.forward) for each in (place, there))
     if two.saved - one.saved != saved:
         return None

@@ -139,7 +139,7 @@ def _traced_step(
     found: Sequence[StepMemory], tracer: _Tracer, kind: TaskKind, is_amp: bool, until_s: float
 ) -> StepMemory:
     """Trace a step; also at large batches, unless the memory of the same task already grew along lines."""
-    one, two = (tracer.follow(n, kind, is_amp) for n in BATCHES)
+    one, two = (tracer.trace(n, kind, is_amp) for n in BATCHES)
     step = on_lines(one, two, kind, is_amp=is_amp, recipe=tracer.recipe)
     before = next((known for known in found if known.task is kind), None)
     if before is not None and not before.points:
@@ -147,7 +147,7 @@ def _traced_step(
         kept = kept and msgspec.structs.replace(kept, largest_traced=largest)
         step = msgspec.structs.replace(step, largest_traced=largest, keeping=kept)
     else:
-        step = beyond_lines(step, lambda n: tracer.traced(n, kind, is_amp, until_s))
+        step = beyond_lines(step, lambda n: tracer.trace_large(n, kind, is_amp, until_s))
     return without_equal_loop(step)
 
 
@@ -246,7 +246,7 @@ class _Tracer:
         like = self._shorter[0] if self._shorter else self
         return bool(repeated_blocks(like.at(BATCHES[0]).task.model))
 
-    def follow(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
+    def trace(self, batch_size: int, kind: TaskKind, is_amp: bool) -> StepTrace:
         """Trace one step at one batch size; the optimizer's state is created once per batch size."""
         if self.workload.shorter is not None:
             found = self._from_shorter(batch_size, kind, is_amp, self.workload.shorter[-1])
@@ -262,12 +262,12 @@ class _Tracer:
 
     def _from_shorter(self, batch_size: int, kind: TaskKind, is_amp: bool, times: int) -> StepTrace | None:
         # At a second batch size, the shortest model suffices if its periods are the same as at the first
-        one = self._shorter[0].follow(batch_size, kind, is_amp)
+        one = self._shorter[0].trace(batch_size, kind, is_amp)
         if (kind, is_amp) in self._pairs:
             found = longer_step_at(one, *self._pairs[kind, is_amp], times)
             if found is not None:
                 return found
-        two = self._shorter[1].follow(batch_size, kind, is_amp)
+        two = self._shorter[1].trace(batch_size, kind, is_amp)
         self._pairs.setdefault((kind, is_amp), (one, two))
         return longer_step(one, two, times)
 
@@ -296,14 +296,14 @@ class _Tracer:
             built.optimizer = with_state(built.task, {} if sparse else GPU_OPTIONS)
         return built.task, built.optimizer
 
-    def traced(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
+    def trace_large(self, batch_size: int, kind: TaskKind, is_amp: bool, until_s: float) -> StepTrace | None:
         """Trace a step at a large batch; return None if it fails, or would take too much time or memory."""
         is_traced = {*BATCHES} <= self._lengths.get((kind, is_amp), {}).keys()
         like = self if is_traced else self._shorter[0]  # a model traced at both small batches
         if time.process_time() >= until_s or like.is_too_large(batch_size, kind, is_amp):
             return None
         with suppress(Exception):  # foreign code, which may refuse a batch
-            return self.follow(batch_size, kind, is_amp)
+            return self.trace(batch_size, kind, is_amp)
         return None
 
     def is_too_large(self, batch_size: int, kind: TaskKind, is_amp: bool) -> bool:

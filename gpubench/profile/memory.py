@@ -50,8 +50,7 @@ from gpubench.workload import BATCH_COUNT
 
 MOST_BATCH = 2**20
 """Largest batch to search or rank: throughput stops growing far below it, and nobody trains with more."""
-# Evaluations along lines before the search for the largest batch bisects; a line takes four, a bend one or
-# two
+# Evaluations along lines before the search for the largest batch bisects: a line takes four, a bend two
 _LOOKS_ALONG_LINES = 8
 LEAST_SCALING_BYTES = 4 * WORKSPACE_BYTES
 """Least memory of a step for its measured peak to scale other batches; below it, the workspace dominates."""
@@ -99,7 +98,7 @@ def need_of(
         measured: Measured memory of this exact case, on any GPU; replaces the model.
         scale: From ``scale_of``, if this workload was measured at another batch.
         accumulate: Number of micro-batches that the batch is split into, run one after the other. Their
-            gradients are summed, so they are alive through the whole step. With ``measured`` it is 1.
+            gradients are summed, so they are alive through the whole step. Must be 1 with ``measured``.
     """
     allowance = _allowance(profile, case, card_class)
     traced = _held(profile, case, accumulate)

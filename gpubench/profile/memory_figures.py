@@ -190,8 +190,8 @@ cuDNN (55 to 103 MiB for a recurrent layer, and for a convolution in strict fp32
 2 and 20 MiB (47 to 140 MiB). It is fitted to measurements on an H100; a test repeats the fit, also with each
 model left out. In the memory in use, the fitted overhead includes it."""
 LEAST_KEPT = 1.04
-"""Least ratio of memory with the outputs kept to memory with them freed for which a step with a compiled loss
-is estimated: scores in bfloat16 are 4.2 % of the measured steps (2.1 of 50.3 GB, 8,192 tokens, vocabulary
+"""Smallest ratio of a step's memory with its outputs kept to that with them freed, for an estimate with a
+compiled loss: scores in bfloat16 are 4.2 % of the measured steps (2.1 of 50.3 GB, 8,192 tokens, vocabulary
 128,256)."""
 _CONVOLUTIONS = frozenset({OperatorKind.CONV3X3, OperatorKind.CONV})
 

@@ -78,7 +78,7 @@ _ADVICE = {
     "with the mask as a tensor when q is not on a GPU",
 }
 
-# Collects what a pass of the task in the block reads from its tensors
+# Collects what a pass of this task, run inside the block, reads from its tensors
 _Reading = Callable[[TaskKind], AbstractContextManager[Reads]]
 ReadsAt = Callable[[int], Mapping[TaskKind, Reads]]
 """What a step of each task reads from its tensors, by batch size."""

@@ -48,7 +48,7 @@ Reads = dict[Key, list[Any]]
 
 
 class _OnHost(TorchFunctionMode):
-    """Passes calls that are not operators to a handler: reads by the host, lists as indices, constants."""
+    """Passes some calls that are not operators to a handler: reads by the host, indexing, and constants."""
 
     def __init__(self, call: Call) -> None:
         super().__init__()
@@ -168,8 +168,7 @@ class Known:
         self._one_of = one_of
         self._reads: Reads = {}
         self._others_as_1 = others_as_1
-        # By storage, so that a view has the values of its base. The weak reference keeps the storage's id
-        # from being used again.
+        # By storage, so that a view has the values of its base; the weak reference keeps storage ids unique
         self._values: dict[int, tuple[StorageWeakRef, Tensor]] = {}
         self._bytes = 0
         self._until_s = time.process_time() + _MOST_KNOWN_S

@@ -119,7 +119,7 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
 
 def room(capacity: Capacity) -> tuple[Part, ...]:
     """Return the longest sequence of each model that fits on a card, by kind of use."""
-    from gpubench.predict.capacity import MOST_CONTEXT, WORDS
+    from gpubench.predict.capacity import EXPLANATION, MOST_CONTEXT
 
     ways = tuple(dict.fromkeys(each.way for each in capacity.rooms))
     by_model = {
@@ -138,7 +138,7 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
             columns=(Column(title="Model"), *(Column(title=way, numeric=True) for way in ways)),
             rows=tuple((model, *(cell(found[way]) for way in ways)) for model, found in by_model.items()),
         ),
-        Paragraph(text=" ".join((WORDS, *said)), tone="note"),
+        Paragraph(text=" ".join((EXPLANATION, *said)), tone="note"),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpubench import memory, predict, rank
 from gpubench.discovery import load_workload
 from gpubench.models import Case, Checkpointing, StepMemory, WeightType
-from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_members
+from gpubench.predict.capacity import MOST_UNITS, UNIT_TOKENS, Capacity, Room, capacity_of, load_traces
 from gpubench.predict.question import NO_SPEED, case_for, question_of
 from gpubench.profile import load_profiles
 from gpubench.profile.allowance import card_of
@@ -52,7 +52,7 @@ def whole(name: str) -> StepMemory:
     ],
 )
 def test_a_few_layers_give_the_figures_of_a_full_trace(model, way, name, tokens):
-    (member,) = (m for m in load_members() if (m.model, m.way) == (model, way))
+    (member,) = (m for m in load_traces() if (m.model, m.way) == (model, way))
     assert member.parameters == load_profiles()[name].parameters
     for batch in (1, 2, 4):
         units = batch * tokens // UNIT_TOKENS
@@ -85,14 +85,14 @@ def test_well_known_facts_about_24_gib_are_reproduced():
 
 def test_kv_cache_takes_two_tensors_per_layer():
     """The cache of 8B takes 2 x 32 layers x 8 heads x 128 channels x 2 bytes = 131,072 bytes per token, and the prompt more."""
-    (step,) = (m.step for m in load_members() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
+    (step,) = (m.step for m in load_traces() if (m.model, m.way) == ("Llama 3 8B", "decode, 16 bits"))
     grown = (step.peak(64).at(64) - step.peak(32).at(32)) / (32 * UNIT_TOKENS)
     assert 131_072 < grown < 2 * 131_072
 
 
 def test_the_figures_for_a_sequence_length_come_from_its_trace():
     """Beyond all traces, the upper end of a figure would be twice its value."""
-    for member in load_members():
+    for member in load_traces():
         assert member.step.is_traced_at(MOST_UNITS), (member.model, member.way)
 
 
