@@ -406,7 +406,7 @@ def efficiency_of(
         return found
     question = msgspec.structs.replace(question, batch_size=alone.case.batch_size)
     model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=mode is ParallelMode.FSDP)
-    return Scaling(model.efficiency, model.low, model.high, model.basis)
+    return Scaling(*model, MODELED)
 
 
 def measured_efficiency(
