@@ -584,11 +584,13 @@ def jobs() -> pd.DataFrame:
     specs = [load_specs()[key] for key in rows.gpu_key]
     exchange = [
         scaling.Exchange(
-            gradient_bytes=row["parameters_m"] * 1e6 * scaling.GRADIENT_BYTES,
+            # A job that sends weights before their use never waits, as if nothing were exchanged
+            gradient_bytes=0.0
+            if row["exchange"] != "gradients"
+            else row["parameters_m"] * 1e6 * scaling.GRADIENT_BYTES,
             link=link,
             rate=rate,
             step_s=row["samples_per_step"] / row["few_samples_per_s"],
-            hidden_wholly=row["exchange"] != "gradients",
         )
         for row, (link, rate) in zip(rows.to_dict("records"), map(scaling.link_of, specs), strict=True)
     ]

@@ -169,16 +169,16 @@ def judge(check: CudaCheck) -> tuple[Verdict, ...]:
 
 
 def _of_the_part(log: PartLog) -> Verdict:
-    itself = partial(Verdict, part=log.name, what="the part itself")
+    verdict = partial(Verdict, part=log.name, what="the part itself")
     if log.state is PartState.FAILED:
-        return itself(state="FAILED", reason=log.reason)
+        return verdict(state="FAILED", reason=log.reason)
     if log.state is PartState.CUT_OFF:
-        return itself(
+        return verdict(
             state="cut off",
             found=f"did not finish within {format_duration(log.took_s or 0.0)}",
             reason=f"{log.reason}: it hangs, or this machine is slow",
         )
-    return itself(state="left out", found=log.state, reason=log.reason)
+    return verdict(state="left out", found=log.state, reason=log.reason)
 
 
 def states_of(verdicts: Iterable[Verdict]) -> set[State]:
@@ -316,6 +316,7 @@ def _of_clock(check: CudaCheck) -> Iterator[Verdict]:
     by_hand = _of_ratio("clock", "round time over that of a hand-written loop", proof.by_hand, BY_HAND)
     what, limit = "step time without synchronizing", f"under {UNSYNCHRONIZED:g} of the time with it"
     times = (proof.events.second_s, proof.by_hand.first_s, proof.issue_s)
+    # without readings, nothing can be judged, as in a host-bound case
     device_s, wall_s, issue_s = map(median, times) if all(times) else (0.0, 0.0, math.inf)
     if issue_s <= GPU_BOUND * device_s:
         right = issue_s < UNSYNCHRONIZED * wall_s

@@ -477,6 +477,7 @@ def check_cuda(
     work = Work(amounts, check, partial(write_check, path), launcher)
     work.save(work.check)
     try:
+        # SIGTERM ends a check as Ctrl-C does.
         with handling(lambda _: signal.default_int_handler(0, None), signal.SIGTERM):
             _run_parts(work, time.monotonic() + (check.limit_s or math.inf), on_part)
     except KeyboardInterrupt:

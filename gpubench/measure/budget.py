@@ -13,7 +13,8 @@ BudgetName = Literal["quick", "default", "publish"]
 LEAST_ROUNDS = 10
 """An estimate needs at least this many rounds."""
 SPARE_ROUNDS = 2
-"""Rounds planned beyond ``LEAST_ROUNDS``: they vary in length, so the time for ten may fit only nine."""
+"""Rounds to plan in addition to ``LEAST_ROUNDS``: rounds vary in length, so the time for ten may fit only
+nine."""
 SLOW_STEPS_S = 30.0
 """A case with slow steps may exceed the budget: its warm-up and timed part may each take this long [s]."""
 MICRO_MOST_S = 15.0

@@ -201,7 +201,7 @@ def fault_of(device: DeviceProfile) -> str | None:
 
 
 def why_refused(error: NoDeviceError, device: DeviceProfile | None = None) -> str:
-    """Say why a device could not be opened: its fault, an explanation of torch's message, or its first words.
+    """Say why a device could not be opened: its fault, else an explanation of torch's message or its start.
 
     Args:
         error: The measuring process's error, or gpubench's own, which needs no explanation.
@@ -479,6 +479,14 @@ def profiles_in(
     precisions: Sequence[str] = (),
 ) -> dict[str, WorkloadProfile]:
     """Profile several workloads, by reference; a user's own model is profiled in its own framework.
+
+    Args:
+        wanted: The frameworks in which the workloads will run.
+        references: The workloads.
+        asked: The requested recipe, by field.
+        device: The device, which determines the environment of a Keras process.
+        gpu_count: Number of GPUs of the largest job.
+        precisions: The requested precisions; empty means the defaults.
 
     Raises:
         MisuseError: As in ``profiles_of``, or if a user's own model is requested both in torch and in Keras.

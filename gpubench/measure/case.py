@@ -381,15 +381,15 @@ def _first_steps(
     note_losses(loss_of, context, recorder, deadline_s, first=1, least=STEPS_BEFORE_PEAK)
     hardware.drop_workspaces()  # a graph runs on its own stream, which has its own workspace
     hardware.drop_cache()  # cuDNN's trials took all free memory, but no step needs that much
-    hardware.ask("reset_peak_memory_stats")
+    hardware.call("reset_peak_memory_stats")
     context.phase(execution.facts.preparation or "first steps")
     check_deadline(deadline_s)
     seed_all(context.seed)  # if a capture freezes random numbers, they are the same each time
     with recorder.timing(execution.facts.preparation):
         advance = prepare(work)
         work.edge_loss(context.once(advance)(0), 0)
-    reserved = hardware.ask("max_memory_reserved")
-    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)
+    reserved = hardware.call("max_memory_reserved")
+    recorder.note(peak_memory_bytes=hardware.call("max_memory_allocated"), peak_reserved_bytes=reserved)
     recorder.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))
     if execution is not Execution.EAGER:
         recorder.note(

@@ -48,7 +48,8 @@ POWER_SHARE = 0.10  # share of the time at the power limit
 SLOWDOWN_SHARE = 0.01  # share of the time slowed by heat or hardware
 # A case's rounds may add up to this much more than the time since the parent requested them.
 CHILD_CLOCK_SLACK_S = 1.0
-# Minimum ratio of the rounds' own times to the time over which they arrived, pauses excluded.
+# Minimum ratio of the rounds' total time, as the child measured it, to the time over which they reached the
+# parent, without pauses.
 LEAST_OF_ARRIVALS = 0.8
 HOST_LOAD = 0.5  # share of CPU time that other programs used
 HOST_STEAL = 0.02  # share of CPU time that other virtual machines took
@@ -96,7 +97,7 @@ def judge_measurement(
         measurement: Has status ok and raw launches, or a status that already says why there is no figure.
         planned_launches: Number of launches in the budget.
         siblings: The other measurements of the run: eager is compared with graph, several GPUs with one.
-        allow_throttled: Whether a throttled row may still be ranked; a row that was allowed before stays so.
+        allow_throttled: Whether a throttled row may still be ranked; a row already allowed stays allowed.
     """
     trace = loss_trace(measurement.launches)
     if measurement.status not in {Status.OK, Status.INVALID}:
@@ -373,7 +374,7 @@ def _of_flops(measurement: Measurement) -> Iterator[Finding]:
     exceed either, because they do fewer multiplications than are counted, so the limit is higher for them.
     """
     share = measurement.mfu if measurement.hfu is None else measurement.hfu
-    limit, over = measurement.most_utilization, measurement.over_product or 0.0
+    limit, over = measurement.most_utilization, measurement.share_of_gemm or 0.0
     if share is not None and share > limit:
         yield Finding(kind=FindingKind.IMPLAUSIBLE, value=share, limit=limit)
     elif over > limit:

@@ -364,7 +364,11 @@ def reference_errors(work: Work, task: Task, expected: Expected | None = None) -
     inputs, targets = task.batches[0] if expected.is_whole else _reference_batch(task, work.case)
     train = work.case.task is TaskKind.TRAIN
     loss = output_error = None
-    with torch.set_grad_enabled(expected.needs_grad), steady(work.model, train=train), work.autocast():
+    with (
+        torch.set_grad_enabled(expected.needs_grad),
+        without_dropout(work.model, train=train),
+        work.autocast(),
+    ):
         on_device = forward(work.model, to_device(inputs, work.device, work.case, work.cast))
         if expected.loss is not None:
             found = work.loss(on_device, to_device(targets, work.device))
@@ -445,7 +449,7 @@ def _on_cpu(
         OffGpu(),
         torch.random.fork_rng(devices=[]),
         torch.set_grad_enabled(grad),
-        steady(task.model, train=train),
+        without_dropout(task.model, train=train),
     ):
         seed_all(seed)
         before = _randomness()
@@ -492,7 +496,7 @@ def graph_error(work: Work, advance: Advance, *, draws: bool = False, carries: b
     if carries or (draws and draws_its_own):
         return None
     state = _State(work)
-    with steady(work.model, train=train) if draws_its_own else nullcontext():
+    with without_dropout(work.model, train=train) if draws_its_own else nullcontext():
         if work.case.execution is Execution.GRAPH and recurrent_dropout:
             advance = prepare(work)
             state.restore()
@@ -519,7 +523,7 @@ def has_moved(model: nn.Module, before: list[Tensor]) -> bool:
 
 
 @contextmanager
-def steady(model: nn.Module, *, train: bool) -> Iterator[None]:
+def without_dropout(model: nn.Module, *, train: bool) -> Iterator[None]:
     """Turn dropout off, and restore modes, rates and buffers afterward.
 
     In training, all other modules stay in training mode, because some compute differently without it: batch

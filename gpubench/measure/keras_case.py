@@ -197,7 +197,7 @@ def profile_of_own(reference: str, framework: Framework, return_home: Callable[[
 LABELS = 4
 
 
-# --- measuring its steps ---------------------------------------------------------------------------------
+# --- measuring the steps of a model ----------------------------------------------------------------------
 
 # Number of steps to compare with eager ones; the second loss also checks the first update.
 CHECKED_STEPS = 2

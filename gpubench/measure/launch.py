@@ -1,7 +1,7 @@
 """One case in one launch, for any framework: warm up, time, read the device, and end with a status.
 
-A framework provides a ``Job``: how a step is issued, how its loss is read, and what it knows about its own
-arithmetic. No framework is imported here, so a process loads only the one that it measures.
+A framework provides a ``Job``: how a step is issued, how its loss is read, and how its precision is checked.
+No framework is imported here, so a process loads only the one that it measures.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class HostTimes(NamedTuple):
         host: Times of the host since boot, by kind; None if they cannot be read, or do not count
             other guests' time (macOS, Windows).
         own: Time of this process and its ended children.
-        processes: Number of processes of the same job on this host, which do not count as others.
+        processes: Number of processes of the same job on this host, which do not count as others; each is
+            assumed to use as much time as this one.
     """
 
     host: Any | None
@@ -85,7 +86,7 @@ class HostTimes(NamedTuple):
         after = HostTimes.now()
         if self.host is None or after.host is None:
             return Others()
-        # the fields after the first eight are guest time, which is included in earlier ones
+        # user, nice, system, idle, iowait, irq, softirq, steal; later fields are included in these
         spent = [new - old for old, new in zip(self.host[:8], after.host[:8], strict=True)]
         total = sum(spent)
         if total <= 0:
@@ -199,11 +200,12 @@ def power_integral(samples: Sequence[TelemetrySample], region_s: Seconds) -> Jou
     known = [(s.t_s, s.power_w) for s in samples if s.power_w is not None and 0 <= s.t_s <= region_s]
     if len(known) < 2:
         return None
-    gaps = [known[0][0], region_s - known[-1][0], *(b[0] - a[0] for a, b in pairwise(known))]
+    (first_s, first_w), (last_s, last_w) = known[0], known[-1]
+    gaps = [first_s, region_s - last_s, *(after - before for (before, _), (after, _) in pairwise(known))]
     if max(gaps) > LARGEST_GAP_S:
         return None
-    inside = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(known))
-    joules = inside + gaps[0] * known[0][1] + gaps[1] * known[-1][1]
+    inside = sum((t2 - t1) * (p1 + p2) / 2 for (t1, p1), (t2, p2) in pairwise(known))
+    joules = inside + first_s * first_w + (region_s - last_s) * last_w
     return joules if joules > 0 else None
 
 
@@ -225,7 +227,7 @@ class Bench:
         stopped: Whether the parent has requested a stop.
         cause_of: Returns the root cause of an error, such as the loss of another process of the job.
         local_processes: Number of processes of this job on this host, this one included.
-        at: The current phase.
+        current_phase: The name of the current phase.
     """
 
     budget: Budget
@@ -237,7 +239,7 @@ class Bench:
     stopped: Callable[[], bool] = lambda: False
     cause_of: Callable[[BaseException], BaseException] = lambda error: error
     local_processes: int = 1
-    at: str = "build"
+    current_phase: str = "build"
 
     @classmethod
     def serving(
@@ -277,7 +279,7 @@ class Bench:
 
     def phase(self, name: str) -> None:
         """Begin a phase."""
-        self.at = name
+        self.current_phase = name
         self.tell_phase(name)
 
     def power_limit_w(self) -> Watts | None:
@@ -398,12 +400,12 @@ def conduct(
         if len(recorder.series.timed) < 2:
             status, reason = Status.INTERRUPTED, "stopped before two rounds were done"
     except NotHereError as error:
-        status, reason = failure(error, order.case.batch_size, bench.at)
+        status, reason = failure(error, order.case.batch_size, bench.current_phase)
         cause = error.cause
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the model's own code may raise anything
         origin = bench.cause_of(error)
         is_peer_lost = isinstance(origin, LostError)
-        status, reason = failure(origin, order.case.batch_size, bench.at)
+        status, reason = failure(origin, order.case.batch_size, bench.current_phase)
         trace = traceback_of(error)
     recorder.note(stopped=is_peer_lost or bench.stopped())
     if fault := bench.telemetry.fault:
@@ -447,10 +449,10 @@ def time_job(
 
 
 def failure(error: BaseException, batch_size: int, phase: str) -> tuple[Status, str]:
-    """Return the status and reason for an exception: its message; of foreign code, also its type and line.
+    """Return the status and the reason of a case that ended with this exception.
 
-    A ``NotHereError`` becomes unsupported, with its own message. If memory ran out, the reason also names the
-    batch and the phase, which show what to reduce.
+    The reason is the message, and also the type and line of an exception in foreign code. A ``NotHereError``
+    means unsupported. If memory ran out, the reason names the batch and the phase, which show what to reduce.
     """
     if isinstance(error, NotHereError):
         return Status.UNSUPPORTED, str(error)

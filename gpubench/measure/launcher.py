@@ -49,7 +49,7 @@ from gpubench.units import Seconds, format_bytes, format_duration, plain, utc_st
 
 
 class Child(ChildProcess[messages.Report]):
-    """A measuring process. Its last words may be stored, so private names are removed from them."""
+    """A measuring process. Its last line of output may be stored, so private names are removed from it."""
 
     def __init__(
         self,
@@ -214,6 +214,7 @@ MICRO_SHARE = 0.1
 PROBE_S = MICRO_WARM_S + LEAST_REPETITIONS * MOST_REPETITION_S
 # A case with less time than this is not started.
 LEAST_CASE_S = 1.0
+# The process that runs the micro-benchmarks of one GPU.
 MICRO_GROUP = Group(launch=0)
 # Longest time without a report in each phase [s]; every round is a report.
 PHASE_LIMITS_S = {
@@ -602,8 +603,8 @@ class Launcher:
             return report
         self.close()
         known: tuple[type[GpuBenchError], ...] = (MisuseError, NoDeviceError)
-        kinds = (kind for kind in known if kind.exit_code == report.exit_code)
-        raise next(kinds, GpuBenchError)(report.reason)
+        kind = next((kind for kind in known if kind.exit_code == report.exit_code), GpuBenchError)
+        raise kind(report.reason)
 
     def _take_ready(self, report: messages.Ready, *, uses_all_threads: bool) -> None:
         # Keep the report of a job, else of the first torch process, else of the first process; add the

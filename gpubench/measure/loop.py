@@ -29,7 +29,7 @@ from gpubench.units import Seconds, count, format_percent
 WINDOWS = 4
 # A round longer than this many times the median is marked.
 GAP = 2.0
-# The slope of the temperature is that of the last readings over this time.
+# Length of the period at the end over which the slope of the temperature is fitted.
 TEMPERATURE_SPAN_S = 30.0
 # Largest spread of the SM clock in a steady warm-up, relative to its highest value.
 CLOCK_SPREAD = 0.02
@@ -218,14 +218,14 @@ class StopRule:
 
     def verdict(self) -> Verdict:
         """Judge the series so far; if it drifts, its first half is excluded."""
-        late = self.elapsed_s >= self.deadline_s
+        is_out_of_time = self.elapsed_s >= self.deadline_s
         enough = self._enough()
-        if self._drifts(LEAST_HALF_AT_END if late or enough else LEAST_HALF):
+        if self._drifts(LEAST_HALF_AT_END if is_out_of_time or enough else LEAST_HALF):
             self.left_out += len(self.accepted) // 2
             enough = self._enough()
         if enough:
             return Verdict.DONE
-        if late:
+        if is_out_of_time:
             return Verdict.OUT_OF_TIME
         if self.elapsed_s < self.give_up_after_s or len(self.accepted) < LEAST_ROUNDS:
             return Verdict.GO_ON
@@ -450,7 +450,7 @@ class Loop:
 
 @dataclass
 class Series:
-    """The rounds of one case so far."""
+    """The rounds of one case so far; ``scales`` are the gradient scales before and after its timed rounds."""
 
     warmup: list[Round] = field(default_factory=list)
     timed: list[Round] = field(default_factory=list)

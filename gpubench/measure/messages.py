@@ -117,7 +117,7 @@ class MeasureCase(msgspec.Struct, frozen=True, kw_only=True, tag="measure"):
 
 
 class MeasureMicro(msgspec.Struct, frozen=True, kw_only=True, tag="micro"):
-    """Run the micro-benchmarks; the processes of a job measure only their communication."""
+    """Run the micro-benchmarks within ``time_s``; the processes of a job measure only their communication."""
 
     time_s: Seconds | None = None
 

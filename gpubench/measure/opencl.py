@@ -115,7 +115,7 @@ def probes(queue: cl.CommandQueue) -> Iterator[Probe]:
     """Yield multiply-adds in fp32 and the formats that the device's extensions add, copies and transfers."""
     yield multiply_add(queue, "fp32")
     extensions = queue.device.extensions.split()
-    yield from (multiply_add(queue, name) for name, form in _FORMATS.items() if form[2] in extensions)
+    yield from (multiply_add(queue, name) for name, (*_, needed) in _FORMATS.items() if needed in extensions)
     yield from copies(own_memory=not _is_cpu(queue), inside=copy_inside, across=_copy_across)
 
 

@@ -190,8 +190,9 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The cases to measure in order, and those that cannot be measured; ``peers`` are the other GPUs.
+    """The cases to measure in order, and those that cannot be measured.
 
+    ``peers`` are the GPUs that work together with the first in a multi-GPU job.
     ``done`` has the cases and launches that an earlier part of the run measured; ``has_micro`` is whether
     that part also ran the micro-benchmarks. ``quality`` has the cases that are trained to a quality target.
     ``falls_back`` is whether a case is measured eagerly if no CUDA graph can capture it.
@@ -359,7 +360,7 @@ def _every_case(
         )
     ]
     thread_counts = (*_fewer_threads(devices[0]), 0) if request.thread_scaling else (0,)
-    for reference, asked_precisions in asked_cases(request, on_cpu=devices[0].is_cpu).items():
+    for reference, asked_precisions in precisions_by_workload(request, on_cpu=devices[0].is_cpu).items():
         profile = profiles[reference]
         is_trainable = TaskKind.TRAIN in profile.tasks
         # a workload that cannot be trained, such as an input pipeline, has only one task
@@ -439,7 +440,7 @@ def references(request: RunRequest) -> tuple[str, ...]:
     return request.workloads or tuple(SUITES[request.suite or "default"])
 
 
-def asked_cases(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
+def precisions_by_workload(request: RunRequest, *, on_cpu: bool) -> dict[str, tuple[str, ...]]:
     """Return the precisions of each workload, by reference; an empty tuple means the defaults."""
     if request.workloads:
         return dict.fromkeys(request.workloads, request.precisions)
@@ -604,10 +605,12 @@ def _conflicts(request: RunRequest) -> Iterator[tuple[bool, dict[str, bool], str
     largest = {"--batch-size max": request.batch_size == "max"}
     micro, threads = {"`--micro only`": is_micro}, {"--thread-scaling": request.thread_scaling}
     gpus, other_jobs = {"--gpus": several}, request.jobs not in {None, "ddp"}
-    of_cases = request.precisions or request.executions or request.batch_size or request.task != "train"
-    of_workloads = of_cases or asked_recipe(request) or _names_workloads(request) or request.suite
+    has_case_options = (
+        request.precisions or request.executions or request.batch_size or request.task != "train"
+    )
+    needs_workloads = has_case_options or asked_recipe(request) or _names_workloads(request) or request.suite
     no_workload = "`--micro only` runs no workload: leave out {}"
-    yield is_micro, {"workloads and their options": bool(of_workloads)}, no_workload
+    yield is_micro, {"workloads and their options": bool(needs_workloads)}, no_workload
     for keras in (name for name in request.frameworks if name != Framework.TORCH):
         yield (
             True,

@@ -81,9 +81,9 @@ def measure_all(
 ) -> Iterator[MicroResult | Finding]:
     """Measure each probe for which time and memory suffice; halve its size as long as its memory is refused.
 
-    Other programs may use the memory, or a device may report more than it has. The result of the smaller
-    probe carries a finding. If no smaller size can be measured, the finding is yielded alone, after all
-    results.
+    Memory is refused if other programs use it, or if a device reports more than it has. The result of the
+    smaller probe then carries a finding. If no smaller size can be measured, the finding is yielded alone,
+    after all results.
 
     Args:
         probes: The requested probes.
@@ -107,9 +107,9 @@ def measure_all(
                 named = " ".join(filter(None, (smaller.name, smaller.precision)))
                 refused = refused or (memory_refused(f"{named} of {smaller.size}", profile),)
                 smaller = smaller.halved() if time.perf_counter() < deadline_s else None
-                continue
-            done.add(smaller.key)
-            return msgspec.structs.replace(result, findings=(*result.findings, *refused))
+            else:
+                done.add(smaller.key)
+                return msgspec.structs.replace(result, findings=(*result.findings, *refused))
         without_result.extend(refused)
         return None
 

@@ -181,7 +181,7 @@ def prove(order: Prove, context: WorkerContext) -> Proven:
                 case "load":
                     proven = Proven(load=_load(order, context))
     except Exception as error:  # noqa: BLE001 - a driver raises many kinds of errors; each is a result here
-        status, reason = failure(error, order.case.batch_size, context.at)
+        status, reason = failure(error, order.case.batch_size, context.current_phase)
         return Proven(status=status, reason=reason, spent=True, traceback=traceback_of(error))
     return msgspec.structs.replace(proven, spent=context.is_spent(Status.OK))
 

@@ -91,21 +91,21 @@ class Hardware:
         function: Callable[..., Any] | None = getattr(getattr(torch, self.device.type, None), name, None)
         return function
 
-    def ask(self, name: str, *arguments: Any) -> Any:
+    def call(self, name: str, *arguments: Any) -> Any:
         """Call the function of this name in ``torch.cuda``, ``torch.mps`` ...; None if there is none."""
         function = self._function(name)
         return None if function is None else function(*arguments)
 
     def step_state(self, scale: float | None = None) -> StepState:
         """Return the state that must settle before a step is steady: allocator figures and gradient scale."""
-        figures = self.ask("memory_stats") or {}
+        figures = self.call("memory_stats") or {}
         return StepState(
             segments=figures.get("segment.all.current"), retries=figures.get("num_alloc_retries"), scale=scale
         )
 
     def memory_bytes(self) -> int | None:
         """Return the device memory that torch sees [B]; None if the device has no memory of its own."""
-        return getattr(self.ask("get_device_properties", self.device), "total_memory", None)
+        return getattr(self.call("get_device_properties", self.device), "total_memory", None)
 
     def release(self) -> None:
         """Release all memory, so the next case starts from the same state.
@@ -131,7 +131,7 @@ class Hardware:
 
     def drop_cache(self) -> None:
         """Return cached blocks to the driver."""
-        self.ask("empty_cache")
+        self.call("empty_cache")
 
 
 def open_hardware(profile: DeviceProfile, rank: int = 0) -> Hardware:

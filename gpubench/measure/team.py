@@ -312,7 +312,7 @@ def keeping_others(place: Place) -> Iterator[None]:
 
 @record
 def follow(place: Place, devices: Sequence[DeviceProfile] = ()) -> None:
-    """Run as a process other than the first, job after job, until the first process ends them all.
+    """Run as a process other than the first: take part in its jobs until it says that all work is over.
 
     Args:
         place: The place of this process.

@@ -133,7 +133,7 @@ def open_context(setup: messages.Setup, line: ParentChannel, place: Place | None
     hardware = open_hardware(setup.device)
     findings = check_device(setup.device)
     if setup.memory_share is not None:
-        hardware.ask("set_per_process_memory_fraction", setup.memory_share)
+        hardware.call("set_per_process_memory_fraction", setup.memory_share)
     threads = torch.get_num_threads()
     team = None if place is None else Team(setup, hardware, place)
     if team is not None:

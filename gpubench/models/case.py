@@ -72,7 +72,8 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
         """Return the recipe with these fields changed.
 
-        The tokens of a generation set the size of its cache, and adapters the weight type of their base.
+        For a generation, the cache then holds all of its tokens. With adapters, the base weights take the
+        adapter's usual type unless ``weight_type`` is also given.
         """
         found = msgspec.convert(self.fields | dict(asked), Recipe)
         base = ADAPTER_BASES.get(found.trainable)
@@ -92,9 +93,9 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(msgspec.structs.replace(self, **each) for each in changes)
 
     def at(self, precision: Precision) -> Recipe:
-        """Return the recipe at a precision: float32 weights, unless the whole model runs in another type.
+        """Return the recipe with the weight type of a precision: float32, unless it casts the whole model.
 
-        Quantized weights then keep their own type.
+        If it does, quantized weights keep their own type.
         """
         if not precision.facts.whole_model:
             return msgspec.structs.replace(self, weight_type=WeightType.FLOAT32)

@@ -31,7 +31,7 @@ from gpubench.offers.quotes import (
     exchange_rate,
     read_field,
     read_kind,
-    sort_quotes,
+    read_quotes,
 )
 from gpubench.offers.request import Format, read_price_date
 from gpubench.offers.sources import NO_HOST, HostFacts, Quote, gpuhunt_catalog, kind_of
@@ -173,7 +173,7 @@ def _json_rows(text: str, path: Path) -> tuple[list[str], list[tuple[int, list[s
         text = msgspec.json.encode(lists[0] if len(lists) == 1 else answer).decode()
     table = decode_json(text, list[dict[str, Any]], path, what="a JSON list of offers")
     header = list(dict.fromkeys(chain.from_iterable(table)))
-    if len(header) * len(table) > _MAX_CELLS:  # refused before the rows are padded
+    if len(header) * len(table) > _MAX_CELLS:  # the caller refuses it, so its cells are not needed
         return header, [(0, [])] * len(table)
     return header, [(at, [_cell(row.get(name)) for name in header]) for at, row in enumerate(table, 1)]
 
@@ -221,7 +221,7 @@ def clean(table: Table, latest: date) -> OfferTable:
             f"{plain(table.name)} has no column {' and no column '.join(missing)}; "
             f"its columns are {plain(', '.join(table.columns)) or 'without names'}"
         )
-    return sort_quotes(_quotes(named), None, latest).table
+    return read_quotes(_quotes(named), None, latest).table
 
 
 def _renamed(table: Table) -> Table:
@@ -537,7 +537,7 @@ def read_table(
         cloud = {**gpuhunt_catalog.PROVIDERS, "vastai": "vast"}.get(cloud, cloud)
     read = _skypilot_quotes if format_ == "skypilot" else gpuhunt_catalog.quotes
     cells, source = (row for _, row in _cells(rows)), f"{format_} table {plain(file.name)}"
-    return format_, sort_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
+    return format_, read_quotes(_over_zones(read(cells, cloud, price_date, source)), price_date).table
 
 
 def _format(table: Table, given: Format | None) -> Format:

@@ -93,7 +93,8 @@ class HttpTransport:
         raise SourceError(f"{host} failed {count(most, 'time')}: {cause}")
 
     def _in_time(self, url: str, *request: Any) -> _Answer:
-        # A thread enforces the limit: a read blocks until its chunk is complete, and a byte may take seconds.
+        # The limit needs a thread: a read blocks until its chunk is complete, and a slow server can send a
+        # chunk byte by byte.
         ended: Future[_Answer] = Future()
 
         def follow() -> None:
@@ -153,7 +154,7 @@ class _Session(requests.Session):
 
 
 class _ByUrl(AuthBase):
-    """Sends only a password in the URL: by default, requests would also send one from ~/.netrc."""
+    """Sends a password only if the URL contains it; by default, requests would use ~/.netrc too."""
 
     def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
         name, password = get_auth_from_url(r.url or "")

@@ -102,7 +102,7 @@ class AmdReadings(Readings):
         return self.get("energy_j", _ENERGY, "energy_count", _energy)
 
     def compute_pids(self) -> tuple[int, ...] | None:
-        """List the processes on the GPU, graphics included: the library does not tell them apart."""
+        """List the processes on the GPU, including graphics, which the library does not distinguish."""
         return self.get("compute_pids", _pids, "gpu_process_list")
 
     def memory_in_use_bytes(self) -> int | None:

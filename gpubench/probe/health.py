@@ -93,8 +93,7 @@ def preflight(
             f"{_label(device)} is in use by others: {sharing.finding.value}{who}; end them or choose another "
             "GPU with --device; `gpubench run` also takes --allow shared, which marks every figure"
         )
-    shared = None if sharing is None else sharing.finding
-    return tuple(filter(None, (shared, power_capped(device))))
+    return tuple(filter(None, (sharing.finding if sharing else None, power_capped(device))))
 
 
 def look_twice(
@@ -109,7 +108,7 @@ def look_twice(
         return first
     wait(SECOND_LOOK_AFTER_S)
     second = _look(device, readings)
-    return second if second is None or second.refuse else None
+    return second if second is not None and second.refuse else None
 
 
 def power_capped(device: DeviceProfile) -> Finding | None:
@@ -303,10 +302,10 @@ def _binding() -> Check:
     installed = {(d.metadata["Name"] or "").lower() for d in metadata.distributions()}
     if "nvidia-ml-py" not in installed:
         return Check("fail", name, "nvidia-ml-py is not installed", pip_install("nvidia-ml-py"))
-    twin = ", together with the retired package pynvml" if "pynvml" in installed else ""
-    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}{twin}"
+    retired = ", together with the retired package pynvml" if "pynvml" in installed else ""
+    seen = f"nvidia-ml-py {metadata.version('nvidia-ml-py')}{retired}"
     fix = f"pip uninstall pynvml, then {pip_install('--force-reinstall', 'nvidia-ml-py')}"
-    return _warned(name, seen, fix, when=bool(twin))
+    return _warned(name, seen, fix, when=bool(retired))
 
 
 def _driver(report: ProbeReport, gpus: Sequence[DeviceProfile]) -> Iterator[Check]:
@@ -364,6 +363,7 @@ def _gpu(device: DeviceProfile, state: DeviceState | None, *, all_taken: bool) -
         refusal = why_excluded(device, state.compute_mode, others)
         if refusal is None and all_taken:
             refusal = f"in use by {others}; end what is not needed, or add --allow shared to gpubench run"
+            # reported here, so ``limits`` need not report it again
             state = msgspec.structs.replace(
                 state, process_count=None, utilization=None, memory_in_use_bytes=None
             )
@@ -396,7 +396,9 @@ def _variables(variables: Mapping[str, str]) -> Iterator[Check]:
         yield Check("ok", name, "no variable forces TF32")
 
 
+# Highest load of an idle host, per usable thread.
 _BUSY_SHARE = 0.25
+# Less free memory, or less shared memory in a container, gets a warning.
 _LITTLE_MEMORY_BYTES = 4 * GIB
 _LITTLE_SHARED_BYTES = GIB // 2
 

@@ -57,12 +57,12 @@ from gpubench.probe.nvml import (
     HungCallError,
     Refused,
     Session,
-    at_work,
     memory_used,
     mig_slices,
     read,
     read_driver,
     read_state,
+    shared_readings,
 )
 
 SONAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
@@ -290,7 +290,7 @@ class NvmlReadings(Readings):
         return Reading(
             sm_clock_hz=fields.get("sm_clock_hz", plausible.SM_CLOCK, clock, CLOCK_SM),
             memory_clock_hz=fields.get("memory_clock_hz", plausible.MEMORY_CLOCK, clock, CLOCK_MEMORY),
-            **at_work(fields),
+            **shared_readings(fields),
             memory_used_bytes=fields.memory("memory_used_bytes", memory_used),
         )
 
@@ -367,7 +367,7 @@ def open_on(session: Session, profile: DeviceProfile) -> NvmlReadings:
 def _find(session: Session, profile: DeviceProfile) -> Device | Refused | None:
     """Return the device with this index and UUID; a MIG slice is found by UUID among the slices of its card.
 
-    If the driver refuses, return its refusal. None if another device or none has that index.
+    If the driver refuses, return its refusal. None if no device, or another one, has that index.
     """
     if profile.index is None:
         return None

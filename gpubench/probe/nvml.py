@@ -379,7 +379,7 @@ def mig_slices(session: Session, device: Device) -> list[Device]:
 def read_state(session: Session, device: Device) -> DeviceState:
     """Query the current state of the device."""
     now = Fields(session, device)
-    working = at_work(now)
+    working = shared_readings(now)
     memory = session.memory(device)
     in_use = now.take("memory_used_bytes", memory_used, "nvmlDeviceGetMemoryInfo", memory)
     return DeviceState(
@@ -397,7 +397,7 @@ def read_state(session: Session, device: Device) -> DeviceState:
     )
 
 
-def at_work(fields: Fields) -> dict[str, Any]:
+def shared_readings(fields: Fields) -> dict[str, Any]:
     """Return the fields that a device state and a telemetry sample have in common."""
     reasons = fields.get(
         "clock_event_reasons", plausible.EVENT_BITS, "nvmlDeviceGetCurrentClocksEventReasons"

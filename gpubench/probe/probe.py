@@ -275,6 +275,7 @@ class GpuGroup(Readings):
 
 
 def _over(combine: Callable[[Iterable[T]], T], values: Iterable[T | None]) -> T | None:
+    # Combine the values of all GPUs; None if one of them is unknown.
     given = list(values)
     known = [value for value in given if value is not None]
     return combine(known) if len(known) == len(given) else None

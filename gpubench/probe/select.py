@@ -327,7 +327,7 @@ def _entry(
     if _INDEX.fullmatch(word):
         # By default CUDA numbers the fastest GPU first; the driver numbers by PCI bus.
         by_bus = variable != CUDA_VARIABLE or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        kinds = {d.index: d.name for d in devices}  # slices of one card share its index, so one counts
+        kinds = {d.index: d.name for d in devices}  # each card counts once: its slices share its index
         if not by_bus and len(set(kinds.values())) > 1:
             raise MisuseError(
                 f"CUDA_VISIBLE_DEVICES={word}: CUDA numbers the fastest GPU first, and the GPUs here differ; "

@@ -83,7 +83,7 @@ def torch_problem(device: DeviceProfile, platform: str = sys.platform) -> Proble
         return _problem(
             f"the installed torch is {kind} and cannot reach {gpu}",
             f"torch {build.version}{why}",
-            f"{_install(_fitting(device.cuda_driver_version))}; or measure on the CPU with --device cpu",
+            f"{_install(_cuda_build(device.cuda_driver_version))}; or measure on the CPU with --device cpu",
         )
     cuda = device.cuda_driver_version
     if cuda is not None and _major(build.cuda) > _major(cuda):
@@ -103,7 +103,7 @@ def _driver_too_old(device: DeviceProfile, found: str | None = None) -> Problem:
     return _problem(
         "the installed torch is built for a newer CUDA than the driver supports",
         ", ".join(part for part in (needs, has) if part) or None,
-        f"update the driver, or replace torch: {_install(_fitting(cuda))}",
+        f"update the driver, or replace torch: {_install(_cuda_build(cuda))}",
     )
 
 
@@ -115,7 +115,7 @@ def _install(build: str) -> str:
     )
 
 
-def _fitting(cuda: str | None) -> str:
+def _cuda_build(cuda: str | None) -> str:
     return "CUDA" if cuda is None else f"CUDA {_major(cuda)}"
 
 
@@ -178,7 +178,7 @@ def no_kernels(device: DeviceProfile, architectures: Sequence[str] = ()) -> Prob
     elif capability is not None and capability >= _FIRST_OF_BLACKWELL:
         fix = _install("CUDA 12.8 or newer")
     else:
-        fix = _install(_fitting(device.cuda_driver_version))
+        fix = _install(_cuda_build(device.cuda_driver_version))
     version = "the installed torch" if build is None else f"torch {plain(build.version or '')}"
     return _problem(
         f"{version} has no kernels for {plain(device.name or 'this GPU')}", ", ".join(seen) or None, fix
@@ -250,7 +250,7 @@ _MEANINGS: tuple[tuple[str, Callable[[re.Match[str], DeviceProfile], Problem]], 
     (
         r"not compiled with CUDA|libcudart functions unavailable",
         lambda _, device: _problem(
-            "the installed torch has no CUDA", None, _install(_fitting(device.cuda_driver_version))
+            "the installed torch has no CUDA", None, _install(_cuda_build(device.cuda_driver_version))
         ),
     ),
     (
@@ -310,7 +310,7 @@ def torch_view(device: DeviceProfile, variables: Mapping[str, str] | None = None
         check_same_device(device, view.device or DeviceProfile(backend="cuda"))
     except NoDeviceError as error:
         return error.seen, error.fix
-    is_compiled = _way(view, device) == "ptx"
+    is_compiled = _run_mode(view, device) == "ptx"
     compiled = ", with kernels that the driver compiles at first use" if is_compiled else ""
     return f"torch runs on {plain(device.name or 'it')}{compiled}", None
 
@@ -368,14 +368,14 @@ def seen_by_torch() -> DeviceProfile | None:
 
 
 def _why_not(error: str, view: View, device: DeviceProfile) -> tuple[str, str]:
-    if view.device and view.architectures and device.compute_capability and _way(view, device) is None:
+    if view.device and view.architectures and device.compute_capability and _run_mode(view, device) is None:
         known: Problem | None = no_kernels(device, view.architectures)
     else:
         known = explain(error, device)
     return (first_words(error), _UNKNOWN) if known is None else (known.seen(), known.fix)
 
 
-def _way(view: View, device: DeviceProfile) -> str | None:
+def _run_mode(view: View, device: DeviceProfile) -> str | None:
     capability = device.compute_capability
     return None if capability is None else how_it_runs(capability, view.architectures, view.cuda)
 

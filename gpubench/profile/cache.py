@@ -91,8 +91,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     memory_of: tuple[TaskKind, ...] = ()
 
     def recipe(self, workload: WorkloadProfile | Workload) -> Recipe:
-        """Return the workload's recipe with the request applied, not yet checked."""
-        return self._usual(workload).changed(self.of(workload.settings))
+        """Return the workload's recipe with the request applied.
+
+        Raises:
+            MisuseError: If the workload does not support that recipe.
+        """
+        recipe = self._usual(workload).changed(self.of(workload.settings))
+        check_recipe(workload.name, workload.recipe, recipe, workload.settings)
+        return recipe
 
     def requested(self, workload: Workload) -> frozenset[Recipe]:
         """Return every recipe whose memory is requested: one per precision, with the request applied."""
@@ -236,9 +242,7 @@ def _shipped(reference: str, asked: Asked) -> WorkloadProfile | None:
         return None
     if reference in load_profiles():
         return _by_recipe(usual, asked)
-    recipe = asked.recipe(usual)
-    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
-    return known_profile(reference, recipe)
+    return known_profile(reference, asked.recipe(usual))
 
 
 def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
@@ -250,7 +254,6 @@ def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
     name = own_name(reference)
     usual = decoder_step.config_profile_at(decoder, name, Recipe(weight_type=WeightType.BFLOAT16))
     recipe = asked.recipe(usual)
-    check_recipe(name, usual.recipe, recipe, usual.settings)
     is_computed = recipe.weight_type in {WeightType.BFLOAT16, WeightType.NF4}
     if not is_computed or recipe.checkpointing is Checkpointing.SELECTIVE:
         return None
@@ -261,7 +264,6 @@ def _described(reference: str, asked: Asked) -> WorkloadProfile | None:
 def _by_recipe(usual: WorkloadProfile, asked: Asked) -> WorkloadProfile | None:
     """Return the profile at the requested recipe; None if it must be traced."""
     recipe = asked.recipe(usual)
-    check_recipe(usual.name, usual.recipe, recipe, usual.settings)
     found = usual.at(recipe)
     if found is None and not usual.settings:
         return msgspec.structs.replace(usual, recipe=recipe)  # the same step, with its weights cast

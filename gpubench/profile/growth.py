@@ -236,13 +236,7 @@ TraceAt = Callable[[int], StepTrace | None]
 
 def on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
     """Return the step as lines through its moments at two batches; also for a loop that keeps outputs."""
-    step = _on_lines(one, two, kind, is_amp=is_amp, recipe=recipe)
-    kept = _on_lines(one.keeping, two.keeping, kind, is_amp=is_amp, recipe=recipe)
-    return msgspec.structs.replace(step, keeping=kept)
-
-
-def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, recipe: Recipe) -> StepMemory:
-    return StepMemory(
+    step = StepMemory(
         task=kind,
         is_amp=is_amp,
         lines=_lines(one.timeline, two.timeline),
@@ -252,6 +246,8 @@ def _on_lines(one: StepTrace, two: StepTrace, kind: TaskKind, *, is_amp: bool, r
         saved=_line(one.saved, two.saved),
         recipe=recipe,
     )
+    kept = msgspec.structs.replace(step, lines=_lines(one.keeping.timeline, two.keeping.timeline))
+    return msgspec.structs.replace(step, keeping=kept)
 
 
 def beyond_lines(step: StepMemory, trace_at: TraceAt) -> StepMemory:

@@ -291,24 +291,18 @@ def _is_plain_rnn(args: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True)
 class _Stack:
-    """All layers of a fused RNN, with both directions of each layer, and the dropout between layers."""
+    """All layers of a fused RNN, with both directions of each layer.
+
+    Attributes:
+        width: Channels of the output.
+        dropouts: One kernel between every two consecutive layers; both passes have the same kernels.
+    """
 
     recorder: Recorder
     layers: tuple[_Layer, ...]
     directions: int
-    dropout: bool
-
-    @property
-    def width(self) -> int:
-        """Channels of the output."""
-        return self.layers[0].hidden * self.directions
-
-    def dropouts(self) -> Iterator[Kernel]:
-        """Yield one kernel between every two consecutive layers; both passes have the same kernels."""
-        if self.dropout:
-            layer = self.layers[0]
-            for _ in range(len(self.layers) // self.directions - 1):
-                yield memory(3 * layer.batch * layer.steps * self.width)  # input, output, mask
+    width: int
+    dropouts: tuple[Kernel, ...]
 
 
 def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -316,12 +310,15 @@ def _rnn(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Tensor, 
     batch, steps = (x.shape[0], x.shape[1]) if batch_first else (x.shape[1], x.shape[0])
     directions = 2 if bidirectional else 1
     hidden = (state[0] if isinstance(state, tuple | list) else state).shape[-1]
+    width = hidden * directions
     layers = tuple(
-        _Layer(batch, steps, x.shape[-1] if n == 0 else hidden * directions, hidden, RNN_GATES[name])
+        _Layer(batch, steps, x.shape[-1] if n == 0 else width, hidden, RNN_GATES[name])
         for n in range(layer_count)
         for _ in range(directions)
     )
-    stack = _Stack(recorder, layers, directions, bool(training and dropout))
+    between = layer_count - 1 if training and dropout else 0
+    dropped = memory(3 * batch * steps * width)  # input, output, mask
+    stack = _Stack(recorder, layers, directions, width, (dropped,) * between)
     out: Tensor = _FusedRnn.apply(stack, x, *weights)  # type: ignore[no-untyped-call]
     with recorder.pause():
         # Computed from the output, so that gradients of the final state reach the layers
@@ -335,7 +332,7 @@ class _FusedRnn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, stack: _Stack, x: Tensor, *weights: Tensor) -> Tensor:
         """Record the forward kernels and return zeros of the output's shape."""
-        stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts())
+        stack.recorder.add(*(k for layer in stack.layers for k in layer.forward()), *stack.dropouts)
         with stack.recorder.pause():
             out = x.new_zeros(*x.shape[:2], stack.width)
             reserved = (y.batch * y.steps * y.hidden * (y.gates + STATES_KEPT) for y in stack.layers)
@@ -350,7 +347,7 @@ class _FusedRnn(torch.autograd.Function):
         stack, needed = ctx.stack, ctx.needs_input_grad[1:]
         for place, layer in reversed(list(enumerate(stack.layers))):
             stack.recorder.add(*layer.backward(input_gradient=place >= stack.directions or needed[0]))
-        stack.recorder.add(*stack.dropouts())
+        stack.recorder.add(*stack.dropouts)
         x, _reserve, *weights = ctx.saved_tensors
         return (None, *_zeros(stack.recorder, (x, *weights), needed))
 

@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -612,19 +614,13 @@ def standing_in(functions: Sequence[type]) -> Iterator[None]:
             return tuple(outs) if len(outs) > 1 else next(iter(outs), None)
 
     names = {"forward": _forward, "backward": _backward, "setup_context": _SingleLevelFunction.setup_context}
-    before = {each: {name: vars(each).get(name) for name in names} for each in functions}
-    for each in functions:
-        for name, function in names.items():
+    with EveryCall(call), ExitStack() as after:
+        for each, (name, function) in product(functions, names.items()):
+            is_own = name in vars(each)  # not inherited
+            undo = partial(setattr, each, name, vars(each)[name]) if is_own else partial(delattr, each, name)
+            after.callback(undo)
             setattr(each, name, staticmethod(function))
-    try:
-        with EveryCall(call):
-            yield
-    finally:
-        for each, own in before.items():
-            for name, own_function in own.items():
-                delattr(each, name)
-                if own_function is not None:  # it was not inherited
-                    setattr(each, name, own_function)
+        yield
 
 
 def _forward(ctx: Any, *args: Any) -> Any:

@@ -103,7 +103,7 @@ _FACTORS: Mapping[str, Callable[[GpuSpec], Any]] = {
 
 
 def factors_of(spec: GpuSpec | None) -> dict[str, Any]:
-    """Return a GPU's properties for its row; an unknown property is None."""
+    """Return the properties of a GPU by name; an unknown property is None."""
     return {name: None if spec is None else of(spec) for name, of in _FACTORS.items()}
 
 

@@ -240,8 +240,8 @@ def _against_on_demand(offer: Offer, possible: Offers, term: str) -> Iterator[To
         possible.pricing.equals(Pricing.ON_DEMAND) & possible.gpu_key.equals(offer.gpu_key)
     )
     listed = [each for each in on_demand if each.kind != "marketplace" and not each.is_floor]
-    there = [each for each in listed if each.provider == offer.provider]
-    rivals = [min(some, key=lambda each: each.usd_per_gpu_hour) for some in (there, listed) if some]
+    same_seller = [each for each in listed if each.provider == offer.provider]
+    rivals = [min(some, key=lambda each: each.usd_per_gpu_hour) for some in (same_seller, listed) if some]
     if rivals:
         gpu, provider = gpu_name(offer.gpu_key), plain(offer.provider, 30)
         yield tell(

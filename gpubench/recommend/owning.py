@@ -208,7 +208,7 @@ def ownerships(
         MisuseError: If a quote cannot be parsed, or the power of its GPU is unknown.
     """
     quotes = [parse_owned(text, own_keys) for text in request.own if not is_a_host(text)]
-    if len(quotes) < len(request.own):
+    if len(quotes) < len(request.own):  # the buyer has a PC for the cards
         request = msgspec.structs.replace(request, host_usd=0.0)
     assumable = [name for name, (_, field) in _ASSUMABLE.items() if not (field and request.was_given(field))]
     found = [
@@ -417,7 +417,7 @@ def _session(pool: Candidates, machine: int) -> Candidates:
     jobs = 1.0 if work is None else _SESSION_HOURS / float(hours(pool, pool.rate[one], one)[0])
     if work is None or jobs <= 1:
         return pool
-    session = pool.asking(egress_usd=pool.request.egress_usd * jobs)
+    session = pool.with_request(egress_usd=pool.request.egress_usd * jobs)
     return replace(session, work=replace(work, samples=work.samples * jobs))
 
 

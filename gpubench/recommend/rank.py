@@ -42,7 +42,7 @@ from gpubench.options import takes_options_of, typed
 from gpubench.predict.question import task_of
 from gpubench.profile import known_profile, traced_once
 from gpubench.recommend import objective
-from gpubench.recommend.answer import answered, facts, work_done
+from gpubench.recommend.answer import facts, first_screen_choices, work_done
 from gpubench.recommend.candidates import Candidates
 from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, unit_of
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
@@ -336,7 +336,7 @@ def judge_offers(
         *notes,
         *on_commitments(found),
         *on_evidence(found, ranking),
-        *on_interruptions(request, [each.offer for each in answered(ranking)]),
+        *on_interruptions(request, [each.offer for each in first_screen_choices(ranking)]),
         *facts(found, priced, ranking),
         *(_jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
     ]
@@ -473,15 +473,15 @@ def check(request: RankRequest) -> RankRequest:
         MisuseError: If a number is outside its limits, a choice is unknown, or two options contradict each
             other.
     """
-    request = _at_its_task(request)
-    errors = (*_of_the_task(request), *_of_money(request), *_of_the_job(request), *_of_the_mix(request))
+    request = _with_its_task(request)
+    errors = (*_task_errors(request), *_money_errors(request), *_job_errors(request), *_mix_errors(request))
     for is_wrong, why in errors:
         if is_wrong:
             raise MisuseError(why)
     return request
 
 
-def _at_its_task(request: RankRequest) -> RankRequest:
+def _with_its_task(request: RankRequest) -> RankRequest:
     """Return the request, with inference as the task if the workload is never trained.
 
     Raises:
@@ -495,7 +495,7 @@ def _at_its_task(request: RankRequest) -> RankRequest:
     return msgspec.structs.replace(request, task="infer")
 
 
-def _of_the_task(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _task_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     # Return each possible error about the task: whether it applies, and its text. The functions below return
     # the other errors in the same form.
     late, infers = asked.max_latency_ms is not None, asked.task == "infer"
@@ -512,7 +512,7 @@ def _of_the_task(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def _of_money(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _money_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     rents, tax, lost = asked.rent_or_buy == "rent", asked.tax, asked.spot_lost
     return (
         *(
@@ -539,7 +539,7 @@ def _of_money(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def _of_the_job(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _job_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     by_epochs, by_size = asked.epochs is not None, asked.dataset_size is not None
     a_month = asked.jobs_per_month is not None
     return (
@@ -588,7 +588,7 @@ def _of_the_job(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     )
 
 
-def _of_the_mix(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
+def _mix_errors(asked: RankRequest) -> tuple[tuple[bool, str], ...]:
     if not asked.mix:
         return ()
     bad = [f"{name}={share:g}" for name, share in asked.mix.items() if not 0 < share < math.inf]

@@ -358,7 +358,8 @@ def _whole_on_each(
     measured: Sequence[Run],
     peaks: Sequence[Reading],
 ) -> Sharing:
-    # Return whether a job fits if each GPU holds all weights and the buckets for exchanging gradients.
+    # Return how a job fits, or why it does not, if each GPU holds all weights and the buckets for exchanging
+    # gradients.
     mode = ParallelMode.DDP
     case = msgspec.structs.replace(alone.case, gpu_count=gpu_count, parallel_mode=mode)
     card = card_of(spec)
@@ -405,7 +406,7 @@ def efficiency_of(
         return found
     question = msgspec.structs.replace(question, batch_size=alone.case.batch_size)
     model = scaling(question, spec, gpu_count, alone.samples_per_s, sharded=mode is ParallelMode.FSDP)
-    return Scaling(model.efficiency, model.low, model.high, model.basis)
+    return Scaling(*model, MODELED)
 
 
 def measured_efficiency(

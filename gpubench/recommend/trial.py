@@ -42,7 +42,7 @@ from gpubench.recommend import economics, filters
 from gpubench.recommend.request import RankRequest
 from gpubench.units import GIB, format_usd, plain
 
-# Minutes for starting the machine and installing torch, for idling before shutdown, and after a time limit.
+# Minutes to start the machine and install torch, to idle before shutdown, and of grace after a time limit.
 _SETUP_MINUTES, _IDLE_MINUTES, _GRACE_MINUTES = 15, 5, 5
 # No machine is rented at more than this many times the ranked price.
 _PRICE_SLACK = 1.25

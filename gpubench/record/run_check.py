@@ -57,7 +57,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check_run(run: Run) -> RunCheck:
     """Check every row of a run again."""
     judged = (checks.judge_measurement(m, run.launch_count or 1, run.measurements) for m in run.measurements)
-    # In a run, rows get the findings that follow from comparing them, so the judged rows are put into one.
+    # Rows in a run also get the findings that follow from comparing them with each other.
     measurements = msgspec.structs.replace(run, measurements=tuple(judged)).measurements
     cases = len(measurements) + len(run.quality)
     return RunCheck(run_id=run.run_id, cases=cases, issues=tuple(_issues(run, measurements)))

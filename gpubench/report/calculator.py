@@ -284,8 +284,10 @@ def _case(
     # The page shows a job in hours of one GPU as a round number of samples.
     in_gpu_hours = work.reference is not None
     samples = float(f"{work.samples:.2g}") if in_gpu_hours else work.samples
-    is_own = pool.certain < 1  # the user's measured card: its interval omits the difference between two cards
-    certain = dict(zip(pool.gpu[is_own].tolist(), pool.certain[is_own].tolist(), strict=True))
+    is_own = (
+        pool.width_factor < 1
+    )  # the user's measured card: its interval omits the difference between two cards
+    certain = dict(zip(pool.gpu[is_own].tolist(), pool.width_factor[is_own].tolist(), strict=True))
     names = [part.case.workload for part in finder.speeds.parts[0]]
     precisions = [precisions_of(parts) for parts in finder.speeds.parts]
     usual = max(precisions, key=precisions.count)

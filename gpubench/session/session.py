@@ -238,7 +238,7 @@ def prepare(
     root = results_root(request.results)
     run_id = None if place is None else run_id_under_torchrun()
     if store_results:
-        # First, because a run behind a link would otherwise be reported as missing.
+        # Before the run to resume is searched for: a run behind a link would be reported as missing.
         store.check_writable(root)
     found = _run_to_resume(request, root, run_id)
     resumed = None if found is None else read_run(found)
@@ -472,8 +472,8 @@ def with_measurement(state: Run, measurement: Measurement) -> Run:
 def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = False) -> Run:
     """Return the run with its rows in planned order, each judged together with the others.
 
-    A ``stopped`` run counts as interrupted if a case, a training or, as ``micro_stopped`` says, a
-    micro-benchmark is left.
+    A ``stopped`` run counts as interrupted if a case or a training is left, or, according to
+    ``micro_stopped``, a micro-benchmark.
     """
     launches = made.budget.launches
     left = {(unit.planned.case, unit.launch) for unit in made.units()}
@@ -494,7 +494,7 @@ def finished(state: Run, made: Plan, *, stopped: bool, micro_stopped: bool = Fal
 
 
 def _checked(state: Run, row: Measurement) -> Measurement:
-    # Return a row, failed if its figures contradict each other, because the file could then not be read.
+    # Mark a row as failed if its figures contradict each other, because its file could not be read.
     broken = broken_rule(msgspec.structs.replace(state, measurements=(row,), micro=()))
     if broken is None:
         return row

@@ -67,7 +67,7 @@ class Accelerator(Hardware):
     def clock(self):
         return Clock(now_ns=self.fake_clock.now_ns)
 
-    def ask(self, name, *arguments):
+    def call(self, name, *arguments):
         if name == "reset_peak_memory_stats":
             self.log.append("reset")
         elif name == "max_memory_allocated":

@@ -44,21 +44,21 @@ def test_backend_from_another_package_is_found_in_the_torch_namespace(monkeypatc
     monkeypatch.setattr(torch, "hpu", module, raising=False)
     hpu = hardware("hpu")
     assert hpu.clock().time(lambda: calls.append("worked")) >= 0
-    hpu.ask("reset_peak_memory_stats")
+    hpu.call("reset_peak_memory_stats")
     assert calls == ["waited", "worked", "waited", "reset"]
-    assert hpu.ask("max_memory_allocated") == 7
-    assert hpu.ask("max_memory_reserved") is None
+    assert hpu.call("max_memory_allocated") == 7
+    assert hpu.call("max_memory_reserved") is None
     assert hpu.step_state().segments is None
 
 
 def test_cpu_timer_needs_no_synchronization_and_reports_no_memory():
     cpu = hardware("cpu")
     assert cpu.clock().time(lambda: None) >= 0
-    cpu.ask("reset_peak_memory_stats")
-    cpu.ask("set_per_process_memory_fraction", 0.5)
+    cpu.call("reset_peak_memory_stats")
+    cpu.call("set_per_process_memory_fraction", 0.5)
     cpu.release()
-    assert cpu.ask("max_memory_allocated") is None
-    assert cpu.ask("max_memory_reserved") is None
+    assert cpu.call("max_memory_allocated") is None
+    assert cpu.call("max_memory_reserved") is None
     assert cpu.memory_bytes() is None
 
 

@@ -238,15 +238,15 @@ MUTANTS = (
     Mutant(
         name="the peak of memory is the current use",
         file=CASE,
-        old='hardware.ask("max_memory_allocated")',
-        new='hardware.ask("memory_allocated")',
+        old='hardware.call("max_memory_allocated")',
+        new='hardware.call("memory_allocated")',
         misleads="a step seems to fit on a card that is too small",
         killer="test_steps.py::test_the_peak_includes_what_a_step_frees_before_it_ends",
     ),
     Mutant(
         name="the peak of memory is never reset",
         file=CASE,
-        old='    hardware.ask("reset_peak_memory_stats")\n',
+        old='    hardware.call("reset_peak_memory_stats")\n',
         new="",
         misleads="trials of algorithms in the first steps count as memory of a step",
         killer="test_capture.py::test_the_peak_is_that_of_the_steps_and_not_of_trials_or_current_use",
@@ -255,7 +255,7 @@ MUTANTS = (
         name="the peak of memory is read after the check of a graph",
         file=CASE,
         old=(
-            '    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
+            '    recorder.note(peak_memory_bytes=hardware.call("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
             "    recorder.spilled_bytes = max(0, (reserved or 0) - (hardware.memory_bytes() or math.inf))\n"
             "    if execution is not Execution.EAGER:\n"
             "        recorder.note(\n"
@@ -270,7 +270,7 @@ MUTANTS = (
             "            graph_error=guards.graph_error(work, advance, draws=recorder.draws, carries=recorder.carries)\n"
             "        )\n"
             "        hardware.drop_cache()  # the check's memory is not part of the step's\n"
-            '    recorder.note(peak_memory_bytes=hardware.ask("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
+            '    recorder.note(peak_memory_bytes=hardware.call("max_memory_allocated"), peak_reserved_bytes=reserved)\n'
         ),
         misleads="copies of weights and moments that only the check makes count as memory of a step",
         killer="test_steps.py::test_the_peak_of_a_graph_is_not_that_of_its_check",
@@ -286,7 +286,7 @@ MUTANTS = (
     Mutant(
         name="the cache is never released",
         file=STEP,
-        old='        self.ask("empty_cache")\n',
+        old='        self.call("empty_cache")\n',
         new="",
         misleads="a case runs out of memory because of the one before",
         killer="test_failures.py::test_a_case_leaves_nothing_on_the_device",

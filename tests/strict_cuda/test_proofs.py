@@ -319,7 +319,7 @@ def test_check_detects_a_refusal_without_its_cause(make_gpu, monkeypatch):
 
 
 def test_exceeding_a_memory_cap_counts_as_out_of_memory(gpu):
-    gpu.desk.hardware.ask(
+    gpu.desk.hardware.call(
         "set_per_process_memory_fraction", (WORKSPACE_BYTES + 64 * 2**20) / gpu.machine.memory.total
     )
     torch.backends.cudnn.benchmark = False

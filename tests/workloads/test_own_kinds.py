@@ -115,7 +115,7 @@ def test_a_check_restores_the_settings_that_it_turns_off(load):
     for kind in ("own rate", "by mode"):
         model = load(KINDS[kind]).build(BATCH, 0).model.train()
         rates = [vars(module) | {"p": getattr(module, "p", None)} for module in model.modules()]
-        with guards.steady(model, train=True):
+        with guards.without_dropout(model, train=True):
             assert model.training
             assert [vars(m) | {"p": getattr(m, "p", None)} for m in model.modules()] != rates
         assert [vars(m) | {"p": getattr(m, "p", None)} for m in model.modules()] == rates

@@ -104,7 +104,7 @@ def refresh_(request: RefreshRequest, *, as_json: bool) -> ExitCode:
         if request.url is None:
             done = refresh.refresh(wanted, transport, on_source=_say_source, **options)
         else:
-            done = refresh.take_over(request.url, transport, only=request.providers, **options)
+            done = refresh.refresh_from_url(request.url, transport, only=request.providers, **options)
             for source in done.sources.items():
                 _say_source(*source)
     say(*_set_aside(done.set_aside), *done.notes)
