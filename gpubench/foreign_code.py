@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_SOURCE_BYTES = 64 * MIB
 OWN_PREFIX = "gpubench_own_"
-"""Prefix of the module name of a user's file, so it shadows nothing."""
+"""Prefix of the module name of a user's file, so that the module hides no other one."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has it
 # Shared memory with less free space counts as full; a lock takes one page.
 LEAST_SHARED_BYTES = 64 * KIB
@@ -111,7 +111,7 @@ def _of_shared_memory(error: BaseException) -> str | None:
     Python's own error messages do not mention shared memory.
     """
     is_named = "shared memory" in str(error)
-    names_no_file = getattr(error, "filename", "") is None  # as in the OSError of a lock
+    names_no_file = getattr(error, "filename", "") is None  # the OSError of a lock has no file name
     if not (is_named or names_no_file) or not SHARED_MEMORY.is_dir():
         return None
     if not os.access(SHARED_MEMORY, os.W_OK):

@@ -577,7 +577,7 @@ def _as_called(model: nn.Module, inputs: Any, batch_size: int) -> Any:
 
 
 def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None:
-    """Check that some input or target has the batch first; a mask or the nodes of a graph need not."""
+    """Check that the first dimension of some input or target is the batch, as not every input needs it."""
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
@@ -589,7 +589,7 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
             f"{name}: the inputs contain a nested tensor, which gpubench can neither split nor count; return "
             "a padded one, and make it nested in forward"
         )
-    inner = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else ()
+    inner = inputs.values() if isinstance(inputs, Mapping) else (inputs if isinstance(inputs, tuple) else ())
     by_sample = any(isinstance(each, list) and len(each) == batch_size for each in (inputs, *inner))
     if not (by_sample or any(_is_batch(each, batch_size) for each in (*tensors, *_tensors(targets)))):
         shapes = listing(f"{tuple(tensor.shape)}" for tensor in tensors) or "no known shape"

@@ -221,7 +221,7 @@ def _owned(market: RankRequest, every: Offers, runs: Runs, today: Any) -> list[O
     described = ownerships(market, mean_power_w(runs), today, _own_keys(runs))
     own = {_machine(each.gpu_count, each.gpu_key) for each in described if not each.purchase_usd}
     to_choose = {_machine(count, key) for key in keys for count in _HAVE_COUNTS} - own
-    # In a request to buy, a quote would replace the prices of its card.
+    # A request to buy would take these machines as quotes, which replace the prices of their cards.
     choosing = msgspec.structs.replace(
         market, own=tuple(sorted(to_choose)), rent_or_buy=None, max_purchase_usd=None
     )
@@ -317,7 +317,8 @@ _CHOICES = {each.words: str(each) for each in Precision}
 
 
 def _machines(pool: candidates.Candidates) -> list[list[Any]]:
-    # Return each machine: GPU, count, pace, spread at clouds and at hosts, and whether scaling is modeled.
+    # Return each machine: GPU, count, pace (rate per GPU over one GPU's), spread at clouds and at hosts, and
+    # whether its scaling is modeled.
     hosts = pool.offers.kind.equals("marketplace").tolist()
     machines: dict[int, list[Any]] = {}
     for row, (machine, is_host) in enumerate(zip(pool.machine.tolist(), hosts, strict=True)):

@@ -122,10 +122,7 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
     from gpubench.predict.capacity import EXPLANATION, MOST_CONTEXT
 
     ways = tuple(dict.fromkeys(each.way for each in capacity.rooms))
-    by_model = {
-        model: {each.way: each.context_tokens for each in capacity.rooms if each.model == model}
-        for model in dict.fromkeys(each.model for each in capacity.rooms)
-    }
+    context = {(each.model, each.way): each.context_tokens for each in capacity.rooms}
 
     def cell(tokens: int) -> str:
         return f"{tokens // 1024:,}K{'+' if tokens == MOST_CONTEXT else ''}" if tokens else "no"
@@ -136,7 +133,10 @@ def room(capacity: Capacity) -> tuple[Part, ...]:
         Table(
             caption=f"{card}: the largest context of one sequence, in tokens",
             columns=(Column(title="Model"), *(Column(title=way, numeric=True) for way in ways)),
-            rows=tuple((model, *(cell(found[way]) for way in ways)) for model, found in by_model.items()),
+            rows=tuple(
+                (model, *(cell(context[model, way]) for way in ways))
+                for model in dict.fromkeys(model for model, _ in context)
+            ),
         ),
         Paragraph(text=" ".join((EXPLANATION, *said)), tone="note"),
     )

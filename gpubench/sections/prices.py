@@ -111,7 +111,7 @@ def _table(decisions: Sequence[BuyOrRent]) -> Table:
             optional=1,
         ),
         number("Hour of work, owned", lambda each: stacked(each.hourly_usd.by(format_usd))),
-        # the name of a rental has its pricing, unless it is on demand
+        # the name of a rental includes its pricing, unless it is on demand
         text(
             "Against",
             lambda each: (

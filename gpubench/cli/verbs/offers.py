@@ -44,7 +44,7 @@ def list_(request: OffersRequest, *, as_json: bool) -> None:
 
 
 def _record(row: listing.ListedOffer) -> dict[str, object]:
-    # The offer's fields, except ``ask_*`` about other hosts, and the values derived for the requested day.
+    # Return the offer's fields, except ``ask_*`` (other listings), and values derived for the requested day.
     fields = msgspec.structs.asdict(row.offer).items()
     own = {
         name: float(v) if isinstance(v, Decimal) else v for name, v in fields if not name.startswith("ask_")
