@@ -48,7 +48,7 @@ from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, 
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError, recorded
 from gpubench.recommend.lines import in_words, on_commitments, on_evidence, on_interruptions
-from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
+from gpubench.recommend.owning import Ownership, against_rent, offer_of, ownerships, with_utilization
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.recommend.rows import (
     Chosen,
@@ -126,7 +126,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             raise MisuseError(
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
-        machines = at_work(machines, first.rows, request)
+        machines = with_utilization(machines, first.rows, request)
     notes = [
         *(tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)),
         *_set_aside(table, request.offers),
