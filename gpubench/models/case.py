@@ -66,8 +66,9 @@ class Recipe(Record, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def words(self) -> str:
         """Differences from the default recipe in words; empty if there are none."""
-        given = self.fields.items()
-        return ", ".join(_WORDS[name].format(value) for name, value in given if value != _DEFAULTS[name])
+        return ", ".join(
+            _WORDS[name].format(value) for name, value in self.fields.items() if value != _DEFAULTS[name]
+        )
 
     def changed(self, asked: Mapping[str, Any]) -> Recipe:
         """Return the recipe with these fields changed.

@@ -88,13 +88,12 @@ def read_quotes(
                 with suppress(ValueError):
                     unusable.append(_offer(_identity_only(quote), retrieved_at, latest))
             continue
-        key = offer_key(offer)
-        before = offers.get(key)
+        before = offers.get(offer_key(offer))
         # Two rows of a table may give one name to different machines.
         if before and quote.row and (offer.gpu_key, offer.gpu_count) != (before.gpu_key, before.gpu_count):
             named = f"{offer.instance} ({offer.gpu_count}x {quote.gpu})"
             offer = msgspec.structs.replace(offer, instance=named)
-            key = offer_key(offer)
+        key = offer_key(offer)
         other = offers.get(key)
         is_kept = other is None or price_day(offer.price_date) > price_day(other.price_date)
         if other is not None:

@@ -291,7 +291,7 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
 
 
 _PRICINGS = re.compile(r"[ -]")
-# gpubench's columns, each of which has a rule of its own; a note may say anything.
+# gpubench's columns, which have their own rules. Only other columns, such as notes, may contradict the price.
 _UNDERSTOOD = frozenset(
     {*HEADINGS, *PRICES, *HostFacts.__struct_fields__, *PAGES, "pricing", "term_years", "kind", "source"}
     | {"currency", "usd_per_unit", "rate_date", "ram_bytes", "ask_count", "ask_median_usd_per_hour"}
@@ -389,7 +389,7 @@ def _count_in(instance: str, gpu: str) -> int | None:
 
 # Words in the name of an instance: for a part or a laptop version of the GPU, and for a price that is not on
 # demand. "HGX B200 (with preemptible)" has both prices.
-_LESS = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
+_PART_OR_LAPTOP = re.compile(r"\bmig\b|\b\dg\.\d+gb|\bvgpu\b|\b1/\d|\b(?:laptop|notebook)\b", re.IGNORECASE)
 _NOT_ON_DEMAND = re.compile(
     r"(?<!with )(?<!non-)\b(?:spot|preemptible|interruptible|reserved)\b", re.IGNORECASE
 )
@@ -451,7 +451,7 @@ def _check_instance(instance: str, in_instance: int | None, quote: Quote) -> Non
 @lru_cache(maxsize=10_000)
 def _contradicted_by(instance: str, gpu: str, pricing: str) -> str | None:
     # Return what the name of an instance contradicts, in words; None if nothing.
-    if _LESS.search(instance) and not _LESS.search(gpu):
+    if _PART_OR_LAPTOP.search(instance) and not _PART_OR_LAPTOP.search(gpu):
         return f"GPU is {plain(gpu)!r}"
     return "price is on demand" if pricing == Pricing.ON_DEMAND and _NOT_ON_DEMAND.search(instance) else None
 

@@ -139,8 +139,8 @@ def profile_at(decoder: Decoder, name: str, recipe: Recipe) -> WorkloadProfile:
         parameters=decoder.counted_parameters + step.adapters,
         trainable_parameters=step.trained,
         batches=_BATCHES,
-        forward_flops_per_sample=_flops(forward),
-        train_flops_per_sample=_flops(once.operators()[1]),
+        forward_flops_per_sample=flops_of(forward),
+        train_flops_per_sample=flops_of(once.operators()[1]),
         saved_bytes_per_sample=step.saved_bytes,
         optimizer_bytes_per_parameter=2.0 * _HALF,
         train=train,
@@ -191,7 +191,8 @@ def _with_cheaper(recipe: Recipe) -> Iterator[Recipe]:
             yield other
 
 
-def _flops(operators: tuple[Operator, ...]) -> float:
+def flops_of(operators: tuple[Operator, ...]) -> float:
+    """Return the FLOPs of these operators per sample, without those that do not grow with the batch."""
     return sum(each.count * each.flops_per_sample for each in operators)
 
 

@@ -125,7 +125,7 @@ class _Inserted(NamedTuple):
         return [*one[: self.before], *periods[0], *middle, *periods[1], *one[self.end :]]
 
     def at(self, events: Sequence[_T]) -> _Inserted | None:
-        """Return the same for the shorter model's events at another batch size, or None if that is unclear.
+        """Return the additional events at another batch size, given the shorter model's; None if unclear.
 
         The longer model was not traced there, so its additional period is assumed to equal the last one of
         the shorter model. That one must agree with the period before it in the half next to the middle. If

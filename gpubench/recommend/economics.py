@@ -180,8 +180,8 @@ class Prices:
 def prices_of(offers: Iterable[Offer], market: Market) -> Prices:
     """Return the expected price of each offer; the price of quoted hardware is certain.
 
-    If the price of a card moves, the cost of all hardware with that card moves, in proportion to the share of
-    the cost that the cards account for.
+    If the price of a card moves, the cost of all hardware with that card moves, in proportion to the cards'
+    share of that cost.
     """
     every = Offers.of(offers)
     expected = every.price.copy()

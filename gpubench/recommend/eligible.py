@@ -111,11 +111,12 @@ def sift(
             each filter removed.
     """
     to_rent, machines = Offers.of(offers), {**for_sale, **owned}
-    asked_prices, every = to_rent.cached(AskedPrices), to_rent.joined(Offers.of(owned)) if owned else to_rent
+    asked_prices = to_rent.cached(AskedPrices)
+    every = to_rent.joined(Offers.of(owned)) if owned else to_rent
     shares = {offer: card_share(machine) for offer, machine in machines.items()}
-    of_market = every.kind.is_in(lambda kind: kind in {"marketplace", "index"} or kind not in NOT_RANKED)
-    rented = every.where(of_market & ~every.is_owned)  # regardless of other filters
-    trusted, _, _ = leave_out_doubted(asked_prices, rented, accept=request.accept_outliers)
+    # Expected prices depend on every offer on the market, whatever the request excludes.
+    of_market = every.kind.is_in(lambda kind: kind == "index" or kind not in NOT_RANKED) & ~every.is_owned
+    trusted, _, _ = leave_out_doubted(asked_prices, every.where(of_market), accept=request.accept_outliers)
     market = Market(today, asks_of(trusted), drift, shares)
     filters = list(filters_of(request, every, market, machines))
     possible, excluded = apply(filters, every)
@@ -146,7 +147,7 @@ class CandidateFinder:
     """Determines which of the remaining offers can run the job, and how fast.
 
     Attributes:
-        request: The request; ``relative`` if no job can be assumed.
+        request: The request, with ``relative`` set if no job can be assumed.
         speeds: Speed of one GPU of each model.
         why_no_room: Says why a job that several GPUs share does not fit in their memory; None if each GPU
             runs its own job.
@@ -262,7 +263,7 @@ class Eligible:
 
     @property
     def request(self) -> RankRequest:
-        """The request; ``relative`` if no job can be assumed."""
+        """The request, with ``relative`` set if no job can be assumed."""
         return self.finder.request
 
     @property

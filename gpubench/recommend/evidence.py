@@ -181,7 +181,7 @@ def _all_answers(request: RankRequest, question: Question, specs: Sequence[GpuSp
     it at this batch size is the answer.
     """
     answers, limit_ms = dict(_answers(request, question, specs, runs)), request.max_latency_ms
-    final = {
+    final = {  # answers that the user's own runs do not replace
         key
         for key, answer in answers.items()
         if isinstance(answer, Estimate)
@@ -337,6 +337,7 @@ def _distance(question: Question, case: Case) -> int | None:
     )
     if not same_work or case.recipe != question.profile.recipe.at(case.precision):
         return None
+    # With the 4 below, each difference outweighs all lesser ones together.
     distance = 2 * (case.batch_size != question.batch) + (case.execution != question.execution)
     if question.precision == AMP:
         return distance if case.precision.is_amp else distance + 4

@@ -196,7 +196,6 @@ def leave_out_doubted(
     doubted = asked_prices.doubted(offers)
     if accept:
         return offers, [], offers.where(doubted)
-    accepted = offers.where(doubted & offers.by_user)
     rejected = doubted & ~offers.by_user
     excluded = [
         Exclusion(
@@ -207,7 +206,7 @@ def leave_out_doubted(
         )
         for at in np.flatnonzero(rejected).tolist()
     ]
-    return offers.where(~rejected), excluded, accepted
+    return offers.where(~rejected), excluded, offers.where(doubted & offers.by_user)
 
 
 def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:

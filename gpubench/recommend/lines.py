@@ -127,8 +127,7 @@ def _in_words(ranking: Ranking, line: Line) -> str:
     if row.hours.value is not None:
         what = f"{hours_text(row)}, {row.cost_usd.by(format_usd)}"
     known = [each.p_best for each in line.answers if each.p_best is not None]
-    chances = dict.fromkeys(map(format_chance, known))
-    if chances:
+    if chances := dict.fromkeys(map(format_chance, known)):
         what += f"; {' and '.join(chances)} chance of being best"
     return say(
         "headline", title=line.names, gpu=what_of(line.choice), seller=seller(line.choice.offer), what=what

@@ -348,7 +348,9 @@ def _price_note(price: CardPrice) -> str:
     return f"{what}; {price.source}{terms}"
 
 
-def at_work(machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest) -> list[Ownership]:
+def with_utilization(
+    machines: Iterable[Ownership], rows: Iterable[Row], request: RankRequest
+) -> list[Ownership]:
     """Return the machines, each with the utilization that follows from the jobs per month.
 
     4 jobs of 73 h take 4 x 73 / 730 = 40 % of all hours. Independent jobs use one card each, so on two cards

@@ -48,7 +48,7 @@ from gpubench.recommend.eligible import Eligible, FilterResult, eligible, sift, 
 from gpubench.recommend.evidence import Evidence, Runs, device_key, gather, mean_power_w
 from gpubench.recommend.filters import NothingLeftError, recorded
 from gpubench.recommend.lines import in_words, on_commitments, on_evidence, on_interruptions
-from gpubench.recommend.owning import Ownership, against_rent, at_work, offer_of, ownerships
+from gpubench.recommend.owning import Ownership, against_rent, offer_of, ownerships, with_utilization
 from gpubench.recommend.request import HOUR_WORTH_USD, RankRequest
 from gpubench.recommend.rows import (
     Chosen,
@@ -126,7 +126,7 @@ def ranked(request: RankRequest, only: Chosen | None = None) -> Ranking:
             raise MisuseError(
                 "the setting jobs-per-month needs a job, and none can be assumed here: add --samples"
             )
-        machines = at_work(machines, first.rows, request)
+        machines = with_utilization(machines, first.rows, request)
     notes = [
         *(tell("reading_problem", problem=plain(each).rstrip(".")) for each in (*table.notes, *problems)),
         *_set_aside(table, request.offers),
@@ -199,14 +199,14 @@ def _machines(
 
 def _set_aside(table: OfferTable, own: Path | None) -> Iterator[Told]:
     # Yield how many rows of the user's table and of others were set aside, and how to list them.
-    theirs = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
-    if theirs:
+    own_rows = [each for each in table.set_aside if own is not None and each.row.startswith(f"{own.name}:")]
+    if own_rows:
         rows = (
-            f"{count(len(theirs), 'row')}, {'including ' if len(theirs) > 1 else ''}"
-            f"{plain(theirs[0].row)} ({plain(theirs[0].reason)})"
+            f"{count(len(own_rows), 'row')}, {'including ' if len(own_rows) > 1 else ''}"
+            f"{plain(own_rows[0].row)} ({plain(own_rows[0].reason)})"
         )
         yield tell("set_aside", rows=rows, file=shlex.quote(str(own)))
-    if others := len(table.set_aside) - len(theirs):
+    if others := len(table.set_aside) - len(own_rows):
         yield tell("others_set_aside", rows=count(others, "row"))
 
 
@@ -330,7 +330,6 @@ def judge_offers(
     in_order = sorted({*shown.tolist(), *places_of_answers(found)})
     row_at = dict(zip(in_order, rows_of(found, in_order), strict=True))
     ranking = _answer(found, row_at, priced, shown)
-    buys = found.is_owned.all()
     told = [
         *(Told("answer", text, FIRST) for text in in_words(ranking)),
         *notes,
@@ -338,7 +337,11 @@ def judge_offers(
         *on_evidence(found, ranking),
         *on_interruptions(request, [each.offer for each in first_screen_choices(ranking)]),
         *facts(found, priced, ranking),
-        *(_jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced)) if buys else ()),
+        *(
+            _jobs_of_rent(ranking.first.purchase_usd, best_to_rent(found, priced))
+            if found.is_owned.all()
+            else ()
+        ),
     ]
     return msgspec.structs.replace(ranking, sentences=_sentences_of(told))
 

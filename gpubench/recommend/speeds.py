@@ -453,14 +453,13 @@ def _measured_together(
 def _efficiency(
     runs: Sequence[Run], several: Case, gpu_key: str, unfit: frozenset[FindingKind]
 ) -> Scaling | None:
-    gpu_count = several.gpu_count
     found = [_usable(runs, each, gpu_key, unfit) for each in (several.on_one_gpu, several)]
     if not all(found):
         return None
     alone, together = (measurements[-1] for measurements in found)  # the newest
     if not alone.samples_per_s or not together.samples_per_s:
         return None
-    likely = together.samples_per_s / gpu_count / alone.samples_per_s
+    likely = together.samples_per_s / several.gpu_count / alone.samples_per_s
     return None if likely > _MOST_EFFICIENT else _measured(likely, alone, together)
 
 

@@ -1,8 +1,9 @@
 """The results folder: one JSON file per run, replaced atomically; its contents are untrusted until checked.
 
-A run has one writer, which holds a kernel lock on a file next to the device folders; the lock ends with the
-process. On a file system or platform without kernel locks, the process that created that file holds the run.
-If a killed process leaves the lock file behind, the user must delete it, as the message says.
+A run has one writer, which holds a kernel lock on a file in ``runs``, next to the folders of the devices; the
+lock ends with the process. On a file system or platform without kernel locks, the process that created that
+file holds the run. If a killed process leaves the lock file behind, the user must delete it, as the message
+says.
 """
 
 from __future__ import annotations
@@ -196,8 +197,8 @@ def id_of(run: Run) -> str:
 def stored_paths(root: Path, run: Run) -> tuple[Path, ...]:
     """Return the files stored under a run's id, in all device folders.
 
-    Ids are not case-sensitive. The folder may differ, because a file may have been moved or the key of its
-    device may have changed.
+    Ids are not case-sensitive. A file may be in the folder of another device, because it was moved or because
+    the key of its device changed.
 
     Raises:
         StorageError: If a folder cannot be searched, so the answer is unknown.
@@ -462,7 +463,7 @@ def run_files(root: Path, on_problem: Callable[[str], None]) -> Iterator[Path]:
 
     top = root / "runs" if _has_runs(root) else root
     for folder, names, paths in os.walk(top, onerror=report, followlinks=False):
-        below = [] if Path(folder) != top else names  # runs may be next to the device folders
+        below = [] if Path(folder) != top else names  # only ``top`` and the device folders have runs
         names[:] = sorted(name for name in below if not _has_runs(Path(folder, name)))
         for name in sorted(paths):
             if name.endswith(".json") and not name.startswith("."):
