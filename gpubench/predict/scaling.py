@@ -133,7 +133,7 @@ def usual_error(fitted: ScalingShares, exchange: Exchange, few: int, many: int) 
 def slopes(logs: Floats | tuple[float, ...], exchange: Exchange, few: int, many: int) -> Floats:
     """Return the derivatives of ``log_efficiency`` with respect to the log of each share, (6,)."""
     base = log_efficiency(logs, exchange, few, many)
-    moved = np.array(logs) + _SMALL * np.eye(len(SHARES))  # one share in each row
+    moved = (np.array(logs) + _SMALL * np.eye(len(SHARES))).tolist()  # one share in each row
     return np.array([log_efficiency(row, exchange, few, many) - base for row in moved]) / _SMALL
 
 

@@ -200,12 +200,11 @@ def profile_of(
     Raises:
         MisuseError: One line that names the model and what is wrong with it.
     """
-    named = tuple(each for each in precisions if each is not None)
     wanted = Asked(
         fields=dict(asked),
         optional=tuple(optional),
         gpu_count=gpu_count,
-        precisions=named,
+        precisions=tuple(each for each in precisions if each is not None),
         with_ways=with_ways,
         memory_of=tuple(memory_of),
     )

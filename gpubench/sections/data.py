@@ -219,7 +219,7 @@ def gather(
         problem = str(error)
     if ranking is not None:
         today = date.fromisoformat(ranking.as_of)  # later than today's date if some prices are newer
-    runs = {run.run_id: run for run in (*stored.runs, *((chosen,) if chosen else ()))}
+    runs = {run.run_id: run for run in (*stored.runs, *filter(None, [chosen]))}
     return ReportData(
         today=today,
         runs=newest_first(runs.values()),

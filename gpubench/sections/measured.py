@@ -619,7 +619,7 @@ def screen(data: ReportData) -> list[Part]:
         ),
         number("Speedup, 95 % interval", lambda s: s.words),
     )
-    return [*parts, gains] if sure else [*parts, *amp(data)[:1]]
+    return [*parts, gains] if sure else [*parts, *amp(data)[:1]]  # the sentence alone
 
 
 def _render(data: ReportData) -> Block | None:

@@ -57,9 +57,9 @@ def _of_one(answer: MemoryAnswer, *, by_name: bool, whole: bool) -> Iterator[Par
         text("Memory", lambda row: row[0]),
         number("Likely (95 %)", lambda row: row[1].by(format_bytes)),
     )
-    card = f"on {gpu_name(answer.gpu_key)}, based on " if len(answer.cards) > 1 else "based on "
+    on_card = f"on {gpu_name(answer.gpu_key)}, based on " if len(answer.cards) > 1 else "based on "
     shared = f"{_SHARED[answer.case.parallel_mode]}; " if answer.case.gpu_count > 1 else ""
-    yield Paragraph(text=capitalized(f"{shared}{card}{_basis(need)}."), tone="note")
+    yield Paragraph(text=capitalized(f"{shared}{on_card}{_basis(need)}."), tone="note")
     yield table(
         "Parts, at the peak of the step",
         _PARTS,
@@ -106,9 +106,10 @@ def _does_it_fit(answer: MemoryAnswer, *, by_name: bool) -> Iterator[str]:
         size = least and format_bytes(least.card.listed_bytes)
         smallest = f"; on the smallest of them ({size}) at batch {least.most_text()} at most" if least else ""
         yield f"{answer.label} {answer.fits_on()}{smallest}; needs {answer.need.device.by(format_bytes)}"
-    for refusal in answer.refused if by_name else ():
+        return
+    for refusal in answer.refused:
         yield f"{gpu_name(refusal.gpu_key)}: no answer: {refusal.reason}"
-    for card in answer.cards if by_name else ():
+    for card in answer.cards:
         fit, batch = card.fit, f"batch {answer.case.batch_size:,}"
         if fit.fits or fit.ran:
             most = f"; largest batch {fit.most_text()}" if fit.fits else ""
