@@ -351,7 +351,7 @@ class AskedPrices:
 
     def _is_independent(self, asks: _Asks, author: _Author) -> Flags:
         # Return which prices can confirm this author's: those of another provider in another table. Shipped
-        # prices can also confirm each other.
+        # prices can also confirm each other, because no table has the code -1.
         is_another: Flags = (asks.provider != author.provider) & (asks.origin != (author.origin or -1))
         return is_another
 
