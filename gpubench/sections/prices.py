@@ -258,8 +258,8 @@ def about_mlperf() -> str:
         "Time to train to the target quality, as published by the submitters, who tuned their own software "
         f"for their own machine. Rounds: {span(known)}; later ones are not in the table. Neither predictions "
         "nor the ranking use these times, but scaling over several GPUs is fitted to published jobs, some "
-        "from MLPerf Training. The table shows the fastest run of each GPU in its newest round. A run's cost is "
-        "its hours times today's cheapest on-demand cloud price for as many GPUs, without startup. "
+        "from MLPerf Training. The table shows the fastest run of each GPU in its newest round. A run's cost "
+        "is its hours times today's cheapest on-demand cloud price for as many GPUs, without startup. "
         f"Source: {MLPERF_LICENSE}."
     )
 
