@@ -118,7 +118,7 @@ def unstated_batches() -> Iterator[str]:
             for a, b in zip(table.batch_low[mine], table.batch_high[mine], strict=True)
         } == {ends}
     spread = np.expm1(batch_spread(table)[open_])
-    yield f"{open_.sum()} rows of GPU-Insights (128 to 1,024) and of NVIDIA's ResNet-50 (128 to 256); a spread of {percent(spread.min(), 1)} to {percent(spread.max())} %"
+    yield f"{open_.sum()} rows of GPU-Insights (128 to 1,024) and NVIDIA's ResNet-50 (128 to 256); spread {percent(spread.min(), 1)} to {percent(spread.max())} %"
 
 
 def inference() -> Iterator[str]:
@@ -342,7 +342,7 @@ def headline() -> Iterator[str]:
     found = outcome()
     table, pairs = found.table, found.pairs
     voters = {(table.harness[i], table.gpu_key[i]) for i in pairs.y}
-    yield f"refitting without each of the {len(voters)} groups"
+    yield f"a full refit without each of the {len(voters)} groups"
     first = np.array([not source.startswith(ADDED) for source in table.source[pairs.y]])
     error, weight = np.abs(np.expm1(found.log_error[first])), one_vote_each(table, pairs.y[first])
     mean, middle = percent(np.average(error, weights=weight), 1), percent(weighted_quantile(error, weight), 1)
