@@ -379,8 +379,7 @@ def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambd
         with reading(TaskKind.TRAIN) as reads:
             train, saved = _trace_step(model, lambda: task.loss(forward(model, inputs), targets))
             read[TaskKind.TRAIN] = {key: [*found] for key, found in reads.items()}
-            with numbers_as_1() as numbers:
-                optimizer, state, updates = _optimizer(task, trained)
+            optimizer, state, updates, numbers = _optimizer(task, trained)
             if numbers:
                 read[TaskKind.TRAIN][Optimizer.step, (), None] = numbers
             if task.again is not None:
@@ -491,8 +490,8 @@ def _recording() -> Iterator[list[Kernel]]:
         yield recorder.kernels
 
 
-def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[Kernel]]:
-    """Return the optimizer's name, the bytes of its state after one step, and its kernels.
+def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[Kernel], list[Any]]:
+    """Return the optimizer's name, the bytes of its state after one step, its kernels, and what it reads.
 
     The kernels are its products of matrices, as in Muon, and one pass over the parameters: weight and
     gradient are read, weight is written, state is read and written. In float32, SGD with momentum moves 20
@@ -502,9 +501,10 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[
     for group in groups_of(optimizer):
         group.update(dict.fromkeys(_ONLY_ON_GPU & group.keys(), False))
     watch: AbstractContextManager[list[Kernel]]
-    watch = nullcontext([]) if type(optimizer) in _BY_ELEMENT else _recording()
+    is_by_element = type(optimizer) in _BY_ELEMENT
+    watch = nullcontext([]) if is_by_element else _recording()
     try:
-        with watch as kernels:
+        with watch as kernels, numbers_as_1() as numbers:
             optimizer.step()
     except Exception as error:
         if "closure" not in str(error):  # a missing argument, or an assertion about it
@@ -517,7 +517,9 @@ def _optimizer(task: Task, trained: Sequence[Tensor]) -> tuple[str, float, list[
     kept = float(sum(t.nbytes for t in states_of(optimizer) if t.dim() and not isinstance(t, nn.Parameter)))
     weights = sum(p.numel() * p.element_size() for p in trained)
     update = Kernel(OperatorKind.OPTIMIZER, 0.0, 3.0 * weights + 2 * kept)
-    return type(optimizer).__name__, kept, [*(each for each in kernels if each.flops), update]
+    products = [each for each in kernels if each.flops]
+    # An update by element reads only the number of steps, which a GPU's optimizer keeps on the host
+    return type(optimizer).__name__, kept, [*products, update], [] if is_by_element else numbers
 
 
 def optimizers_in(optimizer: Any) -> list[Any]:
