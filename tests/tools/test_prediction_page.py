@@ -141,7 +141,7 @@ def inference() -> Iterator[str]:
         inside = np.average(np.abs(error) <= found.level_half_width[chosen], weights=votes)
         means.append((percent(np.average(np.abs(np.expm1(error)), weights=votes)), percent(inside)))
     (first, inside), (second, _) = means
-    yield f"seconds of compiled passes are off by {first} % on average (eager ones by {second} %), {inside} % inside the interval"
+    yield f"compiled passes {first} % off on average (eager ones {second} %), {inside} % inside"
 
 
 def tokens() -> Iterator[str]:
