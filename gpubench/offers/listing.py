@@ -86,7 +86,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
         )
 
     market, old = every.once(AskedPrices), outdated(every, today)
-    doubted = market.doubted(every) & ~every.by_user
+    doubted = market.left_out(every)
     listed = [
         _listed(offer, today, market.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)

@@ -70,7 +70,10 @@ HEADINGS: Mapping[str, str] = {
     "vcpus": "vcpu, cpu, cpus, cpu cores, cores, cpu cores effective",
     "ram_gib": "ram, system ram, host ram, system memory",
     "price_date": "date, day, as of, updated",
-    "on_demand_usd_per_h": "price, current price, list price, on demand, on demand price, ondemand, dph",
+    "on_demand_usd_per_h": (
+        "your price, net price, discounted price, price, current price, list price, "
+        "on demand, on demand price, ondemand, dph"
+    ),
     _PER_GPU: "price gpu, price per gpu, per gpu",
     "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
 }
@@ -257,6 +260,7 @@ def _heading(column: str) -> frozenset[str]:
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
     repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
+    nodes = [column for column in table.columns if _heading(column) in _NODES]
     facts = lru_cache(maxsize=10_000)(
         lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
     )
@@ -270,6 +274,11 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
             why_not = "more cells than the header has columns"
         elif row.get("spot_usd_per_h", "").lower() in _YES:
             why_not = "its price is a spot price: put it into a column spot_usd_per_h"
+        elif several := [row[each] for each in nodes if (figure_in(row[each]) or 1) != 1]:
+            why_not = (
+                f"it has {plain(several[0])} nodes: give the GPUs and the price of one instance, without a "
+                "column of nodes"
+            )
         if why_not is not None:
             yield SetAside(where, why_not)
             continue
@@ -320,10 +329,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
-    is_on_demand = (
-        pricing == Pricing.ON_DEMAND and kind != "serverless"
-    )  # serverless jobs may always be interrupted
-    if is_on_demand and (said := _said_otherwise(row)) is not None:
+    if pricing == Pricing.ON_DEMAND and (said := _said_otherwise(row)) is not None:
         raise ValueError(
             f"{said}, but its price would rank as one on demand in US dollars: add a column pricing (and "
             "term_years) or currency"
@@ -416,6 +422,8 @@ _NOT_IN_DOLLARS = re.compile(
 _LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
 _TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
+# The headings of a number of machines: a price may be that of one of them or of all.
+_NODES = frozenset({*map(_heading, ("node", "nodes", "number nodes", "num nodes", "node count"))})
 # In a column of spot prices, these only say whether the price of the row is one.
 _YES, _NO = frozenset({"yes", "y", "true", "x"}), frozenset({"no", "n", "false"})
 

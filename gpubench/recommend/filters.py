@@ -196,8 +196,8 @@ def leave_out_doubted(
     doubted = asked.doubted(offers)
     if accept:
         return offers, [], offers.where(doubted)
-    accepted = offers.where(doubted & offers.by_user)
-    rejected = doubted & ~offers.by_user
+    rejected = asked.left_out(offers)
+    accepted = offers.where(doubted & ~rejected)
     excluded = [
         Exclusion(
             offers,

@@ -362,3 +362,36 @@ def test_the_note_of_a_starting_price_marks_it(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("gpu,price per hour,note\nH100 SXM,2.40,starting at\nRTX 4090,0.4,from stock\n")
     assert [offer.is_floor for offer in read_own(path).offers] == [True, None]
+
+
+@pytest.mark.parametrize("header", ["list price,your price", "price,net price", "price,discounted price"])
+def test_the_price_for_this_buyer_comes_before_the_list_price(tmp_path, header):
+    path = tmp_path / "t.csv"
+    path.write_text(f"gpu,{header}\nH100 SXM,2.99,1.80\n")
+    assert [offer.price_usd_per_hour for offer in read_own(path).offers] == [Decimal("1.80")]
+
+
+def test_a_price_of_several_nodes_is_set_aside(tmp_path):
+    """It may be the price of one node or of all."""
+    path = tmp_path / "t.csv"
+    for heading, usable in (
+        ("nodes", 2),
+        ("# nodes", 2),
+        ("Number of nodes", 2),
+        ("node", 2),
+        ("node name", 3),
+    ):
+        path.write_text(f"gpu,gpus,{heading},price\nL4,8,4,60\nL4,4,1,4\nL4,2,,2\n")
+        table = read_own(path)
+        assert len(table.offers) == usable, heading
+        reason = "it has 4 nodes: give the GPUs and the price of one instance, without a column of nodes"
+        assert [why for _, why in table.set_aside] == [reason] * (3 - usable)
+
+
+def test_a_serverless_price_that_can_be_preempted_is_not_on_demand(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = "L4,serverless,on demand,0.8,preemptible by default\nL4,serverless,spot,0.8,preemptible by default"
+    path.write_text(f"gpu,kind,pricing,price_usd_per_hour,note\n{rows}\n")
+    table = read_own(path)
+    assert [offer.pricing for offer in table.offers] == ["spot"]
+    assert "preemptible by default" in table.set_aside[0].reason
