@@ -87,8 +87,8 @@ def test_ambiguous_gpu_family_is_resolved_by_its_memory_column(tmp_path):
     table = read_own(path)
     assert [o.gpu_key for o in table.offers] == ["nvidia-a100-unstated-40gb", "nvidia-a100-unstated-80gb"]
     family, other = [reason for _, reason in table.set_aside]
-    assert "matches nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name it" in family
-    assert "matches nvidia-a800-" in other
+    assert "may mean nvidia-a100-unstated-40gb and nvidia-a100-unstated-80gb: name it" in family
+    assert "may mean nvidia-a800-" in other
 
 
 def test_gpu_count_in_a_name_must_match_the_count_column(tmp_path):
@@ -395,3 +395,55 @@ def test_a_serverless_price_that_can_be_preempted_is_not_on_demand(tmp_path):
     table = read_own(path)
     assert [offer.pricing for offer in table.offers] == ["spot"]
     assert "preemptible by default" in table.set_aside[0].reason
+
+
+def set_aside(tmp_path, text):
+    """Return the reasons of the rows of a CSV table that are not used."""
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    return [why for _, why in read_own(path).set_aside]
+
+
+def test_a_memory_that_contradicts_the_name_is_in_the_reason(tmp_path):
+    """The name alone is known, so "L4 may mean the L4" would not say what is wrong."""
+    reasons = set_aside(tmp_path, "gpu,vram,price\nL4,48,0.5\nL4,0,0.5\nRTX 4090,24,0.5\n")
+    named = "may mean nvidia-l4-24gb: name it by its key, as gpubench list --gpus shows it"
+    assert reasons == [f"GPU 'L4' with 48 GiB {named}", f"GPU 'L4' with 0 GiB {named}"]
+
+
+def test_an_exchange_rate_of_a_future_day_is_set_aside(tmp_path):
+    head = "gpu,price,currency,usd_per_unit,rate_date\n"
+    (reason,) = set_aside(tmp_path, f"{head}L4,0.5,EUR,1.16,2126-11-20\nT4,0.5,EUR,1.16,2026-11-20\n")
+    assert reason == "date 2126-11-20 is in the future"
+
+
+@pytest.mark.parametrize("heading", ["available", "Availability", "In stock", "stock"])
+def test_a_gpu_that_is_not_available_is_not_on_demand(tmp_path, heading):
+    rows = "".join(f"{gpu},0.5,{cell}\n" for gpu, cell in (("L4", "0"), ("T4", "no"), ("A10", "False")))
+    assert len(set_aside(tmp_path, f"gpu,price,{heading}\n{rows}A30,0.5,yes\nL40S,0.5,3\nA2,0.5,\n")) == 3
+
+
+@pytest.mark.parametrize("status", ["waitlist", "Coming soon", "contact sales", "on request", "pre-order"])
+def test_a_gpu_that_cannot_be_ordered_is_not_on_demand(tmp_path, status):
+    (reason,) = set_aside(tmp_path, f"gpu,price,status\nL4,0.5,{status}\nT4,0.5,available\n")
+    assert status in reason
+
+
+def test_a_copied_table_of_a_cloud_console_is_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "Machine type,GPUs,GPU type,GPU memory,Pay as you go,Currency\n"
+        "a2-highgpu-1g,1 GPU,NVIDIA A100 40GB,40 GB HBM2,$2.934 / 1 hour,US$\n"
+        "a2-highgpu-2g,2 GPUs,NVIDIA A100 40GB,40 GB HBM2,$5.868 / 1 hour,$\n"
+    )
+    found = [(offer.gpu_count, offer.price_usd_per_hour) for offer in read_own(path).offers]
+    assert found == [(1, Decimal("2.934")), (2, Decimal("5.868"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "edition"),
+    [("RTX Pro 6000 Max-Q", "blackwell-maxq"), ("RTX PRO 6000 SE", "blackwell-server"),
+     ("RTX PRO 6000 Workstation", "blackwell-workstation")],
+)  # fmt: skip
+def test_an_edition_of_the_rtx_pro_6000_needs_no_architecture_in_its_name(name, edition):
+    assert offered_gpu_key(name) == f"nvidia-rtx-pro-6000-{edition}-96gb"
