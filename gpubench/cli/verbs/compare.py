@@ -38,7 +38,6 @@ def _notes_on_b(found: compare.Comparison, tolerance: float | None) -> Iterator[
     share = compare.share_words(tolerance)
     reasons: dict[str, Sequence[Any]] = {
         f"slower in B by more than {share}, even allowing for the interval": found.slower(tolerance),
-        "broken in B": found.broken,
         f"undecided at {share}: the interval includes slowdowns above and below that; measure longer": (
             found.undecided(tolerance)
         ),
