@@ -569,9 +569,9 @@ def test_batch_split_across_gpus_is_compared_with_the_full_batch_on_one(make_run
 
 
 def test_an_impossible_figure_is_refused_by_compare_as_by_results_add(tmp_path, make_run):
-    """Otherwise `check` calls a row invalid, and `compare` calls it 10,000 times as fast."""
+    """Otherwise `check` calls a row invalid, and `compare` calls it a million times as fast."""
     sound = with_launch(make_run(run_id="20261120t000000z-aaaa"), launch(step_s=0.1, gpu_busy=0.99))
-    absurd = with_launch(make_run(run_id="20261121t000000z-bbbb"), launch(step_s=1e-5, gpu_busy=0.99))
+    absurd = with_launch(make_run(run_id="20261121t000000z-bbbb"), launch(step_s=1e-7, gpu_busy=0.99))
     paths = [str(store.write_run(tmp_path, run)) for run in (sound, absurd)]
     assert typed("compare", paths[0], paths[0])[0] == 0
     for pair in (paths, paths[::-1]):
