@@ -182,9 +182,13 @@ class Case(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def label(self) -> str:
-        """Display name: ``vgg16 amp-bf16 graph batch 64``."""
+        """Display name: ``vgg16 amp-bf16 graph batch 64``; several processes may also run on a CPU."""
+        return self.label_with("in {} processes")
+
+    def label_with(self, several: str) -> str:
+        """Return the display name with other words for more than one GPU or process."""
         task = "" if self.task is TaskKind.TRAIN else f" {self.task}"
-        count = "" if self.gpu_count == 1 else f" on {self.gpu_count} GPUs"
+        count = "" if self.gpu_count == 1 else f" {several.format(self.gpu_count)}"
         setup = "".join(f", {word}" for word in self.setup_words)
         return (
             f"{self.workload}{task} {self.precision} {self.execution} batch {self.batch_size:,}{count}{setup}"

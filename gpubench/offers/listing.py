@@ -88,7 +88,7 @@ def list_offers(offers: Iterable[Offer], wanted: OffersRequest, today: date) -> 
         )
 
     prices, old = every.cached(AskedPrices), outdated(every, today)
-    doubted = prices.doubted(every) & ~every.by_user
+    doubted = prices.left_out(every)
     listed = [
         _listed(offer, today, prices.doubt(offer) if is_doubted else None, old.get(offer_key(offer)))
         for offer, is_doubted in zip(every, doubted.tolist(), strict=True)

@@ -42,6 +42,9 @@ MAX_RATIO = 5.0
 same instance or from the median of the other providers. Providers differ by a factor of 7. The only shipped
 price below 0.3 times the median of others of its kind is one cloud's V100, and it is confirmed."""
 
+# No price of an hour exceeds the others by this factor, not even the user's own: a month has 730 hours.
+_NEVER_HOURLY_RATIO = 50.0
+
 LOOSENING = 2.0
 """Factor by which the limit widens for each respect (kind of seller, pricing) in which the prices differ."""
 
@@ -191,7 +194,8 @@ class AskedPrices:
         usd = offer.usd_per_gpu_hour
         ratio = format_number(usd / reference.usd, 2)
         words = f"{reference.words} ({format_usd(reference.usd)})"
-        return f"{format_usd(usd)} per GPU-hour is {ratio} times {words}{reference.unconfirmed}"
+        hardly = ", so it is hardly the price of an hour" if _is_never_hourly(offer, reference) else ""
+        return f"{format_usd(usd)} per GPU-hour is {ratio} times {words}{reference.unconfirmed}{hardly}"
 
     def doubt_in_short(self, offer: Offer) -> str | None:
         """Return the reason in a few words: "0.00091 times what 4 others ask"; None if it is plausible."""
@@ -236,6 +240,14 @@ class AskedPrices:
                 ``Offers.joined``).
         """
         return offers.flagged_in(self._every, self._flags)
+
+    def left_out(self, offers: Offers) -> Flags:
+        """Return which prices do not rank: likely mistakes, but the user's own only if hardly of an hour."""
+        left_out = self.doubted(offers)
+        for at in np.flatnonzero(left_out & offers.by_user).tolist():
+            reference = self._doubted_by(offers[at])
+            left_out[at] = reference is not None and _is_never_hourly(offers[at], reference)
+        return left_out
 
     @cached_property
     def _flags(self) -> Flags:
@@ -409,6 +421,10 @@ def _reference_of_others(prices: list[float], loosened: int) -> ReferencePrice:
 def _reference_of_hosts(hosts: int, usd: float) -> ReferencePrice:
     words = f"the median of the {hosts} hosts there"
     return ReferencePrice(usd, words, words, usd / MAX_RATIO if hosts >= _FEWEST_ASKS else 0.0)
+
+
+def _is_never_hourly(offer: Offer, reference: ReferencePrice) -> bool:
+    return offer.usd_per_gpu_hour > _NEVER_HOURLY_RATIO * reference.usd
 
 
 def _times(offer: Offer, reference: ReferencePrice) -> str:

@@ -211,12 +211,12 @@ def _identify(provider: str, instance: str, gpu: str, memory_gib: float | None) 
         if name and (key := offered_gpu_key(name, memory_gib)) is not None:
             return key
     what = f"GPU {gpu[:60]!r}" if gpu or not instance else f"the GPU of instance {instance[:60]!r}"
-    memory = f" with {memory_gib:g} GiB" if memory_gib else ""
+    memory = "" if memory_gib is None else f" with {memory_gib:g} GiB"
     if provider:  # the user cannot change the names of a source
         raise ImplausibleError(f"{what}{memory} is unknown or ambiguous")
     meant = offered_keys(gpu) or known_keys(gpu)
-    why = f"matches {listing(meant, most=4)}" if meant else "is unknown"
-    raise ImplausibleError(f"{what} {why}: name it by its key, as gpubench list --gpus shows it")
+    why = f"may mean {listing(meant, most=4)}" if meant else "is unknown"
+    raise ImplausibleError(f"{what}{memory} {why}: name it by its key, as gpubench list --gpus shows it")
 
 
 @lru_cache(maxsize=10_000)
@@ -458,9 +458,9 @@ def check_day(text: str, latest: date) -> None:
     """Raise unless a full or partial date is possible for a price and not later than ``latest``."""
     day = price_day(text)
     if day > latest:
-        raise ImplausibleError(f"price date {text} is in the future")
+        raise ImplausibleError(f"date {text} is in the future")
     if day < _EARLIEST_DAY:
-        raise ImplausibleError(f"price date {text} is before {_EARLIEST_DAY.year}")
+        raise ImplausibleError(f"date {text} is before {_EARLIEST_DAY.year}")
 
 
 def check_stamp(text: str, latest: date) -> None:

@@ -70,7 +70,10 @@ HEADINGS: Mapping[str, str] = {
     "vcpus": "vcpu, cpu, cpus, cpu cores, cores, cpu cores effective",
     "ram_gib": "ram, system ram, host ram, system memory",
     "price_date": "date, day, as of, updated",
-    "on_demand_usd_per_h": "price, current price, list price, on demand, on demand price, ondemand, dph",
+    "on_demand_usd_per_h": (
+        "your price, net price, discounted price, price, current price, list price, "
+        "on demand, on demand price, ondemand, dph, pay as you go"
+    ),
     _PER_GPU: "price gpu, price per gpu, per gpu",
     "spot_usd_per_h": "spot, spot price, interruptible, interruptible price, preemptible, preemptible price",
 }
@@ -84,10 +87,11 @@ PAGES = ("url", "link", "offer_url", "rent_url")
 _ADDRESS = re.compile(r"https?://")
 
 NO_REGION = frozenset({"", "any"})
-DOLLARS = frozenset({"", "USD"})
+DOLLARS = frozenset({"", "USD", "US$", "$"})
 # What to remove from a price: marks of dollars per hour, and commas that separate thousands ("1,234.50").
 _MONEY = re.compile(
-    r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)", re.IGNORECASE
+    r"^(?:US ?)?\$|^USD|(?:USD|\$)?\s*(?:(?:/|per) ?(?:1 )?(?:hour|hr|h))?$|(?<=\d),(?=\d{3}\.\d)",
+    re.IGNORECASE,
 )
 _DECIMAL_COMMA = re.compile(r"^\s*([-+]?\d+),(\d+)\s*$", re.ASCII)
 
@@ -257,6 +261,7 @@ def _heading(column: str) -> frozenset[str]:
 def _quotes(table: Table) -> Iterator[Quote | SetAside]:
     first, prices = table.columns[:3], [column for column in PRICES if column in table.columns]
     repeated = [name for name in dict.fromkeys(table.columns) if name not in _OFTEN_DIFFERENT]
+    nodes = [column for column in table.columns if _heading(column) in _NODES]
     facts = lru_cache(maxsize=10_000)(
         lambda column, count, *cells: _facts(table, dict(zip(repeated, cells, strict=True)), column, count)
     )
@@ -270,6 +275,11 @@ def _quotes(table: Table) -> Iterator[Quote | SetAside]:
             why_not = "more cells than the header has columns"
         elif row.get("spot_usd_per_h", "").lower() in _YES:
             why_not = "its price is a spot price: put it into a column spot_usd_per_h"
+        elif several := [row[each] for each in nodes if (figure_in(row[each]) or 1) != 1]:
+            why_not = (
+                f"it has {plain(several[0])} nodes: give the GPUs and the price of one instance, without a "
+                "column of nodes"
+            )
         if why_not is not None:
             yield SetAside(where, why_not)
             continue
@@ -312,7 +322,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
     stated, name = counted(row["gpu_key"])  # "8x H100" with a count of 8
     usual = stated or in_instance
     # Without a column of counts, it is 1 unless a name contains it; an empty cell means an unknown count.
-    gpu_count = get("gpu_count", str(usual or 1)) or str(usual or "")
+    gpu_count = re.sub(" gpus?$", "", get("gpu_count", str(usual or 1)).lower()) or str(usual or "")
     if stated not in {None, figure_in(gpu_count)}:
         raise ValueError(f"its GPU is {plain(row['gpu_key'])!r}, but its GPU count is {plain(gpu_count)}")
     usd_per_unit, currency = None, get("currency", "").upper()
@@ -320,10 +330,7 @@ def _facts(table: Table, row: Mapping[str, str], column: str, in_instance: int |
         usd_per_unit = _rate(currency, get("usd_per_unit", ""), get("rate_date", ""))
         converted = f"converted from {currency} at {usd_per_unit} USD of {row['rate_date']}"
         note = f"{note}; {converted}" if note else converted
-    is_on_demand = (
-        pricing == Pricing.ON_DEMAND and kind != "serverless"
-    )  # serverless jobs may always be interrupted
-    if is_on_demand and (said := _said_otherwise(row)) is not None:
+    if pricing == Pricing.ON_DEMAND and (said := _said_otherwise(row)) is not None:
         raise ValueError(
             f"{said}, but its price would rank as one on demand in US dollars: add a column pricing (and "
             "term_years) or currency"
@@ -406,16 +413,20 @@ def _floor_in(note: str | None) -> bool | None:
 # A clause of a cell that says how a price is paid, that nothing is on sale, or that dollars are not meant.
 _SOLD_OTHERWISE = re.compile(
     r"(?:(?:an?|this|is|prices?|only|for|on|as)\s+)*"
-    r"(?:spot|pre-?emptible|interruptible|reserved|sold out|out of stock|(?:not |un)available)"
+    r"(?:spot|pre-?emptible|interruptible|reserved|sold out|out of stock|(?:not |un)available|"
+    r"wait(?:ing )?list|coming soon|contact (?:us|sales)|(?:up)?on request|pre-?order)"
     r"(?:\s+(?:instances?|machines?|vms?|servers?|capacity|prices?|pricing|rates?|tier|only|by default))*"
 )
 _NOT_IN_DOLLARS = re.compile(
     r"(?:(?:all|prices?|is|are|in)\s+)*(?:eur|euros?|gbp|pounds?|chf|cad|aud|inr|jpy|cny|[€£¥])"
 )
-# A cell with a long commitment, and the headings of a commitment and of a sum paid in advance.
+# A cell with a long commitment, and the headings of a commitment, a sum paid in advance, and what is left.
 _LONG = re.compile(r"months?\b|\bmo\b|years?\b|yrs?\b|annual")
 _TERMS = frozenset({"term", "commitment", "commit", "contract", "minimum", "duration"})
 _PAID_FIRST = frozenset({"upfront", "setup"})
+_STOCK = frozenset({"available", "availability", "stock"})
+# The headings of a number of machines: a price may be that of one of them or of all.
+_NODES = frozenset({*map(_heading, ("node", "nodes", "number nodes", "num nodes", "node count"))})
 # In a column of spot prices, these only say whether the price of the row is one.
 _YES, _NO = frozenset({"yes", "y", "true", "x"}), frozenset({"no", "n", "false"})
 
@@ -433,6 +444,7 @@ def _said_otherwise(row: Mapping[str, str]) -> str | None:
             or (in_dollars and any(map(_NOT_IN_DOLLARS.fullmatch, clauses)))
             or (not words.isdisjoint(_TERMS) and _LONG.search(cell))
             or (not words.isdisjoint(_PAID_FIRST) and re.search("[1-9]", cell))
+            or (not words.isdisjoint(_STOCK) and cell in {*_NO, "0", "none"})
         )
         if is_contradicted:
             return f"its {plain(heading, 40)} is {plain(row[heading], 40)!r}"
@@ -484,7 +496,7 @@ def _rate(currency: str, usd_per_unit: str, day: str) -> Decimal:
         raise ImplausibleError(
             f"currency {currency[:10]!r} without usd_per_unit and rate_date: give both, or US dollars"
         )
-    check_day(day, date.max)
+    check_day(day, today() + timedelta(days=1))
     return exchange_rate(usd_per_unit)
 
 

@@ -396,6 +396,8 @@ def _on_request(found: Eligible, ranking: Ranking) -> Iterator[Told]:
     if request.offers is not None and own and not pool.offers.by_user.any():
         reason = f"{gpu_name(own[0].offer.gpu_key)} at {plain(own[0].offer.provider)}: {own[0].reason}"
         yield tell("own_unranked", file=plain(request.offers.name), reason=reason)
+    elif never_hourly := [each for each in filtered.doubted_as_requested if each.among.by_user[each.at]]:
+        yield tell("own_left_out", offer=name_of(never_hourly[0].offer), reason=never_hourly[0].reason)
     excluded = Counter(each.option for each in found.excluded)
     if request.regions and (unsaid := sum(each.reason == REGION_UNSAID for each in found.excluded)):
         yield tell("region_unsaid", offers=count(unsaid, "offer"))

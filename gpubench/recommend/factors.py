@@ -290,7 +290,7 @@ REQUIREMENTS = (
         ("pcie_bytes_per_s",),
         lambda _, __: LEAST_PCIE_BYTES_PER_S,
         "its GPUs get {gigabytes:.2g} GB/s over PCIe, as on a one-lane riser",
-        "lanes of PCIe",
+        "PCIe bandwidth",
     ),
 )
 

@@ -196,7 +196,8 @@ def leave_out_doubted(
     doubted = asked_prices.doubted(offers)
     if accept:
         return offers, [], offers.where(doubted)
-    rejected = doubted & ~offers.by_user
+    rejected = asked_prices.left_out(offers)
+    accepted = offers.where(doubted & ~rejected)
     excluded = [
         Exclusion(
             offers,
@@ -206,7 +207,7 @@ def leave_out_doubted(
         )
         for at in np.flatnonzero(rejected).tolist()
     ]
-    return offers.where(~rejected), excluded, offers.where(doubted & offers.by_user)
+    return offers.where(~rejected), excluded, accepted
 
 
 def match_gpus(name: str, keys: Collection[str]) -> frozenset[str]:

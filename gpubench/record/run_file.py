@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -111,6 +112,11 @@ def _broken(run: Run) -> Iterator[str]:
             yield from (f"{where}, launch {launch.index}: {what}" for what in found)
         if measurement.status is Status.OK and measurement.samples_per_s is None:
             yield f"{where}: status ok without a single timed round"
+    measured = Counter(each.case for each in run.measurements if each.status is Status.OK)
+    twice = {case for case, times in measured.items() if times > 1}
+    yield from (
+        f"measured twice: {plain(each.label, 160)}" for each in run.measurements if each.case in twice
+    )
 
 
 def _wrong_in_times(run: Run) -> Iterator[str]:

@@ -347,7 +347,7 @@ def rate_of(measurement: Measurement) -> str:
 
 def case_words(case: Case) -> str:
     """Return a case in words: task, precision, execution, batch, layout."""
-    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} GPUs"
+    gpus = "" if case.gpu_count == 1 else f", {case.gpu_count} processes"
     return (
         f"{workload_name(case)}, {'training' if case.task == 'train' else 'inference'}, "
         f"{case.precision.words}, {case.execution}, batch {case.batch_size:,}{layout_words(case)}{gpus}"
@@ -384,7 +384,7 @@ def distinguishing_settings(cases: Iterable[Case]) -> Callable[[Case], tuple[str
 
 
 def _job_and_recipe(case: Case) -> tuple[str, ...]:
-    gpus = () if case.gpu_count == 1 else (f"{case.gpu_count} GPUs",)
+    gpus = () if case.gpu_count == 1 else (f"{case.gpu_count} processes",)
     return (*gpus, *case.setup_words)
 
 
