@@ -36,6 +36,9 @@ _HINTS = {
     "nvidia": ON_THE_CPU,
     "relative import": "name a file of a package as a module, package.module:build",
 }
+# The exit code of a parser of command lines, and what to do about it
+_WRONG_ARGUMENTS = 2
+_NO_ARGUMENTS = "; it is run without command-line arguments: give each of them a default"
 _NO_MEMORY = (
     "can't allocate memory",  # torch on a CPU
     "out of memory",  # torch's allocators, and the CUDA runtime below them
@@ -60,7 +63,8 @@ def import_foreign(what: str, load: Callable[[], Any]) -> Any:
     except MisuseError:
         raise
     except SystemExit as error:
-        raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built") from error
+        hint = _NO_ARGUMENTS if error.code == _WRONG_ARGUMENTS else ""
+        raise MisuseError(f"{what}: {one_line(error)} while it is loaded or built{hint}") from error
     except Exception as error:  # third-party code may raise anything; the cause is chained
         hint = next((f"; {do}" for sign, do in _HINTS.items() if sign in str(error).lower()), "")
         raise MisuseError(f"{what}: {one_line(error)}{hint}") from error

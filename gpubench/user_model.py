@@ -581,7 +581,9 @@ def _check_inputs(name: str, inputs: Any, targets: Any, batch_size: int) -> None
     tensors = _tensors(inputs)
     if not tensors and not callable(getattr(inputs, "to", None)):
         fix = "; give one batch of it, next(iter(loader))" if hasattr(inputs, "__iter__") else ""
-        if hasattr(inputs, "dtype"):
+        if isinstance(inputs, list | tuple | Mapping):
+            fix = "; give tensors, in a list if their sizes differ"
+        elif hasattr(inputs, "dtype"):
             fix = "; give torch.from_numpy of it"
         raise MisuseError(f"{name}: the inputs contain no tensor, but {_describe(inputs)}{fix}")
     if any(tensor.is_nested for tensor in tensors):
@@ -675,7 +677,7 @@ def _sample(task: workload.Task) -> tuple[tuple[int, ...], str]:
     shape = tuple(first.shape[1:] if whole else first.shape)
     if len(shape) == 1 and first.dtype in {torch.int32, torch.int64} and first is tensors[0]:
         return shape, "sequence"  # only the first tensor: a graph's edge list has two rows too
-    return shape, "image" if len(shape) == 3 and first.is_floating_point() else "sample"
+    return shape, "image" if whole and len(shape) == 3 and first.is_floating_point() else "sample"
 
 
 def weight_type_of(model: nn.Module) -> WeightType:

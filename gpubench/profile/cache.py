@@ -49,6 +49,10 @@ TRACE_LIMIT_S, CONFIG_LIMIT_S = 10 * TRACE_CPU_S, 10 * CONFIG_CPU_S
 NOTICE_AFTER_S = 5.0
 """Most traces end within this time; a message announces a longer one."""
 _NOTE_CHARACTERS = 600
+_IF_LATE = (
+    "; if it loops over many time steps in Python, shorten the loop; if the file trains when it is imported, "
+    'put the training loop under if __name__ == "__main__"'
+)
 
 # Messages to the user: without a logging setup, Python prints warnings on stderr unchanged
 _logger = logging.getLogger(__name__)
@@ -371,7 +375,7 @@ def _trace_in_child(reference: str, wanted: Asked = NOTHING_ASKED) -> Answer:
     answer = reply.answer
     if answer is None or (answer.profile is None and answer.error is None):
         log = write_log(name, None, reply.output)
-        advice = "; if it loops over many time steps in Python, shorten the loop" if reply.is_late else ""
+        advice = _IF_LATE if reply.is_late else ""
         raise MisuseError(
             f"{name}: its process {reply.how} while building and tracing the model{advice} ({log})"
         )

@@ -79,7 +79,7 @@ def memory(elements: float) -> Kernel:
 
 
 def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
-    # The cost function of mm, addmm, bmm, baddbmm or _grouped_mm; the left factor is argument ``first``.
+    # The cost function of a product of matrices; the left factor is argument ``first``.
 
     def cost(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
         left, right = args[first], args[first + 1]
@@ -87,9 +87,15 @@ def _product(first: int) -> Callable[[Sequence[Any], Any], tuple[Kernel, ...]]:
         # so the number of groups is no factor
         summed = left.shape[-right.ndim :]
         flops = (8.0 if left.is_complex() else 2.0) * math.prod(summed) * right.shape[-1]
-        return (Kernel(OperatorKind.MATMUL, flops, moved(args, out)),)
+        return (Kernel(OperatorKind.MATMUL, flops * _density(left) * _density(right), moved(args, out)),)
 
     return cost
+
+
+def _density(factor: Tensor) -> float:
+    # The share of a matrix that is stored: 1 unless it is sparse.
+    *_, values = tensors_in([factor])
+    return values.numel() / max(1, factor.numel())
 
 
 def _convolution(args: Sequence[Any], out: Any) -> tuple[Kernel, ...]:
@@ -149,6 +155,7 @@ _SPECIAL: dict[str, Callable[[Sequence[Any], Any], tuple[Kernel, ...]]] = {
     "bmm": _product(0),
     "baddbmm": _product(1),
     "_grouped_mm": _product(0),
+    "_sparse_addmm": _product(1),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_batch_norm": _batch_norm,

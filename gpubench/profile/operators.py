@@ -228,8 +228,7 @@ def _trace_with_known(workload: Workload, batch_size: int, known: Known) -> Seen
     with torch.device("meta"), losses_on_meta(), known.followed():  # also for tensors that the step creates
         task = on_meta(workload, batch_size)
         known.forget(task.model.parameters())
-        with seeded(_SEED):  # random draws may decide what the step does
-            return _trace_task(task, workload.tasks, lambda _: known.reading())
+        return _trace_task(task, workload.tasks, lambda _: known.reading())
 
 
 def _trace_with_guesses(workload: Workload, batch_size: int) -> Seen:
@@ -365,6 +364,7 @@ def checkpoints_on_meta() -> Iterator[None]:
 @grouped_products_on_meta()
 @checkpoints_on_meta()
 @autocast_on_cpu("meta")  # torch itself refuses autocast on the meta device
+@seeded(_SEED)  # random draws may decide what a step does, and must decide the same at every batch size
 def _trace_task(task: Task, tasks: Sequence[TaskKind], reading: _Reading = lambda _: nullcontext({})) -> Seen:
     model, (inputs, targets) = task.model, task.batches[0]
     parameters = list(model.parameters())
